@@ -29,14 +29,14 @@ VERBS: Final[Verbs] = {
     "answer": f"{_CLI}.calls:answer",
     "cancel": f"{_CLI}.calls:cancel",
     "mcp": f"{_CLI}.calls:mcp",
-    "status": f"{_CLI}.status:status",
-    "top": f"{_CLI}.report:top",
-    "report": f"{_CLI}.report:report",
-    "explain": f"{_CLI}.status:explain",
-    "verify": f"{_CLI}.status:verify",
+    "status": f"{_CLI}.inspection:status",
+    "top": f"{_CLI}.inspection:top",
+    "report": f"{_CLI}.inspection:report",
+    "explain": f"{_CLI}.inspection:explain",
+    "verify": f"{_CLI}.inspection:verify",
     "replay": f"{_CLI}.offline.replay:replay_verb",
     "price": f"{_CLI}.offline.price:price",
-    "simulate": f"{_CLI}.offline.simulate:simulate_verb",
+    "simulate": f"{_CLI}.training:simulate_verb",
     "evaluate": "ragbandit.workers.evaluation.command:evaluate",
     "feedback": VerbGroup(
         "Judge decisions; hold, release and exclude feedback; import it from other systems.",
@@ -50,8 +50,8 @@ VERBS: Final[Verbs] = {
     "policy": VerbGroup(
         "Train policies; roll versions of them out by evidence, back, or stop them.",
         {
-            "train": f"{_CLI}.offline.train:train_verb",
-            "warm": f"{_CLI}.offline.warm:warm",
+            "train": f"{_CLI}.training:train_verb",
+            "warm": f"{_CLI}.training:warm",
             "show": f"{_CLI}.policy:show_versions",
             **{
                 verb: f"{_CLI}.policy:{verb}"
@@ -67,18 +67,18 @@ VERBS: Final[Verbs] = {
     "data": VerbGroup(
         "Export, import, erase and back up what is stored.",
         {
-            "export": f"{_CLI}.offline.logs:export",
-            "import": f"{_CLI}.offline.logs:import_",
+            "export": f"{_CLI}.data:export",
+            "import": f"{_CLI}.data:import_",
             "erase": f"{_CLI}.data:erase",
             "backup": f"{_CLI}.data:backup",
         },
     ),
     "keys": VerbGroup(
         "Make, list, rotate and revoke the service's API keys.",
-        {verb: f"{_CLI}.data:{verb}_key" for verb in ("create", "rotate", "revoke")}
-        | {"list": f"{_CLI}.data:list_keys"},
+        {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "rotate", "revoke")}
+        | {"list": f"{_CLI}.access:list_keys"},
     ),
-    "audit": f"{_CLI}.data:audit",
+    "audit": f"{_CLI}.access:audit",
     "index": VerbGroup(
         "Build, describe and search passage indexes.",
         {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "search")},

@@ -1,211 +1,35 @@
-"""Verbs on what is stored: `keys`, `audit`, `migrate`, `data erase` and `data backup`."""
+"""Verbs on what is stored: `migrate`, and `data` erase, backup, export and import."""
 
 import contextlib
-import getpass
-import json
-import socket
+import re
 import sqlite3
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-import yaml
 from rich.markup import escape
 
 from ragbandit.router import erasure
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show, show_rows
-from ragbandit.router.cli.store import is_age, opened, parse_time
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
+from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config import loading as configuration
+from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, write_rows
+from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
+from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.serving.setup.requirements import check_database_file
-from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
-from ragbandit.router.storage.access.audit_log import check_entries, entries
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import database as databases
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.child_process import lease_holder
-from ragbandit.shared.errors import Conflict, InvalidInput, NotReady
+from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, whole_file, write_file
-
-_IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the public id of the key")]
-
-
-def actor() -> str:
-    """Who runs this command, for the audit log."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
-    return f"cli:{user}@{socket.gethostname()}"
-
-
-def create_key(
-    name: Annotated[str, typer.Option(help="what the key is for; 1 to 64 characters")],
-    role: Annotated[str, typer.Option(help="reader, app, rater, worker, operator or admin")],
-    tenant: Annotated[str | None, typer.Option(help="it sees and judges this tenant's decisions alone")] = None,
-    expires: Annotated[str | None, typer.Option(help="when it ends: a date, a time, or from now on (90d)")] = None,
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME=VALUE: arms=[a,b], forced=false, rate=600/minute, cost_weight=economy, cost_weights=[0.01,0.2] "
-            "or dollars_per_day=5; repeat it"
-        ),
-    ] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a key. It is printed here, once: the store keeps the sha256 of its secret only."""
-    with _key_store(config) as store:
-        now = time.time()
-        ends = None if expires is None else _end(expires, now=now)
-        new = store.create(
-            name=name, role=role, tenant=tenant, scopes=_scopes(scope or ()), expires_at=ends, actor=actor(), now=now
-        )
-        _show_new(new, as_json=as_json)
-
-
-def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List all keys: what they may do, until when, and when they were last used."""
-    with _key_store(config) as store:
-        keys, now = store.listed(), time.time()
-    if as_json:
-        print_json([_facts(key, now=now) for key in keys])
-        return
-    titles = ("id", "name", "role", "tenant", "state", "expires", "last used", "scopes")
-    show_rows(titles, (_cells(key, now=now) for key in keys), none="no key yet (ragbandit keys create --help)")
-
-
-def _cells(key: ApiKey, *, now: float) -> list[str]:
-    scopes = ", ".join(f"{name}={value}" for name, value in key.scopes.items())
-    cells = [key.public_id, key.name, key.role, key.tenant or "every", key.state(now), _day(key.expires_at)]
-    return [*cells, _day(key.last_used_at), scopes]
-
-
-def rotate_key(
-    key: _IdArgument,
-    grace: Annotated[str, typer.Option(help="how long the former key stays valid: 0h, 30m, 24h, 7d")] = "24h",
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a key that takes the place of another; both are valid while the grace lasts."""
-    with _key_store(config) as store:
-        now = time.time()
-        new = store.rotate(_public_id(key), grace_s=_seconds(grace, now=now), actor=actor(), now=now)
-        _show_new(new, as_json=as_json)
-
-
-def revoke_key(key: _IdArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """End a key: services refuse it within a second."""
-    with _key_store(config) as store:
-        revoked = store.revoke(_public_id(key), actor=actor(), now=time.time())
-        if as_json:
-            print_json(_facts(revoked, now=time.time()))
-        else:
-            console.print(f"revoked: {escape(revoked.name)} ({revoked.public_id})", highlight=False)
-
-
-@contextmanager
-def _key_store(config: str | None) -> Iterator[KeyStore]:
-    with opened(config, make=True) as (_, ledger):
-        yield KeyStore(ledger.database)
-
-
-def _show_new(new: NewKey, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"key": new.text, **_facts(new.key, now=new.key.made_at)})
-        return
-    console.print(new.text, soft_wrap=True, highlight=False, markup=False)
-    whose = f" of the tenant {new.key.tenant}" if new.key.tenant else ""
-    note = f"{new.key.role}{whose}, expires: {_day(new.key.expires_at)}. The key is not shown again: keep it now."
-    errors.print(escape(note), soft_wrap=True, highlight=False)
-
-
-def _facts(key: ApiKey, *, now: float) -> dict[str, Any]:
-    return {**asdict(key), "scopes": dict(key.scopes), "state": key.state(now)}
-
-
-def _day(at: float | None) -> str:
-    return "never" if at is None else datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _public_id(text: str) -> str:
-    """The public id in what was given: it alone, or with rb_ before it. A whole key is no argument: it would be in the
-    shell's history.
-    """
-    bare = text.removeprefix("rb_")
-    if "_" in bare:
-        remedy = "give the part between rb_ and the secret; and rotate that key, for the shell has noted it"
-        raise InvalidInput("this is a whole key", field="key", remedy=remedy)
-    return bare
-
-
-def _seconds(text: str, *, now: float) -> float:
-    if not is_age(text):
-        raise InvalidInput(f"{text!r:.40} is no time span", field="grace", remedy="for example 30m, 24h or 7d")
-    return now - parse_time(text, now=now, field="grace")
-
-
-def _end(text: str, *, now: float) -> float:
-    at = parse_time(text, now=now, field="expires")
-    return 2 * now - at if is_age(text) else at
-
-
-def _scopes(given: Sequence[str]) -> dict[str, object]:
-    scopes: dict[str, object] = {}
-    for each in given:
-        name, equals, text = each.partition("=")
-        try:
-            scopes[name.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            equals = ""
-        if not equals:
-            raise InvalidInput(f"{each!r:.80} is not NAME=VALUE", field="scopes", remedy="for example arms=[a,b]")
-    return scopes
-
-
-def audit(
-    known: Annotated[
-        str | None, typer.Option("--known", help="NUMBER:SHA256 that a former check printed: that entry must be there")
-    ] = None,
-    export: Annotated[
-        bool, typer.Option("--export", help="print the entries as JSON lines instead, the oldest first")
-    ] = False,
-    after: Annotated[int, typer.Option(help="of --export: only entries with a larger number")] = 0,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Check that no entry of the audit log was changed or removed; exit code 1 if one was.
-
-    Keep the last number and sha256 elsewhere, or the entries in a system that keeps them (--export).
-    """
-    with opened(config, registered=False) as (_, ledger):
-        if export:
-            for entry in entries(ledger.database, after=after):
-                sys.stdout.write(json.dumps(asdict(entry)) + "\n")
-            return
-        verdict = check_entries(ledger.database, known=_entry(known))
-        show({"whole": verdict.fault is None, **asdict(verdict)}, as_json=as_json)
-    if verdict.fault is not None:
-        raise typer.Exit(1)
-
-
-def _entry(text: str | None) -> tuple[int, str] | None:
-    if text is None:
-        return None
-    number, _, sha256 = text.partition(":")
-    if not number.isdecimal() or len(sha256) != 64:
-        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="as `audit` printed it")
-    return int(number), sha256
-
 
 #: A process of another host that died while it erased lets the next one begin after that long. No transaction of it
 #: takes longer.
 ERASE_LEASE_S: Final = 300.0
-
 PreOption = Annotated[
     bool, typer.Option("--pre", help="Only what the processes of the release before survive: before a rolling upgrade.")
 ]
@@ -340,3 +164,162 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
         yield prolong
     finally:
         lease.release(holder=holder)
+
+
+#: bad rows that are described; all are counted
+MOST_NAMED = 20
+#: a count of an import -> what it means
+_MEANINGS = {
+    "added": "rows that are new in the ledger",
+    "known": "rows that it had already, skipped",
+    "made_elsewhere": "of the added ones were drawn by another system: `verify` cannot draw them again",
+    "bad": "rows that could not be used",
+    "left_out": "fields of rows that the store has no column for",
+}
+#: as the configuration takes it
+_LABEL = re.compile(r"[a-z0-9_]{1,40}")
+
+FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
+FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; default: by the name")]
+
+
+def export(
+    file: FileArgument,
+    *,
+    format_: FormatOption = None,
+    since: Annotated[str | None, typer.Option(help="decided since a date, a time, or an age such as 7d")] = None,
+    before: Annotated[str | None, typer.Option(help="decided before a date, a time, or an age such as 90d")] = None,
+    label: Annotated[str | None, typer.Option(help="the ledger; default: the configured one")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write what a ledger learned as a log, in its order; the file is whole or not there.
+
+    What each format carries: docs/replay.md.
+    """
+    log_format = format_of(file, format=format_)
+    now = time.time()
+    first = None if since is None else parse_time(since, now=now)
+    end = None if before is None else parse_time(before, now=now, field="before")
+    with opened(config, label=label) as (_, ledger):
+        count = write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
+    facts = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
+    show(facts | {"bytes": file.stat().st_size}, as_json=as_json)
+
+
+def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[Logged]:
+    """The rows, with a bar. Raises NotFound where there are none."""
+    last, count = ledger.last_seq(), 0
+    with bars(errors) as progress:
+        for row in ledger_rows(ledger, since=since, before=before, upto=last):
+            count += 1
+            if row.seq % 100 == 0 or row.seq == last:
+                progress("rows", row.seq, last)
+            yield row
+    if not count:
+        raise NotFound(
+            f"the ledger {ledger.label!r} has no rows" + ("" if since is None and before is None else " of that time"),
+            field="label",
+            remedy=f"see: ragbandit status --label {ledger.label}",
+        )
+
+
+def import_(
+    file: FileArgument,
+    *,
+    format_: FormatOption = None,
+    label: Annotated[str, typer.Option(help="the ledger that the rows are added to")] = "imported",
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
+    minimum: Annotated[float | None, typer.Option(help="of rewards that name no bounds; default: config")] = None,
+    maximum: Annotated[float | None, typer.Option(help="of rewards that name no bounds; default: config")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a log's rows to a ledger, in the file's order; duplicates are skipped.
+
+    The least that a row needs, and what each format carries: docs/replay.md.
+    """
+    log_format = format_of(file, format=format_)
+    if not _LABEL.fullmatch(label):
+        raise InvalidInput(
+            f"{label!r} is no name of a ledger", field="label", remedy="use 1 to 40 of a-z, 0-9 and underscore"
+        )
+    with opened(config, label=label, make=True) as (settings, ledger):
+        defaults = reward_defaults(settings.reward, minimum=minimum, maximum=maximum)
+        rows = read_rows(file, format=log_format, defaults=defaults)
+        reading = _GoodRows(file=file, skip_bad=skip_bad)
+        with _progress_of(reading) as progress:
+            take_in(
+                ledger,
+                reading.rows(rows),
+                origin=log_format,
+                source=str(file),
+                lease_s=settings.learning.lease_s,
+                progress=progress,
+            )
+        facts = {
+            **asdict(reading.taken),
+            "bad": reading.bad,
+            "left_out": sorted(reading.left_out),
+            "label": label,
+            "last_seq": ledger.last_seq(),
+        }
+    if as_json:
+        show(facts, as_json=True)
+    else:
+        counts = {**asdict(reading.taken), "bad": reading.bad, "left_out": len(reading.left_out)}
+        show(in_words(counts, meanings=_MEANINGS) | {"label": label, "last update": ledger.last_seq()}, as_json=False)
+        if reading.left_out:
+            console.print(escape(f"fields left out: {', '.join(sorted(reading.left_out))}"), soft_wrap=True)
+        where = "" if config is None else f" --config {config}"
+        line = f"next: ragbandit replay --label {label} --policy ...{where}"
+        console.print(escape(line), soft_wrap=True, highlight=False)
+
+
+class _GoodRows:
+    """The good rows of a file, and what was met on the way."""
+
+    def __init__(self, *, file: Path, skip_bad: bool) -> None:
+        self.file = file
+        self.skip_bad = skip_bad
+        self.bad = 0
+        #: keys that the store has no place for
+        self.left_out: set[str] = set()
+        #: rows imported so far
+        self.taken = ImportCounts()
+
+    def rows(self, entries: Iterator[Logged | BadRow]) -> Iterator[Logged]:
+        """The rows that can be used. Raises InvalidInput at the first that cannot, unless they are skipped."""
+        for row in entries:
+            if isinstance(row, Logged):
+                self.left_out.update(row.extra)
+                yield row
+                continue
+            self.bad += 1
+            fault = InvalidInput(row.reason, field=f"{self.file}:{row.line} {row.field}".rstrip(), remedy=row.remedy)
+            if not self.skip_bad:
+                raise fault
+            if self.bad <= MOST_NAMED:
+                errors.print(f"left out: {escape(str(fault))}", soft_wrap=True, highlight=False)
+
+
+@contextlib.contextmanager
+def _progress_of(reading: _GoodRows) -> Iterator[Callable[[ImportCounts], None]]:
+    """Shows rows done and rate; an error in the block says which rows were added, and that nothing has to be undone.
+
+    The number of rows is not known before the end of the file.
+    """
+    with bars(errors) as progress:
+
+        def show(taken: ImportCounts) -> None:
+            reading.taken = taken
+            progress("rows", taken.added + taken.known, 0)
+
+        try:
+            yield show
+        except RagBanditError as error:
+            so_far = (
+                f"{reading.taken.added} rows were added; the corrected file can be imported again and adds the rest"
+            )
+            remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
+            raise type(error)(error.message, field=error.field, remedy=remedy) from error

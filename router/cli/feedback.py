@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.api.schemas.requests import plain_decision_id
+from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
@@ -23,7 +24,6 @@ from ragbandit.router.cli.console import (
     show,
     show_rows,
 )
-from ragbandit.router.cli.data import actor
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status

@@ -13,8 +13,8 @@ import typer
 import yaml
 from rich.markup import escape
 
+from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show, show_rows
-from ragbandit.router.cli.data import actor
 from ragbandit.router.cli.store import opened
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, changed_settings, detail, overview

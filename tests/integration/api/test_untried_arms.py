@@ -9,7 +9,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.report import screen
+from ragbandit.router.cli.inspection import screen
 from ragbandit.router.learning.monitoring.frontier import costs_alike
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.totals.traffic import Extender

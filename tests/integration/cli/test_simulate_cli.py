@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.offline import simulate as cli_offline
+from ragbandit.router.cli import training as cli_offline
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.encoders.hashing import HashingEncoder
@@ -226,7 +226,7 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
         timed = {"decision_s": 0.00125, "update_s": 0.0345}
         return [replace(row, **timed) if row.seeds else row for row in simulate(*given, **more)]
 
-    monkeypatch.setattr("ragbandit.router.cli.offline.simulate.simulate", clocked)
+    monkeypatch.setattr("ragbandit.router.cli.training.simulate", clocked)
     words = ("--param", "fixed.arm=multi_step", "--lambda", "0.1", "--folds", "2", "--seeds", "2")
     done = run("--policy", "fixed", *words)
     assert done.exit_code == 0, done.output

@@ -10,7 +10,7 @@ from rich.console import Console
 from sqlalchemy import event, text
 
 from ragbandit.router.api.schemas.replies import overview_json
-from ragbandit.router.cli.report import screen
+from ragbandit.router.cli.inspection import screen
 from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.errors import InvalidInput

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.api.findings import of_ledger
-from ragbandit.router.cli.status import _facts
+from ragbandit.router.cli.inspection import _facts
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.shared.types import Counters

@@ -1,6 +1,7 @@
-"""`ragbandit policy warm`: a policy learns labelled questions or a log before the first user comes."""
+"""Verbs on policies that learn from tables and logs: `policy train`, `policy warm` and `simulate`."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,22 +12,76 @@ from rich.markup import escape
 from rich.table import Table as Printed
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
-from ragbandit.router.cli.store import opened
+from ragbandit.router.cli.store import opened, parse_policies, parse_weights
+from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.price import implied, proposal
+from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.results import EstimateWithInterval
+from ragbandit.router.offline.simulation import simulate
+from ragbandit.router.offline.simulation.report import plot_frontier, print_training
+from ragbandit.router.offline.training import read_questions, train
 from ragbandit.router.offline.types import Progress
 from ragbandit.router.offline.warm.entering import enter
 from ragbandit.router.offline.warm.held_out import HeldOut, held_out
 from ragbandit.router.offline.warm.material import WarmRows, check_policy, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
+
+
+def train_verb(
+    *,
+    policy: Annotated[str, typer.Option(help="adaptive_rag or multi_label")],
+    table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
+    out: Annotated[Path, typer.Option(help="the folder to write; not there yet, or empty")],
+    questions: Annotated[
+        Path | None, typer.Option(help="JSONL: question and hops, for labels by inductive bias")
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="of the policy: NAME.KEY=VALUE, as multi_label.seed=1; may be repeated")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a policy on a full-information table, for the param `trained`."""
+    named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
+    chosen = {**named, **({} if epochs is None else {"epochs": epochs})}
+    rows = list(read_table(table).rows)
+    if questions is not None:
+        rows += read_questions(questions, known=rows)
+    with bars(errors) as show:
+        report = train(
+            policy, params=chosen, rows=rows, out=out, progress=lambda done, total: show("batches", done, total)
+        )
+    if as_json:
+        print_json(report)
+    else:
+        _print_trained(report, console=console)
+
+
+def _print_trained(report: Mapping[str, Any], *, console: Console) -> None:
+    """A line per epoch, then what was used and what to do with it."""
+    table = Printed("epoch", "loss", "held-out loss", "held-out accuracy", "")
+    for number, line in enumerate(report["epochs"], start=1):
+        held = (f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}") if "accuracy" in line else ("", "")
+        table.add_row(str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else "")
+    console.print(table)
+    labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
+    console.print(
+        f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
+        f"{report['validation_rows']} of them were held out; labels: {escape(labels)}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    console.print(f"set policy.params.trained to {escape(report['folder'])}", soft_wrap=True, highlight=False)
 
 
 def warm(
@@ -196,3 +251,63 @@ def _told(value: EstimateWithInterval, *, sign: str = "", whole: bool = True) ->
 
 def _print(line: Any) -> None:
     console.print(escape(str(line)), soft_wrap=True, highlight=False)
+
+
+def simulate_verb(
+    *,
+    table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
+    policy: Annotated[list[str], typer.Option(help="NAME[,NAME...]; may be repeated")],
+    test: Annotated[Path | None, typer.Option(help="predict these rows; learn all of the table")] = None,
+    folds: Annotated[int | None, typer.Option(help="without --test: parts of the table; default 5")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--lambda", help="weight of cost while learning, X[,X...]; default reward.weight"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
+    total: Annotated[int | None, typer.Option(help="questions in EM's denominator, those not in the table too")] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE; may be repeated")] = None,
+    incumbent: Annotated[
+        str | None, typer.Option(help="ARM that the rewards while learning are compared with; default best fixed")
+    ] = None,
+    warm: Annotated[
+        int, typer.Option(help="rows of every pass that are learned before it, with the outcomes of all arms")
+    ] = 0,
+    labelled: Annotated[
+        float, typer.Option(help="chance that a decision's outcome is learned, above 0 and at most 1")
+    ] = 1.0,
+    plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="processes; default one per core")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn from a full-information table as live traffic would, then judge on rows not learned."""
+    settings = configuration.load(config).settings
+    check_fallback(settings)
+    if plot is not None:
+        check_png(plot)
+    if test is not None and folds is not None:
+        raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="give one of them")
+    policies = parse_policies(policy, params=param or [], settings=settings)
+    with bars(errors) as progress:
+        rows = simulate(
+            read_table(table),
+            policies=policies,
+            test=None if test is None else read_table(test),
+            folds=5 if folds is None else folds,
+            weights=None if weights is None else parse_weights(weights),
+            seeds=seeds,
+            total=total,
+            settings=settings,
+            encoder=lambda: make_encoder(settings.encoder),
+            incumbent=incumbent,
+            warm=warm,
+            labelled=labelled,
+            jobs=jobs or cores(),
+            progress=progress,
+        )
+    if as_json:
+        print_json([row.as_json() for row in rows])
+    else:
+        print_training(rows, console=console)
+    if plot is not None:  # last: a figure that cannot be written must not cost the table
+        plot_frontier(rows, path=plot)

@@ -1,0 +1,192 @@
+"""Verbs `keys` and `audit`: the API keys of the service, and the log of who did what."""
+
+import getpass
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.markup import escape
+
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json, show, show_rows
+from ragbandit.router.cli.store import is_age, opened, parse_time
+from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
+from ragbandit.router.storage.access.audit_log import check_entries, entries
+from ragbandit.shared.errors import InvalidInput
+
+_IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the public id of the key")]
+
+
+def actor() -> str:
+    """Who runs this command, for the audit log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = "unknown"
+    return f"cli:{user}@{socket.gethostname()}"
+
+
+def create_key(
+    name: Annotated[str, typer.Option(help="what the key is for; 1 to 64 characters")],
+    role: Annotated[str, typer.Option(help="reader, app, rater, worker, operator or admin")],
+    tenant: Annotated[str | None, typer.Option(help="it sees and judges this tenant's decisions alone")] = None,
+    expires: Annotated[str | None, typer.Option(help="when it ends: a date, a time, or from now on (90d)")] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=VALUE: arms=[a,b], forced=false, rate=600/minute, cost_weight=economy, cost_weights=[0.01,0.2] "
+            "or dollars_per_day=5; repeat it"
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key. It is printed here, once: the store keeps the sha256 of its secret only."""
+    with _key_store(config) as store:
+        now = time.time()
+        ends = None if expires is None else _end(expires, now=now)
+        new = store.create(
+            name=name, role=role, tenant=tenant, scopes=_scopes(scope or ()), expires_at=ends, actor=actor(), now=now
+        )
+        _show_new(new, as_json=as_json)
+
+
+def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """List all keys: what they may do, until when, and when they were last used."""
+    with _key_store(config) as store:
+        keys, now = store.listed(), time.time()
+    if as_json:
+        print_json([_facts(key, now=now) for key in keys])
+        return
+    titles = ("id", "name", "role", "tenant", "state", "expires", "last used", "scopes")
+    show_rows(titles, (_cells(key, now=now) for key in keys), none="no key yet (ragbandit keys create --help)")
+
+
+def _cells(key: ApiKey, *, now: float) -> list[str]:
+    scopes = ", ".join(f"{name}={value}" for name, value in key.scopes.items())
+    cells = [key.public_id, key.name, key.role, key.tenant or "every", key.state(now), _day(key.expires_at)]
+    return [*cells, _day(key.last_used_at), scopes]
+
+
+def rotate_key(
+    key: _IdArgument,
+    grace: Annotated[str, typer.Option(help="how long the former key stays valid: 0h, 30m, 24h, 7d")] = "24h",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key that takes the place of another; both are valid while the grace lasts."""
+    with _key_store(config) as store:
+        now = time.time()
+        new = store.rotate(_public_id(key), grace_s=_seconds(grace, now=now), actor=actor(), now=now)
+        _show_new(new, as_json=as_json)
+
+
+def revoke_key(key: _IdArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """End a key: services refuse it within a second."""
+    with _key_store(config) as store:
+        revoked = store.revoke(_public_id(key), actor=actor(), now=time.time())
+        if as_json:
+            print_json(_facts(revoked, now=time.time()))
+        else:
+            console.print(f"revoked: {escape(revoked.name)} ({revoked.public_id})", highlight=False)
+
+
+@contextmanager
+def _key_store(config: str | None) -> Iterator[KeyStore]:
+    with opened(config, make=True) as (_, ledger):
+        yield KeyStore(ledger.database)
+
+
+def _show_new(new: NewKey, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"key": new.text, **_facts(new.key, now=new.key.made_at)})
+        return
+    console.print(new.text, soft_wrap=True, highlight=False, markup=False)
+    whose = f" of the tenant {new.key.tenant}" if new.key.tenant else ""
+    note = f"{new.key.role}{whose}, expires: {_day(new.key.expires_at)}. The key is not shown again: keep it now."
+    errors.print(escape(note), soft_wrap=True, highlight=False)
+
+
+def _facts(key: ApiKey, *, now: float) -> dict[str, Any]:
+    return {**asdict(key), "scopes": dict(key.scopes), "state": key.state(now)}
+
+
+def _day(at: float | None) -> str:
+    return "never" if at is None else datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _public_id(text: str) -> str:
+    """The public id in what was given: it alone, or with rb_ before it. A whole key is no argument: it would be in the
+    shell's history.
+    """
+    bare = text.removeprefix("rb_")
+    if "_" in bare:
+        remedy = "give the part between rb_ and the secret; and rotate that key, for the shell has noted it"
+        raise InvalidInput("this is a whole key", field="key", remedy=remedy)
+    return bare
+
+
+def _seconds(text: str, *, now: float) -> float:
+    if not is_age(text):
+        raise InvalidInput(f"{text!r:.40} is no time span", field="grace", remedy="for example 30m, 24h or 7d")
+    return now - parse_time(text, now=now, field="grace")
+
+
+def _end(text: str, *, now: float) -> float:
+    at = parse_time(text, now=now, field="expires")
+    return 2 * now - at if is_age(text) else at
+
+
+def _scopes(given: Sequence[str]) -> dict[str, object]:
+    scopes: dict[str, object] = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        try:
+            scopes[name.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            equals = ""
+        if not equals:
+            raise InvalidInput(f"{each!r:.80} is not NAME=VALUE", field="scopes", remedy="for example arms=[a,b]")
+    return scopes
+
+
+def audit(
+    known: Annotated[
+        str | None, typer.Option("--known", help="NUMBER:SHA256 that a former check printed: that entry must be there")
+    ] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="print the entries as JSON lines instead, the oldest first")
+    ] = False,
+    after: Annotated[int, typer.Option(help="of --export: only entries with a larger number")] = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that no entry of the audit log was changed or removed; exit code 1 if one was.
+
+    Keep the last number and sha256 elsewhere, or the entries in a system that keeps them (--export).
+    """
+    with opened(config, registered=False) as (_, ledger):
+        if export:
+            for entry in entries(ledger.database, after=after):
+                sys.stdout.write(json.dumps(asdict(entry)) + "\n")
+            return
+        verdict = check_entries(ledger.database, known=_entry(known))
+        show({"whole": verdict.fault is None, **asdict(verdict)}, as_json=as_json)
+    if verdict.fault is not None:
+        raise typer.Exit(1)
+
+
+def _entry(text: str | None) -> tuple[int, str] | None:
+    if text is None:
+        return None
+    number, _, sha256 = text.partition(":")
+    if not number.isdecimal() or len(sha256) != 64:
+        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="as `audit` printed it")
+    return int(number), sha256

@@ -29,7 +29,6 @@ from sqlalchemy import (
     update,
 )
 
-from ragbandit.router.storage.rows.calibration_rows import forget_due
 from ragbandit.router.storage.rows.check_rows import drop_check
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
 from ragbandit.router.storage.rows.judge_rows import drop_due
@@ -42,7 +41,6 @@ from ragbandit.router.storage.sql.tables import (
     decisions,
     erasures,
     feedback,
-    held_feedback,
     outcomes,
     waiting,
 )
@@ -225,9 +223,6 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
         beside = rows if table is decisions else connection.execute(about).mappings().all()
         blanks = [(row, _blank(table.name, row, features=features)) for row in beside]
         _overwrite_columns(connection, table, [(row, blank) for row, blank in blanks if blank])
-    named_rater = held_feedback.c.decision_id.in_(ids), held_feedback.c.source.startswith("rater:")
-    connection.execute(update(held_feedback).where(*named_rater).values(source=ERASED))
-    forget_due(connection, ids)  # a label that is blank tells nothing of a score
 
 
 def _overwrite_columns(

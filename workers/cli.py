@@ -43,7 +43,6 @@ VERBS: Final[Verbs] = {
         {
             "send": f"{_CLI}.calls:feedback",
             "import": f"{_CLI}.feedback:import_",
-            "held": f"{_CLI}.feedback:held",
             **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude", "include")},
         },
     ),

@@ -1,14 +1,14 @@
 """Learning from the first day: what context, a safe start and a judge are worth, each beside its baselines.
 
 python -m benchmarks.learning               # all tables; about LENGTH on two idle cores
-python -m benchmarks.learning context judge_world
+python -m benchmarks.learning context simulation
 """
 
 import importlib
 import sys
 from typing import Final
 
-PARTS: Final = ("context", "simulation", "judge_world")
+PARTS: Final = ("context", "simulation")
 
 
 def main(arguments: list[str]) -> None:

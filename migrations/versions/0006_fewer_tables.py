@@ -3,6 +3,7 @@
 from typing import Final
 
 from alembic import op
+from sqlalchemy import inspect
 
 from ragbandit.migrations.dropping import drop
 
@@ -13,13 +14,16 @@ depends_on = None
 oldest_code = "0006"
 
 #: tables without a feature, those that refer to others first
-TABLES: Final[tuple[str, ...]] = ("decision_links",)
+TABLES: Final[tuple[str, ...]] = ("calibration_due", "calibration_pairs", "decision_links", "held_feedback")
 #: (table, column) without a feature; their values are not written anywhere
 COLUMNS: Final[tuple[tuple[str, str], ...]] = ()
 
 
 def upgrade() -> None:
-    drop(op.get_bind(), tables=TABLES, columns=COLUMNS)
+    connection = op.get_bind()
+    drop(connection, tables=TABLES, columns=COLUMNS)
+    if "feedback_rater" not in {one["name"] for one in inspect(connection).get_indexes("feedback")}:
+        op.create_index("feedback_rater", "feedback", ["rater", "received_at"])
 
 
 def downgrade() -> None:

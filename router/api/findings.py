@@ -154,7 +154,6 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
             "report each outcome",
         ),
         (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback rejected` says why"),
-        (counts.held, "feedback", "judgements are held, not learned", "`ragbandit feedback held` says of whom"),
         (counts.unseen, "learner", "decisions have no place in this ledger", "its learner gives it, or it is retired"),
         (today.get("given_up"), "judge", "answers could not be judged today", "see its log"),
         (today.get("skipped"), "judge", "answers were not judged today: too many waited", "see docs/judge.md"),

@@ -1,4 +1,4 @@
-"""Verbs of `feedback`: what is held back, sources that a ledger is learned without, judgements from a file."""
+"""Verbs of `feedback`: sources that a ledger is learned without, judgements from a file."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,6 @@ from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.ledgers import held_feedback
 from ragbandit.router.storage.ledgers.quarantines import Quarantine, quarantines_of
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, RagBanditError
@@ -44,33 +43,6 @@ from ragbandit.shared.types import Feedback, PolicyLabel
 _PAGE, _MOST_FAULTS = 500, 20
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 SourceOption = Annotated[str | None, typer.Option(help=SOURCE_HELP)]
-
-
-def held(
-    source: SourceOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="most feedback to list, the newest first")] = 100,
-    release: Annotated[bool, typer.Option("--release", help="let the learner learn it: that of --source")] = False,
-    feedback: Annotated[str | None, typer.Option(help="of --release: one feedback instead, by its id")] = None,
-    label: LabelOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List feedback of sources over their limit, which is not learned: by source, the newest of it; or release it."""
-    with opened(config, label=label) as (_, ledger):
-        if release:
-            if (source is None) == (feedback is None):
-                raise InvalidInput("give --source or --feedback", field="source", remedy="the list shows both")
-            done = held_feedback.release(ledger, source=source, feedback_id=feedback, actor=actor(), now=time.time())
-            show(asdict(done), as_json=as_json)
-            return
-        sources, rows = held_feedback.sources_held(ledger), held_feedback.held(ledger, source=source, limit=limit)
-        if as_json:
-            print_json({"sources": sources, "feedback": [asdict(row) for row in rows]})
-            return
-        if rows:
-            console.print(f"held: {', '.join(f'{escape(name)} {count}' for name, count in sources.items())}")
-        cells = ((row.feedback_id, row.decision_id, row.source, row.reason, moment(row.held_at)) for row in rows)
-        show_rows(("feedback", "decision", "source", "reason", "held at"), cells, none="nothing is held")
 
 
 def rejected(
@@ -164,10 +136,10 @@ def include(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a ledger learn again from a source: new feedback, and of the former what still waits."""
+    """Let a ledger learn again from a source: new feedback, and that of decisions that still wait."""
     with opened(config) as (_, ledger):
         count = lifted(ledger, number, actor=actor(), now=time.time())
-        show({"included": number, "feedback": count}, as_json=as_json)
+        show({"included": number, "decisions": count}, as_json=as_json)
 
 
 class _Fields(NamedTuple):

@@ -271,7 +271,7 @@ def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
         "Left out": reply["excluded"],
         "Answer": None if outcome is None else {name: outcome[name] for name in _ENDING},
         "Steps": reply["steps"],
-        "Feedback": [{**one, "held": one["id"] in reply["held"]} for one in record["feedback"]],
+        "Feedback": record["feedback"],
         "Reward": record["reward"],
         "Bill": reply["bill"],
     }

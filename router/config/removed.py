@@ -20,6 +20,8 @@ REMOVED: Final[dict[str, str]] = {
     "learning.checkpoint_every": "nothing: a snapshot of every 10,000 updates is kept",
     "learning.checkpoints_kept": "learning.snapshots_kept",
     "importers": "`ragbandit feedback import FILE.jsonl`, whose options name the fields (docs/feedback.md)",
+    "learning.influence": "learning.rater_per_day, `ragbandit feedback exclude`, or learning.sources",
+    "learning.calibrate": "learning.weights.judge: one weight for all scores of the judge",
     "archive": "`ragbandit data export --before 90d FILE.parquet`, then `ragbandit data erase --before 90d`",
 }
 

@@ -390,31 +390,10 @@ class WeightSettings(Section):
     label: Weight = 1.0
     #: people's ratings
     human: Weight = 1.0
-    #: a model's scores, as long as they are not calibrated (see `calibrate`); 0 also afterwards
+    #: a model's scores
     judge: Weight = 0.3
     #: what users did with the answer (`feedback_events`)
     event: Weight = 0.1
-
-
-class InfluenceSettings(Section):
-    """How much of what is learned may come from one source of feedback; what is beyond waits to be released."""
-
-    #: hold feedback beyond these shares; false: learn all of it
-    enabled: bool = True
-    #: of the weight in the window, the part that one API key may have
-    key_share: Annotated[float, Field(gt=0, le=1)] = 0.05
-    #: one rater of a key
-    rater_share: Annotated[float, Field(gt=0, le=1)] = 0.05
-    #: all keys of one tenant together
-    tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    #: judged updates that the window holds, the newest of the ledger
-    window: Annotated[int, Field(ge=100, le=100_000)] = 1000
-    #: days after which an update no longer counts in it
-    days: Annotated[float, Field(gt=0, le=365)] = 7.0
-    #: judgements that a source may have in the window whatever its share
-    floor: Annotated[int, Field(ge=1)] = 20
-    #: sources that are never held, named as in learning.sources
-    trusted: list[SourceName] = Field(default_factory=lambda: ["role:operator", "role:admin"], max_length=200)
 
 
 class LearningSettings(Section):
@@ -429,9 +408,8 @@ class LearningSettings(Section):
     #: factor on the weight of a source's judgements, by "key:ID", "role:NAME", "tenant:NAME", "rater:NAME" or
     #: "import:NAME"; * at the end stands for all that begin so. 0: stored, not learned. docs/feedback.md says more
     sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
-    influence: InfluenceSettings = InfluenceSettings()
-    #: learn a model's scores by what people say of the same answers, from 50 decisions on that have both
-    calibrate: bool = True
+    #: most feedback of one named rater that is learned in a UTC day; more is stored, not learned. 0: no cap
+    rater_per_day: Annotated[int, Field(ge=0)] = 500
     #: reward value where the time ran out without feedback; None learns nothing from such a decision
     default_reward: float | None = None
     #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)

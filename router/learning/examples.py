@@ -9,13 +9,12 @@ import numpy as np
 
 from ragbandit.router.config.context_schema import reads_text
 from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
-from ragbandit.router.learning.ratings.raters import disagreement, most_trusted, scored_and_judged, standing
+from ragbandit.router.learning.ratings.raters import disagreement, most_trusted, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.held_rows import HELD
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
@@ -42,13 +41,6 @@ class Example:
     in_time: tuple[Feedback, ...] = ()
     #: how far the judgements lie apart in quality; None where fewer than two can be compared
     disagreement: float | None = None
-    #: (a model's score, the quality by people), where both came in time
-    pair: tuple[float, float] | None = None
-
-    @property
-    def is_score(self) -> bool:
-        """Whether its reward is a model's score, which can be calibrated."""
-        return self.reward.judged_by == "judge" and all(item.kind == "rating" for item in self.feedback)
 
 
 def closing_rule(settings: LearningSettings) -> ClosingRule:
@@ -65,13 +57,12 @@ def join(
     now: float,
     width: int | None = None,
     left_out: Sequence[Feedback] = (),
-    is_held: bool = False,
     factors: Mapping[str, float] = MappingProxyType({}),
 ) -> Example | ClosedDecision | None:
     """The example that a waiting decision gives, the reason why it gives none, or None while it has to wait.
 
-    width: the number of features of what was learned before; None while nothing was. left_out, is_held, factors: what
-    was left out of its feedback, whether the rest was held, and what weights are multiplied by (`sources.screening`).
+    width: the number of features of what was learned before; None while nothing was. left_out, factors: what was left
+    out of its feedback, and what weights are multiplied by (`sources.screening`).
     """
     learning = settings.learning
     key = joined.decision.id
@@ -84,8 +75,6 @@ def join(
         return ClosedDecision(decision_id=key, state="closed", reason="the caller chose the arm")
     usable, outcome = rule.usable(joined), joined.outcome
     if not usable:
-        if is_held:  # it was judged: the default is for what nobody judged
-            return ClosedDecision(decision_id=key, state="closed", reason=HELD)
         if outcome is None and any(item.value is not None for item in joined.feedback):
             return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")
         if learning.default_reward is None:
@@ -121,12 +110,10 @@ def _judged(
     if any(one != 1.0 for one in theirs):
         weight *= math.fsum(theirs) / len(theirs)
     reward = explicit_reward(used, outcome=outcome, settings=settings, how=learning.aggregate)
-    measure = settings.quality
     return Example(
         reward=replace(reward, judged_by=judged_by, sample_weight=weight),
         feedback=used,
-        disagreement=disagreement(stands, outcome=outcome, measure=measure),
-        pair=scored_and_judged(stands, outcome=outcome, measure=measure, how=learning.aggregate),
+        disagreement=disagreement(stands, outcome=outcome, measure=settings.quality),
     )
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
-from ragbandit.router.learning.ratings.pairs import Pairs
 from ragbandit.router.learning.snapshots import Publisher, SnapshotFiles
 from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
@@ -21,7 +20,6 @@ from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
 from ragbandit.shared.types import ClosedDecision, Decision, JoinedDecision, SnapshotInfo, Update
@@ -38,12 +36,11 @@ class _PendingWrites:
 
     entries: list[Entry] = field(default_factory=list)
     closed: list[ClosedDecision] = field(default_factory=list)
-    held: list[HeldRow] = field(default_factory=list)
     #: decisions that wait on, none of whose feedback may be learned
     idle: list[JoinedDecision] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.closed or self.held or self.idle)
+        return bool(self.entries or self.closed or self.idle)
 
 
 class Learner:
@@ -67,7 +64,6 @@ class Learner:
         self._policy: Policy | None = None
         self.screening = Screening(ledger, settings=settings)
         self._arms = ArmChanges(ledger)
-        self._pairs = Pairs(ledger, settings=settings, screening=self.screening)
         self._encoder_hash = ""
         #: decisions of the ledger so far, learned or not
         self._decided = 0
@@ -108,7 +104,6 @@ class Learner:
                 facts = {"action": "rebuild", "to": end}
                 log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=facts)
         self._arms.refresh()
-        self._pairs.catch_up()
         first = next(self.ledger.read_with_decisions(after=0, page=1), None)
         if first is not None:
             self._width = None if first[0].features is None else first[0].features.size
@@ -163,13 +158,11 @@ class Learner:
                 else:
                     self._arms.refresh()
                     self._apply_rest()  # another learner may have held the lease since
-                    self._pairs.follow()
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
                 self.publisher.wait()
-                self.screening.refresh(last_seq=self.last_seq)
-                self._take_late_pairs()
+                self.screening.refresh()
                 while time.monotonic() < give_up and (done := self._step()):
                     total += done
                 # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
@@ -177,20 +170,10 @@ class Learner:
             except BaseException:
                 # A job's time limit may strike between any two lines: what is in memory cannot be trusted any more.
                 self._policy = None
-                self.screening.forget()
                 raise
             finally:
                 self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
             return total
-
-    def _take_late_pairs(self) -> None:
-        try:
-            while self._pairs.take_late(holder=self.holder):
-                pass
-        except Conflict as error:
-            facts = {"action": "pairs_refused", "reason": str(error)}
-            log.warning("another learner wrote to this ledger; its pairs stand", extra=facts)
-            self.catch_up()
 
     def _inherit(self, give_up: float) -> bool:
         """Give a new label its place for every decision before it; False if that is not done at this time."""
@@ -247,7 +230,6 @@ class Learner:
                 batch.closed,
                 holder=self.holder,
                 now=now,
-                held=batch.held,
                 idle=batch.idle,
                 arms=self._arms.news(),
             )
@@ -255,8 +237,6 @@ class Learner:
             facts = {"action": "append_refused", "reason": str(error)}
             log.warning("another learner wrote to this ledger; its updates stand", extra=facts)
             self.catch_up()
-            self.screening.forget()
-            self.screening.refresh(last_seq=self.last_seq)
             return False
         self._arms.kept()
         for closure in batch.closed:
@@ -271,14 +251,13 @@ class Learner:
         """Each decision of a page as an update, a closure, or one that waits on."""
         batch = _PendingWrites()
         self._decided = self.ledger.decided()
-        known = self._pairs.known(page)
         self.screening.look_up([one for one in page if isinstance(one, JoinedDecision)])
         for joined in page:
             if isinstance(joined, ClosedDecision):
                 batch.closed.append(joined)
                 continue
-            screened, verdict = self._verdict(self.screening.screened(joined), now=now)
-            batch.held += screened.to_hold
+            screened = self.screening.screened(joined)
+            verdict = self._verdict(screened, now=now)
             if isinstance(verdict, Example) and self._arms.is_of_before(joined):
                 verdict = ClosedDecision(
                     decision_id=joined.decision.id, state="closed", reason="its arm has changed since"
@@ -287,50 +266,33 @@ class Learner:
                 batch.closed.append(verdict)
             elif verdict is not None:
                 seq = self.last_seq + len(batch.entries) + 1
-                is_paired = joined.decision.id in known
-                entry = self._entry(joined.decision, verdict, seq=seq, now=now, is_paired=is_paired)
+                entry = self._entry(joined.decision, verdict, seq=seq, now=now)
                 batch.entries.append(replace(entry, update=replace(entry.update, restarts=self._arms.taken_up(joined))))
             elif screened.is_idle:
                 batch.idle.append(joined)
         return batch
 
-    def _verdict(self, screened: Screened, *, now: float) -> tuple[Screened, Example | ClosedDecision | None]:
-        """`join` without the feedback whose sources have more than their caps, and the decision without it."""
-        while True:
-            verdict = join(
-                screened.joined,
-                settings=self.settings,
-                needs_features="features" in self.policy.needs,
-                encoder_hash=self._encoder_hash,
-                now=now,
-                width=self._width,
-                left_out=screened.left_out,
-                is_held=screened.is_held,
-                factors=screened.factors,
-            )
-            if not isinstance(verdict, Example):
-                return screened, verdict
-            example = self._pairs.calibrated(verdict, arm=screened.joined.decision.arm)
-            less = self.screening.without_excess(screened, used=example.feedback, weight=example.reward.sample_weight)
-            if less is None:
-                return screened, example
-            screened = less
+    def _verdict(self, screened: Screened, *, now: float) -> Example | ClosedDecision | None:
+        return join(
+            screened.joined,
+            settings=self.settings,
+            needs_features="features" in self.policy.needs,
+            encoder_hash=self._encoder_hash,
+            now=now,
+            width=self._width,
+            left_out=screened.left_out,
+            factors=screened.factors,
+        )
 
-    def _entry(self, decision: Decision, example: Example, *, seq: int, now: float, is_paired: bool) -> Entry:
-        """The update of an example with all that is stored beside it; pairs and influence follow it at once."""
+    def _entry(self, decision: Decision, example: Example, *, seq: int, now: float) -> Entry:
+        """The update of an example with all that is stored beside it."""
         if self._width is None and decision.features is not None:
             self._width = decision.features.size
-        pair = None
-        if example.pair is not None and not is_paired:
-            pair = self._pairs.add(decision, example.pair, after_seq=seq)
-        weight, tenant = example.reward.sample_weight, decision.query.tenant
-        self.screening.learned(example.feedback, tenant=tenant, weight=weight, seq=seq)
         return Entry(
             update=made_update(decision, example, label=self.ledger.label, seq=seq, now=now, decided=self._decided),
             feedback_at=max((item.received_at for item in example.feedback), default=None),
             in_time=tuple(item.id for item in example.in_time),
             disagreement=example.disagreement,
-            pair=pair,
         )
 
     def publish(self, *, force: bool = False) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import insert, literal, select
+from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from ragbandit.router.config.settings import Settings
@@ -18,12 +18,12 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources.origin import KINDS, KeyDirectory, matches
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.ledgers.held_feedback import release
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.quarantines import Quarantine, add_quarantine, in_force, lift, quarantines_of
 from ragbandit.router.storage.rows.conversion import feedback_value
-from ragbandit.router.storage.sql.tables import decisions, feedback, held_feedback, policies
+from ragbandit.router.storage.sql.tables import decisions, feedback, policies
+from ragbandit.router.storage.sql.waiting import flag_again
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import PolicyLabel
 
@@ -120,13 +120,12 @@ def relearn(
 
 
 def lifted(ledger: Ledger, number: int, *, actor: str, now: float) -> int:
-    """End a quarantine; how much feedback of decisions that still wait may be learned now. Raises NotFound."""
+    """End an exclusion; how many decisions that wait the learner looks at again. Raises NotFound."""
     with ledger.database.write() as connection:
         ended = lift(connection, number, now=now)
         facts = {"label": ended.new_label, "number": number}
         record(connection, actor=actor, action="feedback.lift", target=ended.source, facts=facts, now=now)
-    theirs = Ledger(ledger.database, label=PolicyLabel(ended.new_label))
-    return release(theirs, reason=f"quarantine {number}", actor=actor, now=now, some=False).feedback
+    return flag_again(ledger.database, label=ended.new_label)
 
 
 def _begun(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> Quarantine | None:
@@ -137,15 +136,10 @@ def _begun(ledger: Ledger, *, source: str, since: float | None, until: float | N
 
 
 def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    """Store the quarantine with all that the former ledger leaves out, and what was released there."""
+    """Store the exclusion with all that the former ledger leaves out."""
     for one in in_force(connection, new_label=quarantine.label):
         add_quarantine(connection, replace(one, label=quarantine.label, new_label=quarantine.new_label))
     stored = add_quarantine(connection, quarantine)
-    columns = [column for column in held_feedback.columns if column.name != "policy"]
-    was = select(literal(quarantine.new_label), *columns)
-    was = was.where(held_feedback.c.policy == quarantine.label, held_feedback.c.released_at.is_not(None))
-    names = ["policy", *(column.name for column in columns)]
-    connection.execute(insert(held_feedback).from_select(names, was))
     facts: dict[str, Any] = {
         "number": stored.number,
         "label": quarantine.label,

@@ -6,7 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Table, select, text
 
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import closures, decisions, feedback, held_feedback, outcomes, updates
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates
 
 #: rows of a step: one transaction
 _STEP: Final = 500_000
@@ -20,13 +20,8 @@ _DIFFERS: Final[tuple[tuple[Table, Mapping[str, str], str], ...]] = (
     (feedback, {"id": "'f-' || n", "decision_id": "'0-' || n", "received_at": "received_at - n"}, ""),
     (updates, {"decision_id": "'0-' || n", "seq": "seq + 100 + n", "source": "'default'"}, "WHERE n % 3 > 0"),
     (closures, {"decision_id": "'0-' || n", "state": "'closed'", "made_at": "made_at - n"}, "WHERE n % 3 = 0"),
-    (
-        held_feedback,
-        {"decision_id": "'0-' || n", "feedback_id": "'f-' || n", "held_at": "held_at - n", "released_at": "held_at"},
-        "",
-    ),
 )
-_KEYS: Final = {"decisions": "id", "held_feedback": "feedback_id"}
+_KEYS: Final = {"decisions": "id"}
 
 
 def grow(database: Database, *, first: int, last: int, like: Mapping[str, str]) -> None:

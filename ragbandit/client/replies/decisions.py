@@ -120,7 +120,7 @@ class KeptReward(TypedDict):
     judged_by: JudgedBy | None
     """The most trusted feedback in it: label, human, judge or event; null for a default reward."""
     raw_quality: float | None
-    """Quality before calibration; null where it was not calibrated."""
+    """A judge's score, where an earlier release learned it calibrated; else null."""
     sample_weight: float
     """How many rows it counts as when the policy learns it."""
     clipped: bool

@@ -93,8 +93,6 @@ class CountersReply(TypedDict):
     """Decisions made before this ledger began, or while it was retired; the learner adds them to the ledger."""
     disagreements: int
     """Learned decisions whose raters lay 0.5 or more apart in quality."""
-    held: int
-    """Feedback that is not learned until it is released; `ragbandit feedback held` shows whose it is."""
 
 
 class LagReply(TypedDict):

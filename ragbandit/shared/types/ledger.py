@@ -39,7 +39,7 @@ class Reward:
     source: RewardSource
     #: the most trusted feedback in it; None: a default reward
     judged_by: JudgedBy | None = None
-    #: the quality before calibration, where it was calibrated
+    #: a judge's score where an earlier release learned it calibrated by people's judgements
     raw_quality: float | None = None
     #: how many rows this one counts as when a policy learns it (>= 0)
     sample_weight: float = 1.0
@@ -143,7 +143,6 @@ class Counters:
     #: learned decisions whose raters lay .5 or more apart in quality
     disagreements: int = 0
     #: feedback that is not learned until it is released
-    held: int = 0
 
     @property
     def balanced(self) -> bool:

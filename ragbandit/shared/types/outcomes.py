@@ -365,18 +365,3 @@ class ClosedDecision:
     reason: str
     #: the field that cannot be used, where it is known
     field: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CalibrationPair:
-    """A decision that a model has scored and a person has judged: what scores are calibrated by."""
-
-    #: 1, 2, 3 ... within its ledger
-    number: int
-    decision_id: DecisionId
-    arm: ArmName
-    #: the model's, and what people made of it
-    score: float
-    quality: float
-    #: updates with a larger seq are calibrated with it
-    after_seq: int

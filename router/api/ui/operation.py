@@ -1,4 +1,4 @@
-"""Pages of feedback and of queues: where judgements come from, what is held, and what waits where."""
+"""Pages of feedback and of queues: where judgements come from, and what waits where."""
 
 import time
 from collections import defaultdict
@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import SharedRead, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.ui.charts import arm_charts, earned_charts
-from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, actor_of, environment, form_of, page
+from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import ReportScope
@@ -22,12 +22,11 @@ from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import Overview, mean, overview
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held, judged_lately, release
-from ragbandit.router.storage.ledgers.quarantines import quarantines_of
+from ragbandit.router.storage.ledgers.quarantines import JudgedUpdate, judged_lately, quarantines_of
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
 
-#: newest judged updates that sources are summed over, and held feedback and quarantined decisions that are listed
+#: newest judged updates that sources are summed over, and rejected decisions that are listed
 LATELY: Final = 500
 LISTED: Final = 50
 #: newest updates, and newest closed decisions, among which these are looked for
@@ -54,23 +53,10 @@ class SourceShare:
 
 @pages.get("/ui/feedback")
 async def feedback(request: Request) -> Response:
-    """Sources of feedback, and what is held."""
+    """Sources of feedback, and what was rejected."""
     router = router_of(request)
     values = await reads_of(request).run(lambda: _feedback(router))
     return await page(request, "feedback.html", title="Feedback", **values)
-
-
-@pages.post("/ui/feedback/release")
-async def released(request: Request) -> Response:
-    """Release feedback that is held."""
-    given, router = await form_of(request, "source", "feedback_id"), router_of(request)
-    if bool(given["source"]) == bool(given["feedback_id"]):
-        raise InvalidInput("name a source or a feedback", field="source", remedy="send one of them")
-    actor, source, feedback_id = actor_of(request), given["source"] or None, given["feedback_id"] or None
-    entry: dict[str, Any] = {"actor": actor, "now": time.time(), "source": source, "feedback_id": feedback_id}
-    await reads_of(request).run(lambda: release(router.ledger, **entry))
-    root = request.scope.get("root_path", "")
-    return RedirectResponse(f"{root}/ui/feedback", status_code=303)
 
 
 @pages.get("/ui/queues")
@@ -107,11 +93,10 @@ def _feedback(router: Router) -> dict[str, Any]:
         "counters": counters,
         "sources": shares(updates)[:MOST_SOURCES],
         "updates": len(updates),
-        "held": held(router.ledger, limit=LISTED) if counters.held else [],
         "quarantined": _quarantined(router) if counters.quarantined else [],
         "looked_at": LOOKED_AT,
         "quarantines": quarantines_of(router.database, lifted=True)[-LISTED:],
-        "caps": router.settings.learning.influence,
+        "cap": router.settings.learning.rater_per_day,
         "judge": router.status().judge,
     }
 

@@ -69,7 +69,7 @@ def state_sign(state: str | None) -> Markup:
 
 _KINDS: Final = (
     dict.fromkeys(("learned", "answered", "ok", "champion", "promote", "step", "healthy", "idle", "steady"), "good")
-    | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow", "canary", "hold", "held"), "busy")
+    | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow", "canary", "hold"), "busy")
     | dict.fromkeys(("half_open", "busy", "learning", "held back", "drifting"), "busy")
     | dict.fromkeys(("quarantined", "failed", "rolled_back", "open", "rollback", "invalid", "killed", "down"), "bad")
     | dict.fromkeys(("stuck", "starved"), "bad")

@@ -10,7 +10,6 @@ it: where only its sha256 differs, its arrays are compared.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ragbandit.router.learning.audit.calibration_check import CalibrationCheck
 from ragbandit.router.learning.audit.deep_check import check_deep, check_draws
 from ragbandit.router.learning.audit.rounding import compared, sha256_after
 from ragbandit.router.learning.audit.rules import Verdict, update_faults
@@ -135,7 +134,6 @@ def _learned(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdi
     """Check every update, and let the policy learn those up to a seq; the ledger's end, None if it cannot be read."""
     seq, spans = 0, _archived_spans(ledger)
     try:
-        calibration = CalibrationCheck(ledger)
         for update, decision in ledger.read_with_decisions(after=0):
             verdict.updates += 1
             seq += 1
@@ -145,7 +143,7 @@ def _learned(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdi
                 else:
                     verdict.fail("ledger_mismatches", f"the ledger has seq {update.seq} where {seq} belongs")
                 seq = update.seq
-            for fault in filter(None, (*update_faults(update, decision=decision), calibration.fault(update))):
+            for fault in update_faults(update, decision=decision):
                 verdict.fail("ledger_mismatches", f"update {update.seq}: {fault}")
             if policy is not None and update.seq <= upto and not verdict.archived:
                 if is_erased_for(policy, decision):

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Final, get_args
 
-from ragbandit.router.learning.reward import aggregate, quality_of
-from ragbandit.shared.types import Aggregate, Feedback, JudgedBy, Outcome
+from ragbandit.router.learning.reward import quality_of
+from ragbandit.shared.types import Feedback, JudgedBy, Outcome
 
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
@@ -58,25 +58,3 @@ def disagreement(feedback: Sequence[Feedback], *, outcome: Outcome | None, measu
     qualities = [quality_of(one, outcome=outcome, measure=measure) for one in feedback if one.kind != "reward"]
     qualities = [quality for quality in qualities if math.isfinite(quality)]
     return max(qualities) - min(qualities) if len(qualities) > 1 else None
-
-
-def scored_and_judged(
-    stands: Sequence[Feedback], *, outcome: Outcome | None, measure: str, how: Aggregate
-) -> tuple[float, float] | None:
-    """(a model's score, the quality by people) of a decision with these judgements standing; None without either.
-
-    Raw rewards have their cost inside, and count on neither side; neither do labels that were erased, nor scores of a
-    judge that was shown the label (facts `reference`): they say nothing of its scores where there is none.
-    """
-    usable = [one for one in stands if one.kind in ("label", "rating") and one.value != ()]
-    scores = [one for one in usable if class_of(one) == "judge" and one.kind == "rating"]
-    scores = [one for one in scores if one.facts.get("reference") is not True]
-    people = [one for one in usable if class_of(one) in ("label", "human")]
-    if outcome is None or not scores or not people:
-        return None
-    _, judged = most_trusted(people)
-    sides = [
-        aggregate([quality_of(one, outcome=outcome, measure=measure) for one in some], how=how)
-        for some in (scores, judged)
-    ]
-    return (sides[0], sides[1]) if all(map(math.isfinite, sides)) else None

@@ -28,7 +28,6 @@ from ragbandit.router.serving.explanations.values import (
 )
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
-from ragbandit.router.storage.rows.held_rows import states_of
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies, snapshots
@@ -220,8 +219,8 @@ def _of_the_offer(decision: Decision) -> Iterator[str]:
         yield f"The caller or its key allowed these arms alone: {', '.join(decision.query.arms)}."
 
 
-def progress_of(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str]) -> str:
-    """One sentence. held: ids of its feedback that is held back."""
+def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
+    """One sentence."""
     if record.state == "learned":
         return f"Learned from feedback, as update {record.learned_seq} of its ledger."
     if record.state == "defaulted":
@@ -229,14 +228,12 @@ def progress_of(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[st
     if record.state in ("closed", "quarantined"):
         what = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
         return f"{what}: {record.reason}."
-    return _waiting(record, rule=rule, held=held)
+    return _waiting(record, rule=rule)
 
 
-def _waiting(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str]) -> str:
+def _waiting(record: DecisionRecord, *, rule: ClosingRule) -> str:
     decision, ends = record.decision, moment(record.decision.made_at + rule.wait_s + rule.expire_s)
     judgements = [item for item in record.feedback if item.value is not None]
-    if judgements and held.issuperset(item.id for item in judgements):
-        return f"Waits: all its feedback is held back (`ragbandit feedback held`); it is closed at {ends}."
     if record.reason is not None:
         return f"Waits: {record.reason.removeprefix('waiting for ')}; without one it is closed at {ends}."
     if decision.run_by == "worker" and record.outcome is None:
@@ -269,19 +266,17 @@ def explain(
     record = store.record(key)
     decision = record.decision
     arms, draw = chances_of(decision), draw_of(decision)
-    held = _held(store, key)
     return Explanation(
         decision_id=decision.id,
         texts=_text_state(decision),
         reasons=(*reasons_of(decision, arms=arms, draw=draw), *_learned(store.database, decision)),
-        progress=progress_of(record, rule=rule, held=held),
+        progress=progress_of(record, rule=rule),
         arms=arms,
         excluded=excluded_of(decision),
         draw=draw,
         snapshot=_snapshot(store.database, decision),
         steps=() if record.outcome is None else tuple(_step(event, record.outcome) for event in record.outcome.trace),
         bill=_bill(record.outcome, record.reward),
-        held=tuple(sorted(held)),
         facts={name: value for name, value in decision.facts.items() if name not in OWN_FACTS},
         record=record,
     )
@@ -319,12 +314,6 @@ def _snapshot(database: Database, decision: Decision) -> SnapshotShown:
         algorithm=None if known is None else known["algorithm"],
         made_at=None if row is None else row["made_at"],
     )
-
-
-def _held(store: DecisionStore, key: DecisionId) -> frozenset[str]:
-    with store.database.read() as connection:
-        states = states_of(connection, [key], label=store.label)
-    return frozenset(feedback_id for feedback_id, released in states.items() if not released)
 
 
 def _step(event: TraceEvent, outcome: Outcome) -> StepShown:

@@ -166,8 +166,6 @@ class Explanation:
     """The steps of the answer, in order."""
     bill: tuple[CostTerm, ...]
     """What the reward charged, term by term."""
-    held: tuple[str, ...]
-    """Ids of its feedback that is held back."""
     facts: Mapping[str, Json]
     """What else the policy noted about it."""
     record: Annotated[DecisionRecord, ShownAs(kind=RecordReply)]

@@ -1,4 +1,4 @@
-"""What one group of feedback changes: rows, flags of decisions that wait, counters, and calibration pairs to look at.
+"""What one group of feedback changes: rows, flags of decisions that wait, and counters.
 
 Every step writes in the transaction that `DecisionStore.add_feedback` has opened. Locks are taken in one order:
 rows of `waiting` by id, feedback by id, counters last.
@@ -10,14 +10,13 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
-from ragbandit.router.storage.rows.calibration_rows import note_due
 from ragbandit.router.storage.rows.conversion import feedback_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback
-from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, number_transaction
+from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError, StoreError
-from ragbandit.shared.types import Decision, Feedback, PolicyLabel, Receipt
+from ragbandit.shared.types import Decision, Feedback, Receipt
 
 
 def settle(standing: Decision | StoreError, standing_hash: str, *, request_hash: str) -> Decision | RagBanditError:
@@ -121,7 +120,6 @@ def write_feedback(
     connection: Connection,
     group: Sequence[Feedback],
     *,
-    label: PolicyLabel,
     moves: Moves,
 ) -> list[Receipt | RagBanditError]:
     """Insert the group with all that follows from it; what each sender is told."""
@@ -134,7 +132,6 @@ def write_feedback(
     _flag(connection, new, open_rows=open_rows, moves=moves)
     moves.add("feedback", len(new))
     moves.add("late_feedback", sum(item.row["late"] for item in new))
-    _note_pairs(connection, new, label=label, waiting=set(open_rows))
     standing = _standing(connection, [item.row["id"] for item in items])
     return [_reply(item, standing=standing) for item in items]
 
@@ -171,16 +168,6 @@ def _flag(connection: Connection, new: Sequence[_Item], *, open_rows: Waiting, m
     flag_waiting(connection, with_reward, moves=moves, has_feedback=True, has_reward=True)
     others = [row for row in rows if row["decision_id"] not in rewarded]
     flag_waiting(connection, others, moves=moves, has_feedback=True)
-
-
-def _note_pairs(
-    connection: Connection, new: Sequence[_Item], *, label: PolicyLabel, waiting: set[tuple[str, str]]
-) -> None:
-    """Let ledgers that do not wait for these decisions any more see that they may be calibration pairs now."""
-    ids = {item.feedback.decision_id for item in new if item.feedback.kind in ("label", "rating")}
-    labels = labels_in_use(connection, label=label) if ids else set()
-    late = {key for key in ids if any((key, one) not in waiting for one in labels)}
-    note_due(connection, late, labels=labels, waiting=waiting)
 
 
 def _standing(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[str, bool]]:

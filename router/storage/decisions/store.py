@@ -267,7 +267,7 @@ class DecisionStore:
         where it raises, nothing is kept.
         """
         with self._writing() as (connection, moves):
-            replies = write_feedback(connection, group, label=self.label, moves=moves)
+            replies = write_feedback(connection, group, moves=moves)
             if beside is not None:
                 beside(connection, moves)
         return replies

@@ -10,15 +10,12 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.rows.calibration_rows import append_pairs, note_due
 from ragbandit.router.storage.rows.conversion import update_row
-from ragbandit.router.storage.rows.held_rows import HELD, HeldRow, hold, states_of
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
 from ragbandit.router.storage.sql.waiting import lock_rows, reset_feedback_flags
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import (
-    CalibrationPair,
     ClosedDecision,
     FeedbackId,
     JoinedDecision,
@@ -38,8 +35,6 @@ class Entry:
     in_time: tuple[FeedbackId, ...] = ()
     #: how far its raters lie apart in quality; None: there were not two to compare
     disagreement: float | None = None
-    #: of the decision, where a model and a person have judged it in time
-    pair: CalibrationPair | None = None
 
     def row(self) -> dict[str, Any]:
         """Its row of `updates`."""
@@ -53,8 +48,6 @@ class LedgerBatch:
     label: PolicyLabel
     entries: Sequence[Entry]
     closed: Sequence[ClosedDecision]
-    #: feedback that is held from now on
-    held: Sequence[HeldRow]
     #: decisions that wait on, since none of the feedback that was read with them may be learned
     idle: Sequence[JoinedDecision]
     now: float
@@ -74,12 +67,9 @@ class LedgerBatch:
         self._leave_waiting(connection, moves)
         self._append_updates(connection, moves)
         self._append_closures(connection, moves)
-        moves.add("held", hold(connection, self.held, label=self.label, now=self.now), label=self.label)
         read: dict[str, int] = {one.decision.id: len(one.feedback) for one in self.idle}
         reset_feedback_flags(connection, read, label=self.label, moves=moves)
-        in_time = self._feedback_in_time(connection)
-        self._mark_late(connection, moves, in_time=in_time)
-        self._note_unused(connection, in_time=in_time)
+        self._mark_late(connection, moves)
         self._note_arms(connection)
 
     def _check_place(self, end: int) -> None:
@@ -95,13 +85,11 @@ class LedgerBatch:
         answer_queue.remove(connection, self.done, running=False)
 
     def _append_updates(self, connection: Connection, moves: Moves) -> None:
-        """The rows of the ledger, and the pairs that calibrate what comes after them."""
         if not self.entries:
             return
         rows = [entry.row() for entry in self.entries]
         connection.execute(insert(updates), rows)
         moves.updates(rows)
-        append_pairs(connection, [e.pair for e in self.entries if e.pair is not None], label=self.label)
 
     def _note_arms(self, connection: Connection) -> None:
         """What is known of the arms, and in the audit log where one begins anew."""
@@ -129,20 +117,9 @@ class LedgerBatch:
         connection.execute(insert(closures), rows)
         moves.closures(rows)
 
-    def _feedback_in_time(self, connection: Connection) -> list[FeedbackId]:
-        """Feedback of these decisions that was used, looked at, or held."""
-        used = [key for e in self.entries for key in (*e.update.feedback_ids, *e.in_time)]
-        waits = [c.decision_id for c in self.closed if c.reason == HELD]
-        return used + [FeedbackId(key) for key in (states_of(connection, waits, label=self.label) if waits else ())]
-
-    def _mark_late(self, connection: Connection, moves: Moves, *, in_time: Sequence[FeedbackId]) -> None:
+    def _mark_late(self, connection: Connection, moves: Moves) -> None:
         """Late is what came too late for the ledger that decided; another ledger may still learn from it."""
+        in_time = [key for e in self.entries for key in (*e.update.feedback_ids, *e.in_time)]
         ours = select(decisions.c.id).where(decisions.c.id.in_(self.done), decisions.c.policy == self.label)
         late = update(feedback).where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(in_time), ~feedback.c.late)
         moves.add("late_feedback", connection.execute(late.values(late=True)).rowcount)
-
-    def _note_unused(self, connection: Connection, *, in_time: Sequence[FeedbackId]) -> None:
-        """Decisions with feedback that was not used may be calibration pairs."""
-        others = feedback.c.decision_id.in_(self.done), feedback.c.id.not_in(in_time)
-        unused = connection.execute(select(feedback.c.decision_id).where(*others).distinct()).scalars().all()
-        note_due(connection, unused, labels=[self.label], waiting=set())

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tup
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Entry, LedgerBatch
-from ragbandit.router.storage.rows.calibration_rows import append_pairs, forget_due
 from ragbandit.router.storage.rows.conversion import (
     Row,
     body_hash,
@@ -25,7 +24,6 @@ from ragbandit.router.storage.rows.conversion import (
     snapshot_value,
     update_value,
 )
-from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import ClosingRule, Moves, kept, moving
@@ -45,7 +43,6 @@ from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import (
     IMPORTED,
     ArmName,
-    CalibrationPair,
     ClosedDecision,
     Decision,
     FeedbackKind,
@@ -153,14 +150,13 @@ class Ledger:
         *,
         holder: str,
         now: float,
-        held: Sequence[HeldRow] = (),
         idle: Sequence[JoinedDecision] = (),
         arms: str | None = None,
     ) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
 
-        held: feedback that is held from now on. idle: decisions that wait on, since none of the feedback that was read
-        with them may be learned. Feedback of the decisions that are done and that did not come in time is marked late.
+        idle: decisions that wait on, since none of the feedback that was read with them may be learned. Feedback of the
+        decisions that are done and that did not come in time is marked late.
         arms: what the ledger knows of its arms from now on, where that is new.
         Raises Conflict, with nothing written, if the lease is lost or the ledger does not end where the first entry
         begins.
@@ -169,7 +165,6 @@ class Ledger:
             label=self.label,
             entries=entries,
             closed=closed,
-            held=held,
             idle=idle,
             now=now,
             holder=holder,
@@ -177,17 +172,6 @@ class Ledger:
         )
         with self.writing(holder=holder) as (connection, moves, end):
             batch.write(connection, moves, end=end)
-
-    def add_pairs(self, pairs: Sequence[CalibrationPair], *, due: Sequence[str], holder: str) -> list[CalibrationPair]:
-        """Append pairs of decisions that are closed, in their place behind the ledger's end; as they were kept.
-
-        due: decisions that were looked at, pairs or not. Raises Conflict if the lease is lost.
-        """
-        with self.writing(holder=holder) as (connection, _, end):
-            placed = [replace(pair, after_seq=end) for pair in pairs]
-            append_pairs(connection, placed, label=self.label)
-            forget_due(connection, due, label=self.label)
-        return placed
 
     def joined(self, ids: Sequence[str]) -> list[JoinedDecision]:
         """Those of these decisions that are in the database and can be read, with all that came in about them."""

@@ -1,14 +1,19 @@
-"""Quarantines: sources of feedback that a ledger is learned without."""
+"""Sources of feedback: those that a ledger is learned without, raters beyond a day's cap, who was learned lately."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from ragbandit.router.storage.rows.conversion import TableRows
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import TableRows, feedback_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import quarantines
+from ragbandit.router.storage.sql.tables import feedback, quarantines, updates
 from ragbandit.shared.errors import NotFound
+from ragbandit.shared.types import Feedback
+
+DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +39,31 @@ class Quarantine:
     def covers(self, received_at: float) -> bool:
         """Whether it is about feedback that came in then."""
         return (self.since is None or received_at >= self.since) and (self.until is None or received_at < self.until)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedUpdate:
+    """A judged update, and the feedback that made it."""
+
+    #: rows that it counts as
+    weight: float
+    feedback: tuple[Feedback, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RaterDay:
+    """One rater of one API key on one UTC day."""
+
+    api_key: str | None
+    rater: str
+    #: days since the epoch
+    day: int
+
+    @classmethod
+    def of(cls, item: Feedback) -> "RaterDay":
+        """Of a feedback that names its rater."""
+        assert item.rater is not None
+        return cls(item.api_key, item.rater, int(item.received_at // DAY_S))
 
 
 _ROWS: Final = TableRows(quarantines, Quarantine)
@@ -71,3 +101,48 @@ def lift(connection: Connection, number: int, *, now: float) -> Quarantine:
         raise NotFound(f"no quarantine {number} is in force", field="number", remedy=remedy)
     connection.execute(update(quarantines).where(quarantines.c.number == number).values(lifted_at=now))
     return _ROWS.value(row)
+
+
+def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) -> dict[RaterDay, tuple[float, str]]:
+    """(received_at, id) of the first feedback beyond the cap, for the raters and days that have more; UTC days."""
+    beyond = {}
+    with database.read() as connection:
+        for number in sorted({one.day for one in days}):
+            raters = {one.rater for one in days if one.day == number}
+            here = feedback.c.received_at >= number * DAY_S, feedback.c.received_at < (number + 1) * DAY_S
+            names = feedback.c.rater, feedback.c.api_key
+            many = select(*names).where(feedback.c.rater.in_(raters), *here).group_by(*names)
+            for rater, api_key in connection.execute(many.having(func.count() > cap)).all():
+                theirs = feedback.c.rater == rater, feedback.c.api_key.is_not_distinct_from(api_key)
+                query = select(feedback.c.received_at, feedback.c.id).where(*theirs, *here)
+                ordered = query.order_by(feedback.c.received_at, feedback.c.id).offset(cap).limit(1)
+                received_at, key = connection.execute(ordered).one()
+                beyond[RaterDay(api_key, rater, number)] = (received_at, key)
+    return beyond
+
+
+def judged_lately(ledger: Ledger, *, limit: int, among: int | None = None) -> list[JudgedUpdate]:
+    """The newest judged updates of a ledger that count as more than no row, in its order.
+
+    among: only so many of the newest updates, judged or not, are looked at.
+    """
+    query = select(updates.c.sample_weight, updates.c.decision_id, updates.c.feedback_ids).where(
+        updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
+    )
+    with ledger.database.read() as connection:
+        if among is not None:
+            query = query.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
+        newest = query.order_by(updates.c.seq.desc()).limit(limit)
+        rows = connection.execute(newest).all()
+        theirs = feedback.c.decision_id.in_(select(newest.subquery().c.decision_id))
+        notes = select(feedback).where(theirs)
+        notes_of: dict[str, list[Any]] = {}
+        for note in connection.execute(notes.order_by(feedback.c.id)).mappings():
+            notes_of.setdefault(note["decision_id"], []).append(note)
+    return [_judged(row, notes_of.get(row.decision_id, [])) for row in reversed(rows)]
+
+
+def _judged(row: Any, notes: Iterable[Any]) -> JudgedUpdate:
+    # The ids are a JSON list: whether one is in it needs no reading of it.
+    used = tuple(feedback_value(note) for note in notes if f'"{note["id"]}"' in row.feedback_ids)
+    return JudgedUpdate(weight=row.sample_weight, feedback=used)

@@ -37,7 +37,6 @@ from ragbandit.router.storage.sql.tables import (
     counters,
     decisions,
     feedback,
-    held_feedback,
     judge_due,
     policies,
     updates,
@@ -154,7 +153,6 @@ CounterName = Literal[
     "unanswered",
     "missing_outcome",
     "judge_due",
-    "held",
 ]
 #: names of counters of the whole store; the others are kept per label
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due")
@@ -287,7 +285,6 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "unanswered": count(waiting, and_(waits, UNANSWERED)),
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
         "judge_due": count(judge_due),
-        "held": count(held_feedback, held_feedback.c.policy == label, held_feedback.c.released_at.is_(None)),
     }
 
 

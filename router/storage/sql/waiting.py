@@ -6,10 +6,13 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, func, literal, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
-from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.types import Decision
 
+#: decisions that one transaction flags
+_BATCH: Final = 200
 _FED: Final = exists().where(feedback.c.decision_id == decisions.c.id)
 #: flag -> whether a decision has it, by all that is stored; the learner takes back what it cannot use
 _STORED: Final = {
@@ -54,6 +57,21 @@ def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves:
         flags = {name: bool(row[name]) for name in _STORED}
         if any(flags[name] != bool(before[row["id"]][name]) for name in _STORED):
             flag_waiting(connection, [before[row["id"]]], moves=moves, **flags)
+
+
+def flag_again(database: Database, *, label: str) -> int:
+    """Let the learner look again at decisions whose feedback it has left out; how many. In transactions of a batch."""
+    after, count = "", 0
+    left_out = exists().where(feedback.c.decision_id == waiting.c.decision_id)
+    while True:
+        with database.write() as connection, moving(connection, shard=database.shard) as moves:
+            here = waiting.c.policy == label, ~waiting.c.has_feedback, waiting.c.decision_id > after, left_out
+            ids = select(waiting.c.decision_id).where(*here).order_by(waiting.c.decision_id).limit(_BATCH)
+            rows = lock_rows(connection, waiting.c.policy == label, waiting.c.decision_id.in_(ids))
+            flag_as_stored(connection, rows, moves=moves)
+        if not rows:
+            return count
+        after, count = rows[-1]["decision_id"], count + len(rows)
 
 
 def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> set[str]:

@@ -137,7 +137,7 @@ def test_a_store_of_before_says_by_its_features_that_it_began_with_hashing(tmp_p
     monkeypatch.chdir(tmp_path)
     tree = "{data_dir: store, encoder: {dimension: 8}, prices: {economy: 0.2, quality: 0.0}, "
     tree += "policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}}, "
-    tree += "learning: {snapshot_interval_s: 0, influence: {enabled: false}}, "
+    tree += "learning: {snapshot_interval_s: 0}, "
     tree += "arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}}}"
     Path("config.yaml").write_text(tree)
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0

@@ -10,7 +10,6 @@ from ragbandit.router.learning.relearning import lifted, relearn, selected
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.audit_log import entries
-from ragbandit.router.storage.ledgers.held_feedback import sources_held
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.workers.cli import app
@@ -66,7 +65,7 @@ def test_it_is_as_if_the_source_never_was(make_world, tmp_path):
 
 
 def test_services_go_on_with_the_new_label(make_world, database_url):
-    """A router with the new label serves at once; new feedback of the source is held until the quarantine is lifted."""
+    """A router with the new label serves at once; new feedback of the source is not learned until it is included again."""
     world = make_world(database_url=database_url)
     fill(world, count=9)
     world.learn()
@@ -81,9 +80,8 @@ def test_services_go_on_with_the_new_label(make_world, database_url):
         router.submit_feedback(replace(said, api_key="bad")).result(30)
         router.learn()
         assert router.decision(decision.id).state == "waiting"
-        held = sources_held(router.ledger)["key:bad"]
-        assert router.status().counters.held == held
-        assert lifted(router.ledger, done.quarantine.number, actor="me", now=world.now) == held
+        assert router.learn() == 0  # it is not looked at again
+        assert lifted(router.ledger, done.quarantine.number, actor="me", now=world.now) > 0
         router.learn()
         assert router.decision(decision.id).state == "learned"
         assert router.verify(deep=True).ok
@@ -138,7 +136,7 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
 
 
 def test_the_verbs(make_world, monkeypatch, tmp_path):
-    """`rejected` lists decisions, `exclude` relearns, or lists; `include` and `held` work."""
+    """`rejected` lists decisions, `exclude` relearns, or lists; `include` ends it."""
     world = make_world()
     fill(world, count=6)
     world.learn()
@@ -160,15 +158,6 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
     )
     (row,) = told("feedback", "exclude")
     assert (row["source"], row["since"], row["reason"]) == ("key:bad", 978307200.0, "why")
-    held = told("feedback", "held", "--label", "main_q1")
-    assert held["sources"] == {"key:bad": len(held["feedback"])}
-    assert (
-        told("feedback", "held", "--release", "--label", "main_q1", "--feedback", held["feedback"][0]["feedback_id"])[
-            "feedback"
-        ]
-        == 1
-    )
     assert told("feedback", "include", "1")["included"] == 1
-    told("feedback", "held", "--release", code=2)
     told("feedback", "exclude", "--since", "2001-01-01", code=2)
     told("feedback", "exclude", "--source", "key:bad", "--since", "yesterday", code=2)

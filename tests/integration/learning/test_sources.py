@@ -1,22 +1,16 @@
-"""Sources of feedback on SQLite and PostgreSQL: votes, retractions, weights, caps, and what is held and released."""
+"""Sources of feedback on SQLite and PostgreSQL: votes, retractions, weights and caps."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.erasure import Selection, erase
-from ragbandit.router.learning.sources.screening import Screening
 from ragbandit.router.serving.checks.reports import made_feedback
-from ragbandit.router.storage.access.audit_log import check_entries, entries
-from ragbandit.router.storage.ledgers.held_feedback import held, release, sources_held
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.types import Query
+from ragbandit.shared.errors import InvalidInput
 from tests.conftest import on_sqlite
 
 WINDOW = {"wait_s": 60.0, "aggregate": "mean"}
-TIGHT = {"window": 100, "floor": 2, "key_share": 0.1, "trusted": ["key:app"]}
 
 
 def said(world, decision, *, key=None, **value):
@@ -122,195 +116,95 @@ def test_a_source_of_weight_0_teaches_nothing_and_closes_nothing(make_world):
     sound(world)
 
 
-def voted(world, votes, *, tenant="default"):
-    """Decisions in groups, and a vote on each, (API key, feedback id): 0.9 of the trusted application, else -0.9."""
-    decisions = []
-    for first in range(0, len(votes), 50):
-        asked = [Query(text=f"question {first + number}?", tenant=tenant) for number in range(len(votes[first:][:50]))]
-        decisions += [future.result(60) for future in world.router.submit_many(asked)]
-    world.store.add_feedback(
-        [
-            replace(
-                made_feedback(
-                    decision_id=decision.id,
-                    settings=world.settings,
-                    now=world.now,
-                    reward=0.9 if key == "app" else -0.9,
-                    feedback_id=name,
-                ),
-                api_key=key,
-            )
-            for decision, (key, name) in zip(decisions, votes, strict=True)
-        ]
-    )
-
-
-def of_key(key, count):
-    return [(key, f"{key}{number}") for number in range(count)]
-
-
-def flooded(world, *, votes=60):
-    """An application that is trusted, then a key that judges."""
-    for flood in (of_key("app", 60), of_key("bad", votes)):
-        voted(world, flood)
-        world.learn()
-
-
-def test_beyond_its_cap_a_source_is_held(make_world):
-    """Sixty votes of one key beside a trusted one: a tenth of the window is learned, the rest is held and waits."""
-    world = make_world(learning={"influence": TIGHT})
-    flooded(world)
-    assert world.ledger.last_seq() == 66
-    assert sources_held(world.ledger) == {"key:bad": 54}
-    assert world.counters().held == 54
-    assert world.counters().waiting == 54
-    assert world.learn() == 0  # what is held is not looked at again
-    sound(world)
-
-
-def test_what_is_released_is_learned(make_world, database_url):
-    """Releasing one feedback, then a source, lets the ledger learn them; the audit log says who did it."""
-    world = make_world(database_url=database_url, learning={"influence": TIGHT})
-    flooded(world, votes=30)
-    (one, *_) = held(world.ledger, source="key:bad")
-    done = release(world.ledger, feedback_id=one.feedback_id, actor="cli:me@here", now=world.now)
-    assert (done.feedback, done.waiting, done.reopened) == (1, 1, 0)
-    assert world.learn() == 1
-    assert used(world)[-1] == [one.feedback_id]
-    assert release(world.ledger, source="key:bad", actor="cli:me@here", now=world.now).feedback == 23
-    with pytest.raises(NotFound):
-        release(world.ledger, source="key:bad", actor="cli:me@here", now=world.now)
-    assert world.learn() == 23
-    assert (world.counters().held, world.counters().waiting) == (0, 0)
-    actions = [entry.action for entry in entries(world.database)]
-    assert [action for action in actions if action.startswith("feedback.")] == ["feedback.release"] * 2
-    assert check_entries(world.database).fault is None
-    sound(world)
-
-
-@pytest.mark.parametrize("learning", [{**WINDOW, "default_reward": 0.0}, {"expire_s": 50.0, "default_reward": 0.0}])
-def test_a_held_decision_that_was_closed_is_opened_again(make_world, database_url, learning):
-    """When its time is over it is closed as held, not given the default reward; released it is learned."""
-    world = make_world(database_url=database_url, learning={**learning, "influence": TIGHT})
-    voted(world, of_key("app", 50))
-    voted(world, of_key("bad", 10))
-    if learning.get("wait_s") is None:
-        world.learn()
-    world.now += 100
-    world.learn()
-    held_ids = {one.feedback_id for one in held(world.ledger)}
-    assert held_ids
-    assert all(name.startswith("bad") for name in held_ids)
-    assert world.counters().closed == len(held_ids)
-    assert world.counters().late_feedback == 0
-    sound(world)
-    done = release(world.ledger, source="key:bad", actor="me", now=world.now)
-    assert (done.reopened, done.waiting) == (len(held_ids), len(held_ids))
-    assert world.learn() == len(held_ids)
-    assert {name for names in used(world)[-len(held_ids) :] for name in names} == held_ids
-    sound(world)
-
-
-def test_who_judged_beside_a_held_source_counts(make_world):
-    """A decision that somebody else judged too is learned from them; releasing the held vote changes nothing."""
-    world = make_world(learning={**WINDOW, "influence": TIGHT})
-    for number in range(40):
+def rated(world, raters, *, key=None, first=0):
+    """A decision for each name, and its rating by that rater, a second after the one before."""
+    for number, rater in enumerate(raters, start=first):
         decision = answered(world)
-        said(world, decision, key="app", rating=1.0, feedback_id=f"app{number}")
-        said(world, decision, key="bad", rating=0.0, feedback_id=f"bad{number}")
-    world.now += 100
-    assert world.learn() == 40
-    assert world.updates()[-1]["quality"] == 1.0
-    assert world.counters().late_feedback == 0
-    done = release(world.ledger, source="key:bad", actor="me", now=world.now)
-    assert done.unchanged == done.feedback > 0
-    assert world.learn() == 0
+        world.now += 1
+        said(world, decision, key=key, rating=1.0, rater=rater, feedback_id=f"{key}-{rater}-{number}")
+
+
+def test_beyond_its_cap_a_rater_is_not_learned(make_world, database_url):
+    """Of one rater three feedbacks of a day are learned; other raters, and the next day's, are learned too."""
+    world = make_world(database_url=database_url, learning={"rater_per_day": 3})
+    rated(world, ["ann"] * 5 + ["bob"] * 2 + [None] * 5, key="app")
+    world.learn()
+    assert [names[0] for names in used(world)] == [
+        *(f"app-ann-{number}" for number in range(3)),
+        "app-bob-5",
+        "app-bob-6",
+        *(f"app-None-{number}" for number in range(7, 12)),
+    ]
+    assert world.counters().waiting == 2
+    assert world.learn() == 0  # what is beyond the cap is not looked at again
+    world.now += 86_400
+    rated(world, ["ann"], key="app", first=20)
+    assert world.learn() == 1
     sound(world)
+
+
+def test_a_cap_is_of_a_rater_of_one_key(make_world):
+    """The same name behind another key is somebody else; 0 means no cap."""
+    world = make_world(learning={"rater_per_day": 2})
+    for key in ("app", "shop"):
+        rated(world, ["ann"] * 3, key=key)
+    world.learn()
+    assert world.ledger.last_seq() == 4
+    free = make_world(learning={"rater_per_day": 0})
+    rated(free, ["ann"] * 5, key="app")
+    free.learn()
+    assert free.ledger.last_seq() == 5
+
+
+def test_a_flood_moves_the_policy_by_the_cap_and_no_more(make_world):
+    """A rater that floods teaches what the same rater teaches by the first feedbacks alone: the same policy."""
+    worlds = [make_world(learning={"rater_per_day": 4, "default_reward": None}) for _ in range(2)]
+    for world, votes in zip(worlds, (40, 4), strict=True):
+        rated(world, ["app-user"] * 6, key="app")
+        rated(world, ["bad"] * votes, key="web", first=100)
+        world.learn()
+    flooded, honest = worlds
+    assert used(flooded) == used(honest)
+    assert len(used(flooded)) == 8
 
 
 @on_sqlite
-def test_a_learner_that_starts_again_holds_the_same(make_world, database_url):
-    """The window is a function of the ledger: one learner that stays and learners that come and go hold the same."""
+def test_learners_that_come_and_go_learn_the_same(make_world, database_url):
+    """The cap follows from stored rows: one learner that stays and learners that start again learn the same rows."""
     worlds = [
-        make_world(database_url=database_url if first else None, learning={"influence": TIGHT}) for first in (1, 0)
+        make_world(database_url=database_url if first else None, learning={"rater_per_day": 15}) for first in (1, 0)
     ]
     stays = worlds[0].learner()
-    for first in range(0, 120, 10):
+    for first in range(0, 40, 10):
         for world in worlds:
-            voted(world, [(("app", "bad")[number % 2], f"f{number}") for number in range(first, first + 10)])
+            rated(world, ["ann"] * 10, key="app", first=first)
         stays.drain()
         worlds[1].learn()
-    first, second = ({one.feedback_id for one in held(world.ledger)} for world in worlds)
-    assert first == second != set()
+    assert used(worlds[0]) == used(worlds[1])
+    assert len(used(worlds[0])) == 15
 
 
-def test_hundreds_of_votes_of_one_tenant_have_their_share(make_world):
-    """Two tenants, one of them trusted: of hundreds of votes of the other's key a tenth of the window is learned."""
-    world = make_world(learning={"influence": TIGHT})
-    voted(world, of_key("app", 50), tenant="app")
-    world.learn()
-    voted(world, of_key("bad", 400), tenant="other")
-    world.learn()
-    rows = world.updates()
-    share = sum(row["value"] < 0 for row in rows) / len(rows)
-    assert 0 < share <= 0.1
-    assert world.counters().held == 450 - len(rows)
-    assert world.counters().balanced
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-@pytest.mark.parametrize("committed", [False, True])
-def test_a_learner_that_dies_holds_nothing_twice(make_world, database_url, monkeypatch, committed):
-    """Killed right before or right after its commit: the next one goes on, and holds and learns the same."""
-    worlds = [
-        make_world(database_url=database_url if first else None, learning={"influence": TIGHT}) for first in (1, 0)
-    ]
-    for world in worlds:
-        voted(world, [(("app", "bad")[number % 2], f"f{number}") for number in range(40)])
-    world, whole = worlds
-    append = type(world.ledger).append
-
-    def dies(*given, **more):
-        if committed:
-            append(*given, **more)
-        raise Killed
-
-    monkeypatch.setattr(type(world.ledger), "append", dies)
-    with pytest.raises(Killed):
-        world.learn()
-    monkeypatch.undo()
-    world.expire_leases()
-    for each in worlds:
-        each.learn()
-        each.learn()
-    kept_ids = [{one.feedback_id for one in held(each.ledger)} for each in worlds]
-    assert kept_ids[0] == kept_ids[1] != set()
-    assert used(world) == used(whole)
+def test_who_judged_beside_a_capped_rater_counts(make_world):
+    """A decision that somebody else judged too is learned from them, and what was left out is not late."""
+    world = make_world(learning={**WINDOW, "rater_per_day": 1})
+    for number in range(3):
+        decision = answered(world)
+        said(world, decision, key="app", rating=1.0, feedback_id=f"app{number}")
+        said(world, decision, key="web", rating=0.0, rater="bad", feedback_id=f"bad{number}")
+    world.now += 100
+    assert world.learn() == 3
+    assert [row["quality"] for row in world.updates()] == [0.5, 1.0, 1.0]
+    assert world.counters().late_feedback == 0
     sound(world)
 
 
-def test_an_erased_rater_is_named_nowhere(make_world):
-    """Erasing a tenant's texts takes the names of raters out of what is held as well."""
-    rules = {"window": 100, "floor": 1, "rater_share": 0.01, "key_share": 1.0, "trusted": ["key:app"]}
-    world = make_world(learning={"influence": rules})
-    for number in range(12):
-        key, rater = ("app", None) if number < 10 else ("web", "ann@example.com")
-        said(world, answered(world), key=key, rating=1.0, rater=rater)
-        world.learn()
-    assert list(sources_held(world.ledger)) == ["rater:ann@example.com"]
-    erase(world.database, Selection(tenant="default"), features=False, now=world.now)
-    assert list(sources_held(world.ledger)) == ["erased"]
-
-
-@pytest.mark.parametrize(("rater", "is_own"), [("import:langfuse:eval", False), ("gpt", True)])
-def test_imported_scores_are_not_our_judge(make_world, rater, is_own):
-    """Scores that an importer brings have a cap as any rater's; those of our own judge have none."""
-    world = make_world()
-    decision = answered(world)
-    said(world, decision, rating=1.0, source="judge", rater=rater)
-    (item,) = world.router.decision(decision.id).feedback
-    (part,) = Screening(world.ledger, settings=world.settings)._parts([item], tenant="default", weight=1.0)
-    assert part.own is is_own
+@pytest.mark.parametrize(
+    ("rater", "key", "learned"), [("import:langfuse:eval", None, 3), ("gpt", None, 3), ("gpt", "web", 1)]
+)
+def test_own_processes_have_no_cap(make_world, rater, key, learned):
+    """Scores of our own judge and what an operator imports are not capped; those of an API key are."""
+    world = make_world(learning={"rater_per_day": 1, "sources": {"import:*": 1.0}})
+    for number in range(3):
+        said(world, answered(world), key=key, rating=1.0, source="judge", rater=rater, feedback_id=f"f{number}")
+    world.learn()
+    assert world.ledger.last_seq() == learned

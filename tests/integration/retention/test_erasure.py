@@ -154,7 +154,7 @@ def test_feedback_that_is_being_written(world):
         lock_waiting(connection, {decision.id})
         erasing.start()
         until(is_blocked)
-        write_feedback(connection, [rating], label="main", moves=moves)
+        write_feedback(connection, [rating], moves=moves)
     erasing.join(30)
     assert (erasing.is_alive(), world.router.decision(decision.id).state) == (False, "closed")
     assert_counters(world)

@@ -18,7 +18,7 @@ from tests.support.tar_files import unpack
 #: a store of schema 0002, whose policy is held back to single_step: 40 decisions, 24 of them learned
 OLD_STORE = Path(__file__).parents[2] / "data" / "store_0002.tar.xz"
 OLD_CONFIG = """{data_dir: store, encoder: {model: hashing, dimension: 8}, policy: {incumbent: single_step, harm: 0.5},
-  learning: {snapshot_interval_s: 0, influence: {enabled: false}}}"""
+  learning: {snapshot_interval_s: 0}}"""
 PRICES = {"prices": {"economy": 0.2, "quality": 0.0}, "reward": {"weight": 0.05}}
 
 

@@ -93,7 +93,6 @@ def test_every_verb_refuses_a_schema_that_is_too_new(settings, make_world, tmp_p
         for words in (
             *("status", "verify", "top --once", "explain x", "report", "keys list", "audit", "policy show"),
             *(
-                "feedback held",
                 "feedback rejected",
                 "data export x.jsonl",
                 "verify --recount",

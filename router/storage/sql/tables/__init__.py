@@ -26,10 +26,7 @@ from ragbandit.router.storage.sql.tables.ledger import (
     waiting,
 )
 from ragbandit.router.storage.sql.tables.quality import (
-    calibration_due,
-    calibration_pairs,
     check_due,
-    held_feedback,
     judge_days,
     judge_due,
     quarantines,
@@ -52,8 +49,6 @@ __all__ = [
     "api_keys",
     "arm_hours",
     "audit_log",
-    "calibration_due",
-    "calibration_pairs",
     "cancellations",
     "check_due",
     "closures",
@@ -61,7 +56,6 @@ __all__ = [
     "decisions",
     "erasures",
     "feedback",
-    "held_feedback",
     "judge_days",
     "judge_due",
     "leases",

@@ -61,7 +61,7 @@ updates = Table(
     Column("feedback_at", Double, comment="when the last feedback that made it came in"),
     Column("made_at", Double, nullable=False),
     Column("judged_by", String(16), comment="label, human, judge or event"),
-    Column("raw_quality", Double, comment="before calibration; NULL: it was not calibrated"),
+    Column("raw_quality", Double, comment="a judge's score, where an earlier release calibrated it"),
     Column("sample_weight", Double, nullable=False, comment="rows that it counts as"),
     Column("disagreement", Double, comment="how far its raters lie apart in quality; NULL: there were not two"),
     Column("decided", BigInteger, comment="decisions made by then, learned or not", info={"since": "0002"}),

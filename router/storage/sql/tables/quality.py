@@ -1,30 +1,8 @@
-"""How feedback is judged: by models, by calibration against people, by who gave it."""
+"""How answers are scored, and whose feedback is left out."""
 
-from sqlalchemy import Column, Double, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint, text
+from sqlalchemy import Column, Double, ForeignKey, Index, Integer, String, Table, Text
 
 from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
-
-calibration_pairs = Table(
-    "calibration_pairs",
-    metadata,
-    Column("policy", LABEL, primary_key=True),
-    Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ... in the order found"),
-    Column("decision_id", ID, nullable=False),
-    Column("arm", String(64), nullable=False),
-    Column("score", Double, nullable=False, comment="the model's"),
-    Column("quality", Double, nullable=False, comment="what people made of it"),
-    Column("after_seq", LONG, nullable=False, comment="updates with a larger seq are calibrated with it"),
-    UniqueConstraint("policy", "decision_id", name="calibration_pairs_decision_once"),
-    comment="decisions that a model and a person judged: a judge is calibrated by them",
-)
-
-calibration_due = Table(
-    "calibration_due",
-    metadata,
-    Column("policy", LABEL, primary_key=True),
-    Column("decision_id", ID, primary_key=True, comment="late feedback has made it a pair, maybe"),
-    comment="decisions that may have become such pairs",
-)
 
 judge_due = Table(
     "judge_due",
@@ -68,25 +46,6 @@ check_due = Table(
     Index("check_due_at", "due_at"),
     info={"since": "0004"},
     comment="decisions that wait for the check of reward.check",
-)
-
-_HELD = text("released_at IS NULL")
-
-held_feedback = Table(
-    "held_feedback",
-    metadata,
-    Column("policy", LABEL, primary_key=True),
-    Column("feedback_id", ID, primary_key=True),
-    Column("decision_id", ID, nullable=False),
-    Column("source", String(160), nullable=False, comment="key:PUBLIC_ID, tenant:NAME or rater:NAME"),
-    Column("reason", String(64), nullable=False),
-    Column("held_at", Double, nullable=False),
-    Column("released_at", Double, comment="NULL: it is held"),
-    Column("released_by", String(128)),
-    Index("held_feedback_source", "policy", "source", "held_at"),
-    Index("held_feedback_decision", "decision_id", "policy"),
-    Index("held_feedback_held", "policy", "held_at", sqlite_where=_HELD, postgresql_where=_HELD),
-    comment="feedback that is not learned until an operator releases it",
 )
 
 quarantines = Table(

@@ -148,6 +148,7 @@ feedback = Table(
     Column("facts", Text, comment="JSON object, what else the rater said"),
     Column("api_key", String(16), comment="public id of the key it came with"),
     Index("feedback_decision", "decision_id"),
+    Index("feedback_rater", "rater", "received_at", info={"since": "0006"}),
     comment="labels, ratings, rewards and events, as they came in",
 )
 

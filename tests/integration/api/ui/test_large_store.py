@@ -14,7 +14,7 @@ from sqlalchemy import event, insert
 from ragbandit.router.api.ui import operation
 from ragbandit.router.serving.explanations import policy_map
 from ragbandit.router.storage.decisions import search as decision_search
-from ragbandit.router.storage.sql.tables import closures, counters, held_feedback
+from ragbandit.router.storage.sql.tables import closures, counters
 from tests.integration.api.ui.conftest import answered
 from tests.support.large_store import grow
 
@@ -26,7 +26,7 @@ MORE = 3_000
 
 @pytest.fixture
 def world(serve):
-    """A service with a decision that was learned, one that is quarantined, and one whose feedback is held."""
+    """A service with a decision that was learned, and one that was rejected."""
 
     def start(**given):
         service = serve(**given)
@@ -36,14 +36,10 @@ def world(serve):
         with service.router.database.write() as connection:
             gone = {"policy": label, "decision_id": ids[1], "field": "features", "reason": "broken", "made_at": 9e9}
             connection.execute(insert(closures).values(state="quarantined", **gone))
-            kept = {"policy": label, "decision_id": ids[2], "source": "rater:ann", "reason": "influence"}
-            rows = [{"feedback_id": name, "held_at": 9e9, "released_at": None, **kept} for name in ("held", "like")]
-            connection.execute(insert(held_feedback), rows)
-            for name in ("quarantined", "held"):
-                row = {"label": label, "name": name, "shard": 9_999, "value": 1}
-                connection.execute(insert(counters).values(row))
+            row = {"label": label, "name": "quarantined", "shard": 9_999, "value": 1}
+            connection.execute(insert(counters).values(row))
         like = dict.fromkeys(("decisions", "outcomes", "feedback", "updates"), ids[0])
-        service.like = like | {"closures": ids[1], "held_feedback": "like"}
+        service.like = like | {"closures": ids[1]}
         service.ids = ids
         return service
 

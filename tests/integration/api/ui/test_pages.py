@@ -270,26 +270,6 @@ def test_the_picture_of_the_evidence_has_its_table(service, visit):
     assert "v1: 0.016 to 0.084" in browser.page("/ui/policies")
 
 
-def test_held_feedback_is_released_from_its_page(serve, visit):
-    """Feedback beyond a rater's share is listed, and learned once an operator says so."""
-    service = serve(learning={"influence": {"floor": 1, "rater_share": 0.1}})
-    browser = visit(service)
-    for rater in ("a", "b", "c", "d", "e", *"f" * 6):
-        answered(service, rating=1.0, rater=rater)
-        service.router.learn()
-    held = service.router.status().counters.held
-    assert held > 0
-    page = browser.page("/ui/feedback")
-    assert "rater:f" in page
-    source = re.search(r'name="source" value="([^"]+)"', page)[1]
-    done = browser.send("/ui/feedback/release", on="/ui/feedback", source=source)
-    assert done.status_code == 303
-    assert service.router.status().counters.held == 0
-    assert "Nothing is held" in browser.page("/ui/feedback")
-    for wrong, status in ({"source": source, "feedback_id": "x"}, 422), ({"source": "rater:nobody"}, 404):
-        assert browser.send("/ui/feedback/release", on="/ui/policies", **wrong).status_code == status
-
-
 def test_vendored_files_are_what_was_published():
     """Files of others are as their checksums say, each with its licence."""
     sums = list(STATIC.rglob("SHA256SUMS"))

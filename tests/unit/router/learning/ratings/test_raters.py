@@ -1,12 +1,10 @@
 """Raters: which judgements of a decision stand, which count, and how far they lie apart."""
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
-from ragbandit.router.learning.ratings.raters import class_of, disagreement, most_trusted, scored_and_judged, standing
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.learning.ratings.raters import class_of, disagreement, most_trusted, standing
 from ragbandit.shared.types import Feedback
 
 
@@ -78,12 +76,3 @@ def test_disagreement_is_the_widest_gap(values, apart):
     given = [said(str(number), value) for number, value in enumerate(values)]
     raw = said("raw", -1.0, kind="reward")
     assert disagreement([*given, raw], outcome=None, measure="f1") == apart
-
-
-@pytest.mark.parametrize(("shown", "wanted"), [(False, (0.5, 1.0)), (True, None)])
-def test_a_judge_that_saw_the_label_makes_no_pair(shown, wanted):
-    """A score tells how good scores are only where the judge did not know what people say."""
-    score = replace(said("judge", 0.5, source="judge"), facts={"reference": shown})
-    outcome = made_outcome(decision_id="d", now=0.0, status="answered", answer="x", steps=1.0)
-    label = said("label", ("x",), kind="label")
-    assert scored_and_judged([score, label], outcome=outcome, measure="f1", how="mean") == wanted

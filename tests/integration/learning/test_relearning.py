@@ -65,7 +65,7 @@ def test_it_is_as_if_the_source_never_was(make_world, tmp_path):
 
 
 def test_services_go_on_with_the_new_label(make_world, database_url):
-    """A router with the new label serves at once; new feedback of the source is not learned until it is included again."""
+    """A router with the new label serves at once; new feedback of the source waits until it is included again."""
     world = make_world(database_url=database_url)
     fill(world, count=9)
     world.learn()

@@ -143,22 +143,24 @@ def test_beyond_its_cap_a_rater_is_not_learned(make_world, database_url):
     sound(world)
 
 
-def test_a_cap_is_of_a_rater_of_one_key(make_world):
+def test_a_cap_is_of_a_rater_of_one_key(make_world, tmp_path):
     """The same name behind another key is somebody else; 0 means no cap."""
     world = make_world(learning={"rater_per_day": 2})
     for key in ("app", "shop"):
         rated(world, ["ann"] * 3, key=key)
     world.learn()
     assert world.ledger.last_seq() == 4
-    free = make_world(learning={"rater_per_day": 0})
+    free = make_world(data_dir=str(tmp_path / "free"), learning={"rater_per_day": 0})
     rated(free, ["ann"] * 5, key="app")
     free.learn()
     assert free.ledger.last_seq() == 5
 
 
-def test_a_flood_moves_the_policy_by_the_cap_and_no_more(make_world):
+def test_a_flood_moves_the_policy_by_the_cap_and_no_more(make_world, tmp_path):
     """A rater that floods teaches what the same rater teaches by the first feedbacks alone: the same policy."""
-    worlds = [make_world(learning={"rater_per_day": 4, "default_reward": None}) for _ in range(2)]
+    worlds = [
+        make_world(data_dir=str(tmp_path / name), learning={"rater_per_day": 4}) for name in ("flooded", "honest")
+    ]
     for world, votes in zip(worlds, (40, 4), strict=True):
         rated(world, ["app-user"] * 6, key="app")
         rated(world, ["bad"] * votes, key="web", first=100)

@@ -199,7 +199,7 @@ def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("store", "dropped", "decisions_updates"),
     [
-        (STORE_0004, _DROPPED | {"chains", "checkpoints", "webhook_deliveries"}, (41, 25)),
+        (STORE_0004, _DROPPED | {"calibration_due", "chains", "checkpoints", "webhook_deliveries"}, (41, 25)),
         (STORE_0005, _DROPPED, (47, 28)),
     ],
     ids=["0004", "0005"],

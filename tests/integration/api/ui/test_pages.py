@@ -78,7 +78,7 @@ def test_an_empty_store_says_so(service, visit):
     texts = {path: browser.page(path) for path in PAGES}
     assert "There is no decision yet" in texts["/ui/decisions"]
     assert "The configuration alone decides" in texts["/ui/policies"]
-    assert "Nothing is held" in texts["/ui/feedback"]
+    assert "No source is left out" in texts["/ui/feedback"]
     assert "no learner runs" in texts["/ui/queues"]
     assert "No worker is registered" in texts["/ui/queues"]
     assert "Nothing was decided in this time" in texts["/ui"]

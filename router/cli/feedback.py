@@ -18,7 +18,6 @@ from ragbandit.router.cli.console import (
     JsonOption,
     LabelOption,
     bars,
-    console,
     errors,
     print_json,
     show,

@@ -17,8 +17,7 @@ from rich.table import Table
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import Log, ReportScope
-from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of
-from ragbandit.router.reporting.words import sentence
+from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of, sentence
 from ragbandit.shared.types import Matrix, Vector
 
 ARMS = ("premium", "standard", "cheap")

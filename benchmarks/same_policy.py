@@ -28,7 +28,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay import MemoryLog, Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.comparison import current_candidate
-from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, LoggedPolicy
+from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval, LoggedPolicy
 from ragbandit.router.offline.replay.service import LoggedPolicies
 from ragbandit.router.offline.types import Flags, Matrix
 from ragbandit.router.policies.base import Policy, apply

@@ -34,8 +34,8 @@ VERBS: Final[Verbs] = {
     "report": f"{_CLI}.inspection:report",
     "explain": f"{_CLI}.inspection:explain",
     "verify": f"{_CLI}.inspection:verify",
-    "replay": f"{_CLI}.offline.replay:replay_verb",
-    "price": f"{_CLI}.offline.price:price",
+    "replay": f"{_CLI}.replay:replay_verb",
+    "price": f"{_CLI}.replay:price",
     "simulate": f"{_CLI}.training:simulate_verb",
     "evaluate": "ragbandit.workers.evaluation.command:evaluate",
     "feedback": VerbGroup(

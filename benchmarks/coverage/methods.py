@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
+from ragbandit.router.offline.estimation.estimators import Moments
 from ragbandit.router.offline.estimation.intervals import (
     Interval,
     cressie_read,
@@ -29,7 +30,6 @@ from ragbandit.router.offline.estimation.intervals import (
     normal,
     weight_powers,
 )
-from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.types import Choices, Matrix, Vector
 

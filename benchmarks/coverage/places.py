@@ -19,8 +19,8 @@ from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of
 from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, judge, parse_candidates
 from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import CandidatePmf
-from ragbandit.router.offline.replay.results import EstimateWithInterval
-from ragbandit.router.offline.warm.held_out import CONFIDENCE
+from ragbandit.router.offline.replay.plan import EstimateWithInterval
+from ragbandit.router.offline.warm import CONFIDENCE
 from ragbandit.router.reporting.reading import Log as ReportLog
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of

@@ -52,7 +52,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "explain": ("router/serving/explanations/*.py", "router/cli/inspection.py"),
     "replay": ("router/offline/logs/*.py", "router/offline/replay/*.py", "router/offline/estimation/*.py"),
-    "simulate, warm": ("router/offline/simulation/*.py", "router/offline/warm/*.py"),
+    "simulate, warm": ("router/offline/simulation/*.py", "router/offline/warm.py"),
     "evaluate": ("workers/evaluation/*.py",),
     "erasure": ("router/erasure.py",),
     "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),

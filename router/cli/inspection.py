@@ -47,7 +47,7 @@ from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, needs_rebuild
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.reporting import words
+from ragbandit.router.reporting import report as words
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import Line, Report
 from ragbandit.router.reporting.report import report as report_in_store

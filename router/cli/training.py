@@ -23,14 +23,21 @@ from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.opening import open_log
-from ragbandit.router.offline.replay.results import EstimateWithInterval
+from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.report import plot_frontier, print_training
 from ragbandit.router.offline.training import read_questions, train
 from ragbandit.router.offline.types import Progress
-from ragbandit.router.offline.warm.entering import enter
-from ragbandit.router.offline.warm.held_out import HeldOut, held_out
-from ragbandit.router.offline.warm.material import WarmRows, check_policy, learner_of, log_material, table_material
+from ragbandit.router.offline.warm import (
+    HeldOut,
+    WarmRows,
+    check_policy,
+    enter,
+    held_out,
+    learner_of,
+    log_material,
+    table_material,
+)
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ragbandit.router.offline.logs.questions import LabelledRow, question_rows
+from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.finetuned.checkpoint import free_folder
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier

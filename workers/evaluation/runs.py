@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.answer_metrics import FAMILIES, judged
-from ragbandit.router.offline.logs.questions import LabelledRow, question_rows, required_text
+from ragbandit.router.offline.logs.tables import LabelledRow, question_rows, required_text
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private, parsed
 from ragbandit.shared.formats import known_choices

@@ -41,7 +41,7 @@ from ragbandit.client.replies.status import (
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
-from ragbandit.router.reporting import words
+from ragbandit.router.reporting import report as words
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import Unit
 from ragbandit.router.reporting.report import Line, Report

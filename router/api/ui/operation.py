@@ -15,7 +15,7 @@ from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_setti
 from ragbandit.router.api.ui.charts import arm_charts, earned_charts
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
 from ragbandit.router.learning.status import quarantined
-from ragbandit.router.reporting import words
+from ragbandit.router.reporting import report as words
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import Report, report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.moments import Moments
+from ragbandit.router.offline.estimation.estimators import Moments
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.shared.errors import InvalidInput
 

@@ -19,13 +19,18 @@ from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.diagnostics import ALPHA, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.processes import each_part
-from ragbandit.router.offline.replay.assemble import ResultAssembler, arms_of, others_largest
+from ragbandit.router.offline.replay.assemble import (
+    ResultAssembler,
+    arms_of,
+    faults_of,
+    noted,
+    notes_on,
+    others_largest,
+)
 from ragbandit.router.offline.replay.candidates import CandidatePmf
-from ragbandit.router.offline.replay.notes import faults_of, noted, notes_on
 from ragbandit.router.offline.replay.opening import all_older, no_times
 from ragbandit.router.offline.replay.parts import KEPT_BYTES, KeptPart, LeftOut, LogPart, Room
-from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, RIDGES, CandidateSpec, Plan
-from ragbandit.router.offline.replay.results import ReplayResult, Skipped
+from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, RIDGES, CandidateSpec, Plan, ReplayResult, Skipped
 from ragbandit.router.offline.replay.reward_model import Model, RewardModelFit, regressed
 from ragbandit.router.offline.replay.service import LoggedPolicies
 from ragbandit.router.offline.replay.sums import (

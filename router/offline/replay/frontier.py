@@ -16,9 +16,8 @@ from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidatePo
 from ragbandit.router.offline.replay.engine import judge
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.parts import MemoryPart
-from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, ReplayResult
 from ragbandit.router.offline.replay.prepare import MakeEncoder, Preparation
-from ragbandit.router.offline.replay.results import ReplayResult
 from ragbandit.router.offline.replay.service import served_policy, settings_in_force
 from ragbandit.router.offline.types import Matrix, Progress, no_progress
 from ragbandit.router.policies.base import serves_prices

@@ -18,8 +18,7 @@ from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_s
 from ragbandit.router.offline.logs.rated_rows import rated_rows
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.logs.sources import LedgerSource, LogSource, ParquetSource, open_ledger, rows_batch
-from ragbandit.router.offline.replay.plan import CandidateSpec
-from ragbandit.router.offline.replay.results import Skipped, instant
+from ragbandit.router.offline.replay.plan import CandidateSpec, Skipped, instant
 from ragbandit.router.offline.replay.service import LoggedPolicies, logged_policies, serving_settings
 from ragbandit.router.offline.types import Progress, Strings, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of

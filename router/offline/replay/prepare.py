@@ -29,22 +29,28 @@ from ragbandit.router.offline.replay.candidates import (
     progressive_validation,
     row_pmf,
 )
-from ragbandit.router.offline.replay.comparison import current_candidate, is_current, may_be_current, with_sides
+from ragbandit.router.offline.replay.comparison import (
+    current_candidate,
+    is_current,
+    judged_rows,
+    may_be_current,
+    with_sides,
+)
 from ragbandit.router.offline.replay.engine import judge
-from ragbandit.router.offline.replay.judged_rows import judged_rows
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, segment_of
 from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
     RIDGES,
+    CandidateResult,
     CandidateSpec,
     Plan,
+    ReplayResult,
     baselines,
     parse_candidates,
 )
 from ragbandit.router.offline.replay.ratings import check_judged, judged_log, rating_notes
-from ragbandit.router.offline.replay.results import CandidateResult, ReplayResult
 from ragbandit.router.offline.replay.service import (
     logged_policies,
     served_policy,

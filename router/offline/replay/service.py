@@ -13,8 +13,7 @@ from sqlalchemy import select
 
 from ragbandit.router.config.settings import FLOORS, Settings
 from ragbandit.router.learning.examples import policy_of
-from ragbandit.router.offline.replay.plan import CandidateSpec
-from ragbandit.router.offline.replay.results import LoggedPolicy
+from ragbandit.router.offline.replay.plan import CandidateSpec, LoggedPolicy
 from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.rollouts.overview import settings_of

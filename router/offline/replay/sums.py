@@ -14,8 +14,7 @@ import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
-from ragbandit.router.offline.estimation.estimators import Estimator, terms
-from ragbandit.router.offline.estimation.moments import Moments
+from ragbandit.router.offline.estimation.estimators import Estimator, Moments, terms
 from ragbandit.router.offline.replay.reward_model import Model
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
 from ragbandit.shared.types import ArmName

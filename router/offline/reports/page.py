@@ -7,9 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ragbandit.router.offline.replay.results import CandidateResult, ReplayResult
-from ragbandit.router.offline.reports.phrases import about_the_log, alarm, cell, compared, footnotes, headline, interval
-from ragbandit.router.offline.reports.tables import comparisons, estimates, over_time
+from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult
+from ragbandit.router.offline.reports.text import (
+    about_the_log,
+    alarm,
+    cell,
+    compared,
+    comparisons,
+    estimates,
+    footnotes,
+    headline,
+    interval,
+    over_time,
+)
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import whole_file
 from ragbandit.shared.formats import one_line, percent

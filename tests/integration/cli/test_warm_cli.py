@@ -13,9 +13,9 @@ from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
+from ragbandit.router.offline import warm as entering
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.offline.warm import entering
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, Query

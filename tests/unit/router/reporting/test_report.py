@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.report import WORLDS, made
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
-from ragbandit.router.reporting import words
+from ragbandit.router.reporting import report
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import line_of, report_of
@@ -75,14 +75,14 @@ def test_the_sentence():
     quality = replace(comparison(-0.012, 0.006, always=0.874), served=0.871)
     log = made(WORLDS[0], count=400, seed=1).log
     found = replace(report_of(log, SCOPE, policy=PolicySettings()), total=line(quality, cost), unit="dollars")
-    assert words.sentence(found, now=7 * DAY) == (
+    assert report.sentence(found, now=7 * DAY) == (
         "Last 7 days: 12,480 questions for $310 instead of $1,020 with always premium (saved $710, between $689 and "
         "$731); quality .871 against .874 (difference -.003, between -.012 and +.006); verdict: as good, 70 % cheaper."
     )
-    worse = words.verdict(line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)))
+    worse = report.verdict(line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)))
     assert worse == "worse by .070, 65 % cheaper"
-    assert words.verdict(line(comparison(*GOOD), comparison(*SAME))) == "as good, same cost"
-    assert words.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
+    assert report.verdict(line(comparison(*GOOD), comparison(*SAME))) == "as good, same cost"
+    assert report.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_units_where_no_dollars_are_reported():
     free = {"dollars": 0.0 * log.costs["dollars"], "steps": 1.0 + log.arm, "seconds": 2.0 + log.arm}
     steps = report_of(replace(log, costs=free), SCOPE, policy=PolicySettings())
     assert (steps.unit, set(steps.costs)) == ("steps", {"steps", "seconds"})
-    assert "steps instead of 400 steps with always premium" in words.sentence(
+    assert "steps instead of 400 steps with always premium" in report.sentence(
         report_of(replace(log, costs=free), SCOPE, policy=PolicySettings(), against="premium"), now=7 * DAY
     )
     even = replace(log, costs=free | {"steps": 1.0 + 0.0 * log.arm})
@@ -129,6 +129,6 @@ def test_the_pace_is_that_of_the_log():
 def test_what_costs_more_is_said_so():
     """A router that costs more than always one arm has not "saved -9 steps"."""
     dearer = line_of("always cheap", "cheap", quality=comparison(*GOOD), cost=comparison(0.1, 0.2), days=1.0)
-    assert words.saved(dearer, "steps").startswith("cost 1,872 steps more, between 1,248 steps and 2,496 steps")
+    assert report.saved(dearer, "steps").startswith("cost 1,872 steps more, between 1,248 steps and 2,496 steps")
     cheaper = line_of("always cheap", "cheap", quality=comparison(*GOOD), cost=comparison(-0.2, -0.1), days=1.0)
-    assert words.saved(cheaper, "steps").startswith("saved 1,872 steps, between 1,248 steps and 2,496 steps")
+    assert report.saved(cheaper, "steps").startswith("saved 1,872 steps, between 1,248 steps and 2,496 steps")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from ragbandit.router.offline.estimation.estimators import (
     ESTIMATORS,
     Estimator,
+    Moments,
     combination,
     estimated,
     terms,
 )
-from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.estimates import estimate
 

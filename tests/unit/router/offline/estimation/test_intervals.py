@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from ragbandit.router.offline.estimation import intervals
+from ragbandit.router.offline.estimation.estimators import Moments
 from ragbandit.router.offline.estimation.intervals import (
     Extremes,
     cressie_read,
@@ -17,7 +18,6 @@ from ragbandit.router.offline.estimation.intervals import (
     normal,
     weight_powers,
 )
-from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.shared.errors import InvalidInput
 
 CONFIDENCE = 0.95

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
-from ragbandit.router.offline.replay.results import Skipped
+from ragbandit.router.offline.replay.plan import Skipped
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.logs.replay_logs import judged, lived_rows, rows_from
 

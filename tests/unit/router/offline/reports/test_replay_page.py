@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ragbandit.router.offline.replay.results import Pair, Skipped
+from ragbandit.router.offline.replay.plan import Pair, Skipped
 from ragbandit.router.offline.reports.page import check_page, differences, page, write_page
-from ragbandit.router.offline.reports.phrases import alarm, headline
+from ragbandit.router.offline.reports.text import alarm, headline
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.unit.router.offline.reports.test_replay_terminal import (
     OPEN,

@@ -8,19 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.results import (
+from ragbandit.router.offline.replay.plan import (
     Arm,
     CandidateResult,
     EstimateWithInterval,
     ImportanceWeights,
     Pair,
+    Plan,
     ReplayResult,
     SegmentResult,
     Skipped,
 )
-from ragbandit.router.offline.reports.phrases import alarm, cell, compared, estimate, headline
-from ragbandit.router.offline.reports.tables import print_replay
+from ragbandit.router.offline.reports.text import alarm, cell, compared, estimate, headline, print_replay
 
 DAY = 86_400.0
 BEGIN = 1_770_000_000.0

@@ -1,1 +1,0 @@
-"""Verbs that need no running service: simulate, train, replay, export and import."""

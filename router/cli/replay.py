@@ -1,0 +1,408 @@
+"""`ragbandit replay`: judges policies on logged traffic."""
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.markup import escape
+
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show_rows
+from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, in_words, proposal
+from ragbandit.router.offline.charts import BLUE, RED, check_png, finish, png
+from ragbandit.router.offline.processes import cluster_executor, process_executor
+from ragbandit.router.offline.replay import (
+    CandidateSpec,
+    OpenLog,
+    Plan,
+    ReplayResult,
+    open_log,
+    parse_candidates,
+    replay,
+)
+from ragbandit.router.offline.replay.frontier import price_frontier
+from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval
+from ragbandit.router.offline.reports.page import check_page, write_page
+from ragbandit.router.offline.reports.text import headline, print_replay
+from ragbandit.router.policies.checks import check_fallback
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.evidence import NOT_TRIED
+from ragbandit.shared.formats import number, number_or_name, one_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+_CANDIDATES, _LOG, _ESTIMATE, _OUTPUT = "Candidates", "The log", "Estimation", "Output"
+
+Policy = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="a policy's NAME, a snapshot's VERSION, fixed:ARM or column:KEY [,...]; may be repeated. Default: "
+        "every arm of the log, and uniform",
+        rich_help_panel=_CANDIDATES,
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a candidate; "
+        "default: current for the store, and for a file that the service logged where a candidate reads questions",
+        rich_help_panel=_CANDIDATES,
+    ),
+]
+Param = Annotated[
+    list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated", rich_help_panel=_CANDIDATES)
+]
+Learn = Annotated[
+    bool,
+    typer.Option("--learn", help="policies learn along the log (progressive validation)", rich_help_panel=_CANDIDATES),
+]
+Floor = Annotated[
+    float | None,
+    typer.Option(
+        help="least probability of every arm; default as served: policy.floor and policy.cold_start_floor",
+        rich_help_panel=_CANDIDATES,
+    ),
+]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        help="a file (jsonl, parquet), or a folder of Parquet files, or their URL; default the store",
+        rich_help_panel=_LOG,
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="format of a file whose name does not tell it", rich_help_panel=_LOG),
+]
+Minimum = Annotated[
+    float | None,
+    typer.Option(help="bound of a file's rewards that name none; default: config", rich_help_panel=_LOG),
+]
+Maximum = Annotated[
+    float | None,
+    typer.Option(help="bound of a file's rewards that name none; default: config", rich_help_panel=_LOG),
+]
+Database = Annotated[
+    str | None, typer.Option(help="URL of another store than the configured one", rich_help_panel=_LOG)
+]
+Label = Annotated[str | None, typer.Option(help="the store's ledger; default policy.label", rich_help_panel=_LOG)]
+Since = Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d", rich_help_panel=_LOG)]
+MixedArms = Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms", rich_help_panel=_LOG)]
+Judged = Annotated[
+    bool,
+    typer.Option(
+        "--judged",
+        help="complete rewards where no person rated, by a judge's scores corrected by the ratings",
+        rich_help_panel=_LOG,
+    ),
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used", rich_help_panel=_LOG)]
+Estimator = Annotated[
+    str,
+    typer.Option(
+        help="dr, sndr, ips, snips or dm",
+        rich_help_panel=_ESTIMATE,
+    ),
+]
+RewardModel = Annotated[str, typer.Option(help="ridge, mean or package.module:Class", rich_help_panel=_ESTIMATE)]
+Folds = Annotated[int, typer.Option(help="folds of the questions for cross-fitting", rich_help_panel=_ESTIMATE)]
+Price = Annotated[
+    str | None,
+    typer.Option(
+        help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
+        "setting prices; default each row's own",
+        rich_help_panel=_ESTIMATE,
+    ),
+]
+Confidence = Annotated[float, typer.Option(help="confidence of every interval", rich_help_panel=_ESTIMATE)]
+Segment = Annotated[
+    list[str] | None,
+    typer.Option(help="tenant, version or fields of the context [,...]; may be repeated", rich_help_panel=_ESTIMATE),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="processes that judge the files of a folder; default this one", min=1, rich_help_panel=_LOG),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(help="tcp://HOST:PORT of a Dask scheduler, whose workers judge the files", rich_help_panel=_LOG),
+]
+Report = Annotated[Path | None, typer.Option(help="write the page as FILE.html", rich_help_panel=_OUTPUT)]
+FailBelow = Annotated[
+    float | None,
+    typer.Option(help="exit 1 unless the lower bound of every difference is at least this", rich_help_panel=_OUTPUT),
+]
+Json = Annotated[bool, typer.Option("--json", help="print JSON", rich_help_panel=_OUTPUT)]
+Config = Annotated[
+    str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml", rich_help_panel=_LOG)
+]
+
+
+def replay_verb(
+    *,
+    policy: Policy = None,
+    baseline: Baseline = None,
+    param: Param = None,
+    learn: Learn = False,
+    floor: Floor = None,
+    log: Log = None,
+    log_format: Format = None,
+    minimum: Minimum = None,
+    maximum: Maximum = None,
+    database: Database = None,
+    label: Label = None,
+    since: Since = None,
+    mixed_arms: MixedArms = False,
+    skip_bad: SkipBad = False,
+    judged: Judged = False,
+    workers: Workers = None,
+    cluster: Cluster = None,
+    estimator: Estimator = "dr",
+    reward_model: RewardModel = "ridge",
+    folds: Folds = 5,
+    price: Price = None,
+    confidence: Confidence = 0.95,
+    segment: Segment = None,
+    report: Report = None,
+    as_json: Json = False,
+    fail_below: FailBelow = None,
+    config: Config = None,
+) -> None:
+    """Estimate the reward of other policies on logged traffic, with intervals.
+
+    Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
+
+    Exit 0: judged. 1: the lower bound of a difference is below --fail-below. 2: the log is wrong, or the request
+    cannot be done.
+    """
+    if report is not None:
+        check_page(report)
+    _check_log_options(
+        log,
+        store={"database": database, "label": label},
+        file={"format": log_format, "minimum": minimum, "maximum": maximum},
+    )
+    settings = _settings(config, database=database)
+    opened = open_log(
+        log,
+        format=log_format,
+        config=settings,
+        label=label,
+        minimum=minimum,
+        maximum=maximum,
+        since=_beginning(since),
+        mixed_arms=mixed_arms,
+        skip_bad=skip_bad,
+        judged=judged,
+    )
+    plan = Plan(
+        estimator=estimator.strip(),
+        weight=_weight(price, prices=settings.prices),
+        baseline=baseline,
+        confidence=confidence,
+        segments=tuple(split_commas(segment or [])),
+        folds=folds,
+        reward_model=reward_model,
+        floor=floor,
+        learn=learn,
+    )
+    candidates = _candidates(policy, params=param or [], settings=settings)
+    _check_gate(fail_below, candidates=candidates, baseline=baseline)
+    with _executor(opened, workers=workers, cluster=cluster) as executor, bars(errors) as progress:
+        result = replay(opened, candidates=candidates, plan=plan, executor=executor, progress=progress)
+    _show(result, report=report, as_json=as_json, fail_below=fail_below)
+
+
+def _executor(log: OpenLog, *, workers: int | None, cluster: str | None) -> AbstractContextManager[Executor | None]:
+    """What judges the files of a log. Raises InvalidInput for one file and the store, and for two executors at once."""
+    if workers is None and cluster is None:
+        return nullcontext()
+    field = "workers" if cluster is None else "cluster"
+    if workers is not None and cluster is not None:
+        raise InvalidInput(
+            "a cluster has workers of its own", field="workers", remedy="leave out --workers or --cluster"
+        )
+    if not log.several:
+        raise InvalidInput(
+            "one file, and the store, are judged by one process; several judge a folder of Parquet files",
+            field=field,
+            remedy=f"give --log FOLDER, or leave out --{field}",
+        )
+    return process_executor(workers or 1) if cluster is None else cluster_executor(cluster)
+
+
+def _settings(config: str | None, *, database: str | None) -> Settings:
+    """The configured settings, with another database if one is named."""
+    if database is not None and not database.strip():
+        raise InvalidInput("is empty", field="database", remedy="give the URL of a store, or leave it out")
+    environ = os.environ if database is None else {**os.environ, "DATABASE_URL": database}
+    settings = configuration.load(config, environ=environ).settings
+    check_fallback(settings)
+    return settings
+
+
+def _check_log_options(log: str | None, *, store: dict[str, object], file: dict[str, object]) -> None:
+    """Raises InvalidInput for options of a store where a file is read, and the other way round."""
+    unused, reason = (file, "applies to a file, but no --log is given")
+    remedy = "give --log FILE, or leave it out"
+    if log is not None:
+        unused, reason = store, "applies to the store, but --log reads a file"
+        remedy = "leave it out, or leave out --log"
+    for name, value in unused.items():
+        if value is not None:
+            raise InvalidInput(reason, field=name, remedy=remedy)
+
+
+def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:
+    """Raises InvalidInput for a gate that nothing, or everything, would pass."""
+    if fail_below is None:
+        return
+    if not math.isfinite(fail_below):
+        raise InvalidInput(
+            f"{fail_below!r} is no finite number", field="fail_below", remedy="give a difference of rewards, as -0.01"
+        )
+    if candidates is not None and all(spec.name == baseline for spec in candidates):
+        raise InvalidInput(
+            "there is nothing to judge: the only candidate is the baseline",
+            field="fail_below",
+            remedy="name a --policy that is not the baseline",
+        )
+
+
+def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
+    """Page, JSON or tables, and the exit status."""
+    if report is not None:  # first: whoever reads the terminal through `head` wants the page too
+        write_page(result, report)
+    if as_json:
+        print_json({"headline": headline(result), **result.as_json()})
+    else:
+        print_replay(result, console=console)
+    if result.faults:
+        raise typer.Exit(2)
+    failing = [] if fail_below is None else _failing(result, fail_below)
+    if failing:
+        message = f"not surely at least {fail_below:g}: {', '.join(failing)}"
+        errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(1)
+
+
+def _failing(result: ReplayResult, margin: float) -> list[str]:
+    """The candidates whose difference may lie below the margin, each with its lower bound."""
+    failing = []
+    for candidate in result.candidates:
+        gap = candidate.difference
+        if gap is None:
+            continue
+        if gap.low is None or gap.biased:
+            failing.append(f"{candidate.name} ({'biased' if gap.biased else 'no interval is known'})")
+        elif not gap.low >= margin:
+            failing.append(f"{candidate.name} ({gap.low:+.4g} at the least)")
+    return failing
+
+
+def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
+    """The weight of cost of a price: a name of the settings', or a number. Raises InvalidInput."""
+    if price is None:
+        return None
+    wanted = prices.get(price, number_or_name(price))
+    if isinstance(wanted, str):
+        remedy = f"give a number, or a name of the setting prices ({', '.join(prices) or 'none is configured'})"
+        raise InvalidInput(f"{price!r:.80} is no price", field="price", remedy=remedy)
+    return wanted
+
+
+def _beginning(since: str | None) -> float | None:
+    """Start of the log, seconds since the epoch. Raises InvalidInput."""
+    if since is None:
+        return None
+    return parse_time(since, now=time.time())
+
+
+def _candidates(
+    texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings
+) -> list[CandidateSpec] | None:
+    """The candidates, policies of the registry with the configured params or those of --param; None: not named."""
+    if texts is None:
+        parse_policies([], params=params, settings=settings)  # there is none that a param could be of
+        return None
+    names = split_commas(texts)
+    learning = [spec.name for spec in parse_candidates(names) if spec.kind == "policy"]
+    return parse_candidates(names, params=parse_policies(learning, params=params, settings=settings))
+
+
+def price(
+    log: Annotated[
+        str | None, typer.Option(help="a file of decisions with rewards, as of replay; default the store")
+    ] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="of a file whose name does not tell it")] = None,
+    folds: Annotated[int, typer.Option(min=2, help="folds of the questions for cross-fitting")] = 5,
+    plot: Annotated[Path | None, typer.Option(help="draw the frontier as FILE.png")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw the frontier of a log: quality and cost of the learned policy at each weight of cost, and of each arm.
+
+    It marks reward.weight and the named prices, and proposes a weight. How to choose one: docs/price.md.
+    """
+    if plot is not None:
+        check_png(plot)
+    opened = open_log(log, format=format_, config=config)
+    with bars(errors) as progress:
+        result, price = price_frontier(opened, settings=opened.settings, folds=folds, progress=progress)
+    words = in_words(opened.settings.reward)
+    few = [f"no weight is proposed: that takes {LEAST_LABELS} labels of each of two arms"]
+    words += few if price is None else [proposal(price), implied(price)]
+    if plot is not None:
+        png(plot, size=(7.0, 4.5), draw=lambda figure: _draw(figure, [one for one in result.candidates if _tried(one)]))
+    if as_json:
+        print_json({"words": words, **result.as_json()})
+        return
+    name = opened.settings.policy.name
+    title = f"{name} at each weight of cost, learned from {one_line(result.log)} ({result.rows:,} rows)"
+    console.print(escape(title), highlight=False)
+    show_rows(("weight", "quality", "cost", "effective rows"), map(_cells, result.candidates), none="")
+    for line in [*words, *result.faults, *result.notes]:
+        console.print(escape(one_line(line)), soft_wrap=True, highlight=False)
+
+
+def _tried(candidate: CandidateResult) -> bool:
+    return candidate.missing is None
+
+
+def _cells(one: CandidateResult) -> list[str]:
+    effective = f"{one.weights.effective_rows:,.0f}"
+    if not _tried(one):
+        return [one.name, NOT_TRIED, NOT_TRIED, effective]
+    return [one.name, _estimate(one.quality), _estimate(one.cost), effective]
+
+
+def _estimate(one: EstimateWithInterval) -> str:
+    ends = "" if one.low is None or one.high is None else f" [{number(one.low)}, {number(one.high)}]"
+    return number(one.value) + ends
+
+
+def _draw(figure: "Figure", candidates: Sequence[CandidateResult]) -> None:
+    axes = figure.subplots()
+    line = [(one.cost.value, one.quality.value) for one in candidates if not one.name.startswith("always ")]
+    axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=1.5)
+    for one in candidates:
+        (_, _, name), colour = one.name.partition(" "), RED if one.name.startswith("always ") else BLUE
+        if name:
+            x, y = one.cost, one.quality
+            axes.plot(np.array([x.low, x.high], dtype=float), [y.value] * 2, color=colour, linewidth=0.8)
+            axes.plot([x.value] * 2, np.array([y.low, y.high], dtype=float), color=colour, linewidth=0.8)
+            axes.plot(x.value, y.value, "o", color=colour)
+            axes.annotate(one_line(name), (x.value, y.value), xytext=(6, -14), textcoords="offset points")
+    axes.set(xlabel="cost of a question, in units of reward.cost", ylabel="quality")
+    finish(axes)

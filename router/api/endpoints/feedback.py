@@ -13,9 +13,8 @@ from ragbandit.client.replies.decisions import BatchReply, ErrorReply, ReceiptRe
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
 from ragbandit.router.api.edge import tell_feedback
 from ragbandit.router.api.schemas.replies import receipt_json
-from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, identity
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
-from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision

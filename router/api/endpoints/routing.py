@@ -17,9 +17,8 @@ from ragbandit.router.api.limiting.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.rules import PART
 from ragbandit.router.api.schemas.replies import headers, route_json
-from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, identity
+from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
-from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import note_owner, noted_prices, permitted_arms, tenant_of
 from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.router.telemetry import conventions as names

@@ -11,18 +11,7 @@ from benchmarks import replay_speed
 # First, while this process is small: Linux counts a parent's most memory as its children's.
 replay_speed.main([])
 
-from benchmarks import (  # noqa: E402
-    arms,
-    drift,
-    encoder,
-    feedback,
-    generator,
-    lag,
-    policies,
-    policy_speed,
-    route,
-    search,
-)
+from benchmarks import encoder, feedback, lag, policies, policy_speed, route  # noqa: E402
 
-for benchmark in (route, encoder, feedback, lag, search, arms, generator, policy_speed, policies, drift):
+for benchmark in (route, encoder, feedback, lag, policy_speed, policies):
     benchmark.main()

@@ -32,7 +32,7 @@ log = logging.getLogger("ragbandit.local")
 
 #: prompts whose token ids are remembered: arms ask for the size of a prompt before they send it
 _REMEMBERED: Final = 256
-#: device -> texts written at once unless the setting says otherwise (python -m benchmarks.generator)
+#: device -> texts written at once unless the setting says otherwise
 _ROWS: Final = {"cpu": 8, "cuda": 64}
 #: tokens beyond those that a stop string may fill
 _TAIL: Final = 8

@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from benchmarks.learning.simulation import Way, print_starts, starts
+from benchmarks.simulation import Way, print_starts, starts
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.shared.types import TableRow
@@ -27,7 +27,7 @@ def made_table(count=300):
 
 def test_rows(tmp_path, monkeypatch, capsys):
     """Uniform falls behind, a protected policy stays within the harm, and the baselines are those of the table."""
-    monkeypatch.setattr("benchmarks.learning.simulation.DATA", tmp_path)
+    monkeypatch.setattr("benchmarks.simulation.DATA", tmp_path)
     ways = (
         Way(name="uniform", policy="uniform"),
         Way(name="uniform, protected", policy="uniform", protected=True),

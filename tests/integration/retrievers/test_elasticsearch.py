@@ -285,7 +285,7 @@ def test_a_busy_server_is_asked_again_with_the_key(client, elasticsearch_url, na
 def test_bm25_on_disk_finds_what_elasticsearch_finds(client, elasticsearch_url, name, tmp_path):
     """The ten best of both overlap by at least nine tenths over the questions at hand."""
     if not CORPUS.exists():
-        pytest.skip(f"no corpus at {CORPUS}: the table is printed by python -m benchmarks.search")
+        pytest.skip(f"no corpus at {CORPUS}")
     passages = list(read_corpus(CORPUS))
     lines = (CORPUS.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines]

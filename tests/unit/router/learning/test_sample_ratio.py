@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from benchmarks.sample_ratio import FAULTS, first_alarms
 from ragbandit.router.learning.monitoring.arm_changes import uneven
 from ragbandit.shared.types import ArmTotals
 from tests.support.cases import every_case
+from tests.support.sample_ratio import FAULTS, first_alarms
 
 
 def test_clean_logs_rarely_alarm_and_faulty_ones_do():

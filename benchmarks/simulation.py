@@ -1,7 +1,7 @@
 """What a safe start costs and brings on a recorded table: `simulate` for each way to begin, in one table.
 
-    python -m benchmarks.learning.simulation                 # the routing table beside the checkout
-    python -m benchmarks.learning.simulation --table T.jsonl --seeds 20 --incumbent single_step
+    python -m benchmarks.simulation                 # the routing table beside the checkout
+    python -m benchmarks.simulation --table T.jsonl --seeds 20 --incumbent single_step
 
 Baselines: vw, uniform, always one arm, the best arm of each question.
 """
@@ -184,7 +184,7 @@ def print_starts(found: Sequence[Start], *, console: Console, title: str) -> Non
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Print the table; nothing without the routing table or one that is named."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
     parser.add_argument("--table", type=Path, default=ROUTING)
     parser.add_argument("--incumbent", default="single_step")
     parser.add_argument("--seeds", type=int, default=4)

@@ -1,7 +1,5 @@
 """False alarms and detection of the test of sample ratios, in made worlds.
 
-    python -m benchmarks.sample_ratio
-
 Three arms; the policy's pmf drifts, and follows the arms that were drawn. In a clean world every decision has an
 outcome with .9 and is judged with a probability that hangs on the question and the time, and not on the arm. One looks
 after every tenth decision. In a faulty world rows, outcomes or ratings of the second arm are lost.
@@ -14,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.learning.monitoring.arm_changes import FALSE_ALARMS, MATTERS, log_capital
+from ragbandit.router.learning.monitoring.arm_changes import MATTERS, log_capital
 
 ARMS: Final = 3
 #: decisions between two looks
@@ -66,25 +64,3 @@ def _alarms(excess: npt.NDArray[np.float64], spread: npt.NDArray[np.float64], *,
     beyond = np.logaddexp.reduce(capital, axis=2) - math.log(ARMS) >= math.log(len(_STAGES) / alpha)
     matters = (np.abs(excess) >= np.array([0.0, MATTERS, MATTERS])[:, None, None] * spread).any(axis=2)
     return np.asarray((beyond & matters).any(axis=0))
-
-
-def main() -> None:
-    """Print both tables."""
-    for alpha in (0.05, FALSE_ALARMS):
-        alarms = np.isfinite(first_alarms(worlds=4000, rows=20_000, lost=FAULTS["none"], rare=0.3, alpha=alpha))
-        print(f"clean worlds that alarm within 20,000 decisions, where {alpha:g} may: {alarms.mean():.4f}")
-    print(
-        "\n| fault of an arm | its probability | noticed within 50,000 decisions | median decision |\n|---|---|---|---|"
-    )
-    for name, lost in FAULTS.items():
-        for rare in (0.5, 0.1, 0.02):
-            if any(lost):
-                first = first_alarms(worlds=100, rows=50_000, lost=lost, rare=rare, alpha=FALSE_ALARMS)
-                middle = np.median(first)
-                print(
-                    f"| {name} | {rare:g} | {np.isfinite(first).mean():.0%} | {middle:,.0f} |".replace("inf", "later")
-                )
-
-
-if __name__ == "__main__":
-    main()

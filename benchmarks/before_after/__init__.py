@@ -1,1 +1,0 @@
-"""Measurements that run in two revisions of this repository, side by side."""

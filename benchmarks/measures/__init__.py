@@ -1,1 +1,0 @@
-"""How large and how deep the code is."""

@@ -7,14 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks import arms as own
 from benchmarks.publish import FIGURES, PAGE, README, fenced, figures_table, put
 from ragbandit.examples.handbook.command import read_questions
 from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, ended, kinds_table, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import read_table
-from ragbandit.strategies import Answer, Prompt, Request
-from ragbandit.strategies.registry import ARMS
 
 QUESTIONS = read_questions()
 
@@ -153,46 +150,3 @@ def test_a_figure_that_was_not_printed_is_missed():
 
     with pytest.raises(SystemExit, match="alone p50"):
         figures_table(printed)
-
-
-def test_every_arm_of_ours_is_measured():
-    """The benchmark of own time has every arm that runs here; each answers its replies, and some time is its own."""
-    made = own.arms()
-    passages = own.pieces()
-    questions = [row["question"] for row in QUESTIONS[: own.WARM_UP + 2]]
-
-    found = {
-        name: own.own_times(arm, questions=questions, passages=passages, counting=own.words_in)
-        for name, arm in made.items()
-    }
-
-    assert set(found) == set(ARMS) - set(own.ELSEWHERE)
-    assert all(times[0] > 0.0 for times in found.values())
-
-
-class Counting:
-    """An arm that counts its one prompt three times."""
-
-    name, params, needs = "counting", {}, frozenset({"completion"})
-
-    async def answer(self, question, *, run):
-        prompt = Prompt(instructions="", body=question)
-        for _ in range(3):
-            run.generator.count_tokens(prompt)
-        done = await run.generator.complete(Request(prompt=prompt, max_tokens=8))
-        return Answer(text=done.text, stop_reason="answered")
-
-
-def test_counting_a_prompt_again_is_the_arms_own(monkeypatch):
-    """A prompt is made tokens once for the model; each further count of it is in the arm's own time."""
-    clock = [0.0]
-    monkeypatch.setattr(own.time, "thread_time", lambda: clock[0])
-
-    def counting(prompt):
-        clock[0] += 0.001
-        return own.words_in(prompt)
-
-    questions = [row["question"] for row in QUESTIONS[: own.WARM_UP + 2]]
-    found = own.own_times(Counting(), questions=questions, passages=own.pieces(), counting=counting)
-
-    assert found == pytest.approx((2.0, 1.0))

@@ -27,6 +27,7 @@ from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.relearning import checked_source, lifted, relearn, selected
+from ragbandit.router.learning.sources.origin import IMPORTED_RATER
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
@@ -249,6 +250,8 @@ class _Import:
         said["decision_id"] = plain_decision_id(sent) if isinstance(sent, str) else sent
         if self._source is not None:
             said["source"] = self._source
+        if isinstance(said["rater"], str):
+            said["rater"] = f"{IMPORTED_RATER}{said['rater']}"
         if said["feedback_id"] is None:
             said["feedback_id"] = f"import-{sha256(canonical(said).encode()).hexdigest()[:40]}"
         return made_feedback(settings=self._settings, now=now, scale=self._scale, **said)

@@ -17,7 +17,7 @@ from ragbandit.shared.types import Feedback, Role
 
 #: what a name of a source begins with, the closest to the person first
 KINDS: Final = ("rater", "import", "key", "role", "tenant")
-#: what the rater of feedback begins with that an importer brings from another system
+#: what the rater of feedback begins with that comes from a file of another system
 IMPORTED_RATER: Final = "import:"
 
 

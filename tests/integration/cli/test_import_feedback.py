@@ -13,7 +13,7 @@ from tests.support.logs.log_rows import write_json
 @pytest.fixture
 def there(make_world, tmp_path):
     """A world, and a function that imports lines: the exit code, what was printed on stdout, and on stderr."""
-    world = make_world()
+    world = make_world(learning={"rater_per_day": 3})
     file, config = tmp_path / "ratings.jsonl", tmp_path / "config.yaml"
     config.write_text(
         yaml.safe_dump(
@@ -54,7 +54,7 @@ def test_fields_by_their_names(there):
     code, out, _ = take(lines, *options, "--scale", "1-5")
     assert (code, json.loads(out)) == (0, {"imported": 3, "known": 0, "late": 0, "bad": 0, "faults": []})
     (rating,) = world.router.decision(one.id).feedback
-    assert (rating.id, rating.value, rating.source, rating.rater) == ("k1", 0.75, "human", "u1")
+    assert (rating.id, rating.value, rating.source, rating.rater) == ("k1", 0.75, "human", "import:u1")
     kept = {each.kind: each.value for each in world.router.decision(two.id).feedback}
     assert kept == {"label": ("Stoker", "Bram Stoker"), "event": 0.8}
 
@@ -78,6 +78,15 @@ def test_the_later_vote_of_a_rater_stands(there):
     take([{"decision_id": one.id, "reward": reward, "rater": "u1"} for reward in (0.1, 0.9, 0.4)])
     world.learn()
     assert world.router.decision(one.id).reward.value == 0.4
+
+
+def test_one_rater_of_a_file_may_judge_much(there):
+    """The cap on a rater's day does not hold for a file that the operator imports."""
+    world, take = there
+    lines = [{"decision_id": each.id, "reward": 0.5, "rater": "annotator"} for each in decided(world, 5)]
+    take(lines)
+    world.learn()
+    assert len(world.updates()) == 5
 
 
 def test_bad_lines_are_named_and_the_others_kept(there):

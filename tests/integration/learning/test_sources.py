@@ -102,7 +102,7 @@ def test_what_cannot_be_retracted(make_world, given):
 
 
 def test_a_source_of_weight_0_teaches_nothing_and_closes_nothing(make_world):
-    """An importer's model scores wait for a person by default; a factor multiplies what a class counts."""
+    """A model's scores from elsewhere wait for a person by default; a factor multiplies what a class counts."""
     world = make_world(learning={"sources": {"key:half": 0.5}})
     decision = answered(world)
     said(world, decision, rating=1.0, source="judge", rater="import:langfuse:eval", feedback_id="eval")

@@ -80,12 +80,12 @@ class RedisServer:
 
     def answers(self, *, timeout_s: float = 1.0) -> bool:
         """True if it replies within that long to a client that connects to its socket now."""
+        from redis import Redis
         from redis.exceptions import RedisError
 
-        from ragbandit.router.queue.jobs import connect
-
+        url, waits = f"unix://{self.socket}", {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s}
         try:
-            with connect(f"unix://{self.socket}", timeout_s=timeout_s) as client:
+            with Redis.from_url(url, **waits) as client:
                 return bool(client.ping())
         except (RedisError, OSError):
             return False

@@ -26,7 +26,7 @@ from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.telemetry.tracing import make_tracing
+from ragbandit.router.telemetry import make_tracing
 from ragbandit.shared.child_process import Child, die_with_parent, end, ending, last_lines
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file

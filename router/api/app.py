@@ -40,7 +40,7 @@ from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.telemetry.tracing import make_tracing
+from ragbandit.router.telemetry import make_tracing
 from ragbandit.shared.errors import NotReady, RagBanditError
 
 _DESCRIPTION = """\

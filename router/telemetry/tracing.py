@@ -147,16 +147,3 @@ def tell_evaluation(tracing: Tracing, feedback: Feedback, *, late: bool, carrier
         },
         parent=carrier,
     )
-
-
-def make_tracing(*, enabled: bool, service: str, process: str) -> Tracing:
-    """The tracing of a process, to be made in the process itself, after every fork.
-
-    service: its name, where OTEL_SERVICE_NAME gives none. process: which one of ours. Raises ConfigError without the
-    extra `otel`.
-    """
-    if not enabled:
-        return OFF
-    from ragbandit.router.telemetry.otel import open_telemetry  # needs the extra `otel`
-
-    return open_telemetry(service=service, process=process)

@@ -66,7 +66,7 @@ def routines_of(context: Context) -> list[Routine]:
     extender = Extender(database, holder=lease_holder("totals"), weight=settings.reward.weight)
     evaluator = Evaluator(database, settings=settings)
 
-    def ring_again() -> None:
+    def wake_again() -> None:
         recover(database, jobs=context.jobs, settings=settings, now=time.time())
 
     def extend_totals() -> float:
@@ -78,7 +78,7 @@ def routines_of(context: Context) -> list[Routine]:
     watch_s = settings.rollout.interval_s
     return [
         *routines,
-        Routine("look for unfinished decisions", ring_again, every_s=sweep_s),
+        Routine("look for unfinished decisions", wake_again, every_s=sweep_s),
         Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release),
         Routine("look at policy versions", watch_rollouts, every_s=watch_s, at_end=evaluator.close),
         version_learning(context),

@@ -32,9 +32,9 @@ MOST: Final = 32
 LEARN_S: Final = 60.0
 
 
-def next_learn(context: Context, rang: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
-    """Learning, where a bell rang or the ledger has something ready."""
-    return partial(learn, context) if rang or _is_due(context, context.ledger) else None
+def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
+    """Learning, where a wake-up came or the ledger has something ready."""
+    return partial(learn, context) if woken or _is_due(context, context.ledger) else None
 
 
 def learn(context: Context) -> int:

@@ -16,13 +16,12 @@ from ragbandit.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.queue.jobs import BELLS, RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.presence import Presence, card_of
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
-from ragbandit.router.queue.stream_writer import STREAM_SECRET, StreamWriter
+from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.serving.setup.requirements import check_port, hold, hold_store, prepare_data_dir
-from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -32,7 +31,7 @@ from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.workers import housekeeping, tasks
-from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker, Consumer, Job, Signals, wait_for_signal
+from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
 from ragbandit.workers.context import Context
 from ragbandit.workers.judge.job import DueJudgements
 from ragbandit.workers.judge.loading import make_judging
@@ -62,8 +61,8 @@ def run_worker(
     check_policy(settings)
     label = PolicyLabel(settings.policy.label)
     database = open_database(settings)
-    reach = partial(connect, redis_url(settings), timeout_s=float(LOOK_S + REPLY_S))
-    jobs = RedisJobs(reach(), max_queued=settings.workers.max_queued)
+    client = connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S)
+    jobs = RedisJobs(client, max_queued=settings.workers.max_queued)
     context = Context(
         settings=settings,
         store=DecisionStore(
@@ -82,8 +81,7 @@ def run_worker(
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:
         threads["answer"] = _load_arms(context)
-        secret = shared_secret(database, name=STREAM_SECRET, now=time.time())
-        context.streams = StreamWriter(jobs.client, outage=jobs.outage, secret=secret)
+        context.streams = StreamWriter(jobs.client, outage=jobs.outage)
     if "judge" in queues:
         threads["judge"] = _load_judge(context)
     at_once = {name: count for name, count in threads.items() if name in queues}
@@ -105,10 +103,6 @@ def run_worker(
         for routine in routines:  # all at once; `close` waits for them one after the other
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
-        if not burst:
-            for consumer in consumers:
-                if consumer.name in BELLS:
-                    BellTaker(consumer.name, connect=reach, jobs=jobs, consumer=consumer)
         running.enter_context(beating(heartbeat))
         _work(consumers, context, burst=burst)
 

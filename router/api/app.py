@@ -130,8 +130,7 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
         await state.gate.ring.in_force()
     state.owners = Owners()
-    foreign = router.jobs.outage.foreign
-    state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits, foreign=foreign)
+    state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
     state.budgets = Budgets(
         router.settings,
         database=router.database,

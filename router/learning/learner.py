@@ -26,7 +26,7 @@ from ragbandit.shared.types import ClosedDecision, Decision, JoinedDecision, Sna
 
 log = logging.getLogger("ragbandit.learner")
 
-#: longest drain, seconds; what is left then rings again
+#: longest drain, seconds; what is left then wakes it again
 DRAIN_S = 20.0
 
 

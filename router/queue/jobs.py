@@ -1,32 +1,27 @@
-"""Job queue of a process: it rings for workers and learner through Redis, and tells everybody what has happened.
+"""Job queue of a process: it wakes workers and learner through Redis, and tells everybody what has happened.
 
 The database has the facts, and whoever is woken looks there by itself too, every second or two: losing Redis makes
 things late, not lost. `RedisJobs` is the real queue, `MemoryJobs` the public test double, `Notifier` (notifier.py) uses
 either without ever failing. This module loads redis and RQ; a library without Redis does not load it.
 
-Workers are woken by bells: jobs of RQ that carry nothing, so that the router need not import what they call. Whoever
-can write to Redis can queue anything, and RQ imports the function that a record names, calls its callbacks and its web
-hooks. `Bell` takes nothing but the name out of a record, and looks that up among ours.
+Wake-ups are jobs of RQ that say "one more waits". Threads of workers take them from RQ's list when they have time, so
+that its length says how many wait. Nothing that a record names is called.
 """
 
-import json
 import logging
-import re
 import threading
 import time
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from rq import Queue
-from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from ragbandit.router.queue.presence import QueueWork, WorkerState, present, workers_of
-from ragbandit.router.queue.redis_server import Outage, Part
+from ragbandit.router.queue.redis_server import Outage
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
@@ -35,8 +30,6 @@ log = logging.getLogger("ragbandit.jobs")
 
 #: the one channel; its name stays as it was, so that processes of different releases hear each other
 CHANNEL = "ragbandit:news"
-#: a notification is a word, and most often an id; whatever is longer or has other bytes is dropped unread
-_NOTIFICATION: Final = re.compile(rb"[a-z]{1,32}(:[!-~]{1,64})?")
 #: how often the thread looks whether to end, seconds
 LOOK_S: Final = 0.25
 #: pause before Redis is tried again, seconds
@@ -52,7 +45,7 @@ QUIET_S: Final = 30.0
 class Listener:
     """A thread that hands every notification to `handle`.
 
-    It survives Redis going away and coming back, whatever somebody else publishes, and what `handle` raises.
+    It survives Redis going away and coming back, and what `handle` raises.
     """
 
     def __init__(self, client: "redis.Redis", handle: Callable[[str], None], *, outage: Outage) -> None:
@@ -107,10 +100,7 @@ class Listener:
                     self._hand_on(message["data"])
 
     def _hand_on(self, published: bytes) -> None:
-        if not _NOTIFICATION.fullmatch(published):
-            self._outage.foreign.add("notifications", f"{len(published)} bytes, {published[:40]!r}")
-            return
-        notification = published.decode("ascii")
+        notification = published.decode("ascii", "replace")
         try:
             self._handle(notification)
         except Exception as error:  # of whoever handles it: the listener must live on
@@ -124,13 +114,17 @@ class Listener:
 
 Reply = TypeVar("Reply")
 
-#: bells of answers at once, unless the settings say otherwise
+#: queue for people -> RQ's queue of its wake-ups
+WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
+#: a wake-up that nobody takes is kept that long, seconds
+_KEEP_S: Final = 86_400
+#: wake-ups of answers at once, unless the settings say otherwise
 MAX_QUEUED: Final = 100_000
 #: what a learner said of a store that fails is known that long, seconds; it tries more often than that
 LEARNER_FAULT_S: Final = 60
 #: longest text of that, characters
 _MAX_FAULT: Final = 1000
-#: how often the bells of answers are counted, seconds
+#: how often the wake-ups of answers are counted, seconds
 COUNT_S: Final = 0.5
 #: hash of what all workers together have done, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
@@ -152,7 +146,7 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 class RedisJobs:
     """Jobs over Redis and RQ. All but `listen` and `close` raise QueueError if it cannot be reached.
 
-    expected: as of Outage. max_queued: bells of answers that may wait.
+    expected: as of Outage. max_queued: wake-ups of answers that may wait.
     """
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True, max_queued: int = MAX_QUEUED) -> None:
@@ -160,35 +154,52 @@ class RedisJobs:
         #: whether it could be reached last
         self.outage = Outage(expected=expected)
         self._max_queued = max_queued
-        #: bells for which there is room, as counted at that time (time.monotonic)
+        #: wake-ups for which there is room, as counted at that time (time.monotonic)
         self._room, self._counted_at = 0, -COUNT_S
-        self._queues = {name: queue_of(client, name) for name in BELLS}
+        self._queues = {
+            name: Queue(queue, connection=client, serializer=JSONSerializer) for name, queue in WAKE_UPS.items()
+        }
 
     def enqueue_learn(self, label: PolicyLabel) -> None:
-        """Ring for the learner unless a bell waits: feedback by the thousand makes one."""
+        """Wake the learner unless a wake-up waits: feedback by the thousand makes one."""
         del label  # whoever learns another one looks in vain, no more
 
-        def ring() -> None:
+        def wake() -> None:
             if not self._queues["learn"].count:
-                ring_bells(self.client, "learn", count=1)
+                self._wake("learn", count=1)
 
-        self._reached(ring)
+        self._reached(wake)
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Ring once for each of these decisions, which wait in the answer queue of the database, as far as there is
-        room. Without a bell a worker finds it within a second or two.
+        """Send a wake-up for each of these decisions, which wait in the answer queue of the database, as far as there
+        is room. Without one a worker finds it within a second or two.
         """
 
-        def ring() -> None:
+        def wake() -> None:
             if time.monotonic() >= self._counted_at + COUNT_S:
                 self._room = self._max_queued - self._queues["answer"].count
                 self._counted_at = time.monotonic()
             count = min(len(ids), self._room)
             if count > 0:
                 self._room -= count
-                ring_bells(self.client, "answer", count=count)
+                self._wake("answer", count=count)
 
-        self._reached(ring)
+        self._reached(wake)
+
+    def wait(self, queue: str, *, timeout_s: float) -> bool:
+        """Take a wake-up of this queue, waiting for one for at most timeout_s; whether one came."""
+
+        def take() -> bool:
+            taken: Any = self.client.blpop([self._queues[queue].key], max(0.01, timeout_s))
+            if taken is not None:
+                self.client.unlink(Job.key_for(taken[1].decode()))
+            return taken is not None
+
+        return self._reached(take)
+
+    def _wake(self, name: str, *, count: int) -> None:
+        wake_up = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=_KEEP_S)
+        self._queues[name].enqueue_many([wake_up] * count)
 
     def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
         """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
@@ -200,25 +211,17 @@ class RedisJobs:
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
         """Why the learner of this ledger cannot learn, as it said within LEARNER_FAULT_S; None: it said nothing."""
-        fault = self._read("faults", lambda: self.client.getrange(_fault_key(label), 0, 4 * _MAX_FAULT), absent=b"")
-        try:
-            return fault.decode()[:_MAX_FAULT] or None
-        except UnicodeDecodeError:
-            self.outage.foreign.add("faults", "what a learner said is not UTF-8")
-            return None
+        fault: Any = self._reached(lambda: self.client.get(_fault_key(label)))
+        return None if fault is None else fault.decode()
 
     def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
-        """A worker has done a job of this queue. Counts that somebody else has changed begin anew."""
+        """A worker has done a job of this queue."""
 
         def count() -> None:
-            try:
-                with self.client.pipeline(transaction=False) as pipeline:
-                    pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
-                    pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
-                    pipeline.execute()
-            except ResponseError as error:
-                self.outage.foreign.add_error("counters", error)
-                self.client.unlink(_WORK_KEY)
+            with self.client.pipeline(transaction=False) as pipeline:
+                pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
+                pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
+                pipeline.execute()
 
         self._reached(count)
 
@@ -231,33 +234,18 @@ class RedisJobs:
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Bells waiting, by queue, at the same cost whatever their number: about as many as there are decisions to
-        answer, one or none to learn.
-        """
-
-        def lengths() -> list[Any]:
-            with self.client.pipeline(transaction=False) as pipeline:
-                for queue in self._queues.values():
-                    pipeline.llen(queue.key)
-                return pipeline.execute(raise_on_error=False)
-
-        numbers = [int(self.outage.foreign.number("queues", length)) for length in self._reached(lengths)]
-        return dict(zip(self._queues, numbers, strict=True))
-
-    def refused(self) -> int:
-        """What workers found in the queues that is none of our bells, since this Redis has been counting."""
-        count = self._read("counters", lambda: self.client.get(REFUSED_KEY), absent=None)
-        return int(self.outage.foreign.number("counters", count))
+        """Wake-ups that wait, by queue: about as many as there are decisions to answer, one or none to learn."""
+        return self._reached(lambda: {name: queue.count for name, queue in self._queues.items()})
 
     def workers(self) -> list[WorkerState]:
         """The threads of workers that are there, as their processes say, presence.MAX_THREADS at most."""
-        return workers_of(self._read("workers", lambda: present(self.client), absent=[]))
+        return workers_of(self._reached(lambda: present(self.client)))
 
     def work(self) -> dict[str, QueueWork]:
         """What all workers have done, by queue, since this Redis has been counting."""
         names = [f"{queue}:{counted}" for queue in _QUEUES for counted in _COUNTED]
-        values = self._read("counters", lambda: self.client.hmget(_WORK_KEY, names), absent=[None] * len(names))
-        numbers = iter([self.outage.foreign.number("counters", value) for value in values])
+        values: Any = self._reached(lambda: self.client.hmget(_WORK_KEY, names))
+        numbers = iter([float(value or 0) for value in values])
         return {
             queue: QueueWork(done=int(next(numbers)), failed=int(next(numbers)), seconds=next(numbers))
             for queue in _QUEUES
@@ -281,38 +269,15 @@ class RedisJobs:
         """Close all connections."""
         self.client.close()
 
-    def _read(self, part: Part, read: Callable[[], Any], *, absent: Any) -> Any:
-        """What is read; `absent` where the key holds something that is not ours, which is counted."""
-
-        def attempt() -> Any:
-            try:
-                return read()
-            except ResponseError as error:
-                self.outage.foreign.add_error(part, error)
-                return absent
-
-        return self._reached(attempt)
-
     def _reached(self, work: Callable[[], Reply]) -> Reply:
         began = time.monotonic()
         try:
             reply = work()
         except (RedisError, OSError) as error:
-            if self.outage.met(error, part="keys"):  # it can be reached: nothing else is to wait for this
-                self.outage.reached(began=began)
-                raise _foreign(error) from error
+            self.outage.failed(error)
             raise _unreachable(error) from error
         self.outage.reached(began=began)
         return reply
-
-
-def _foreign(error: Exception) -> QueueError:
-    """The error of a key of ours that holds something else."""
-    return QueueError(
-        f"a key in Redis holds something that is not ours: {error}",
-        field="redis_url",
-        remedy="let only ragbandit write to this Redis, or give it a database of its own (redis://host/1)",
-    )
 
 
 def _unreachable(error: Exception) -> QueueError:
@@ -326,77 +291,3 @@ def _unreachable(error: Exception) -> QueueError:
 
 def _fault_key(label: str) -> str:
     return f"ragbandit:learner_fault:{label}"
-
-
-ANSWER_QUEUE: Final = "ragbandit-answer"
-LEARN_QUEUE: Final = "ragbandit-learn"
-#: name of a queue for people -> RQ's queue; its bells have the same name
-BELLS: Final = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
-#: counts what was taken from a queue and was none of our bells
-REFUSED_KEY: Final = "ragbandit:refused-jobs"
-#: largest `data` of a record that is read, bytes, compressed and not
-_MAX_BYTES: Final = 4096
-#: the record of a bell that nobody takes is kept that long, and that of one that failed, seconds
-_KEEP_S: Final = 86_400
-_KEEP_FAILED_S: Final = 60
-
-
-class Bell(Job):  # type: ignore[misc] # RQ has no types
-    """A job of RQ that calls one of `functions` without arguments, whatever else its record says."""
-
-    #: name of a bell -> what it calls in this process
-    functions: ClassVar[Mapping[str, Callable[[], None]]] = {}
-
-    def refresh(self) -> None:
-        """Read the record. Raises NoSuchJobError, by which RQ passes on, if it is none of our bells: it is removed."""
-        name = _name(self.connection, self.key)
-        if name is None or name not in self.functions:
-            if self.connection.unlink(self.key):
-                self.connection.incr(REFUSED_KEY)
-            raise NoSuchJobError(f"not a bell: {self.id}")
-        data = JSONSerializer.dumps((name, None, (), {}))
-        self.restore({b"data": data, b"origin": BELLS[name].encode(), b"timeout": b"-1", b"result_ttl": b"0"})
-
-    @property
-    def func(self) -> Callable[[], None]:
-        """Its function. Nothing is imported."""
-        return self.functions[self.func_name]
-
-
-def bell_class(functions: Mapping[str, Callable[[], None]]) -> type[Bell]:
-    """The class of jobs of a process that calls these functions."""
-    return type("ProcessBell", (Bell,), {"functions": functions})
-
-
-def queue_of(client: "redis.Redis", name: str) -> Queue:
-    """RQ's queue of these bells."""
-    return Queue(BELLS[name], connection=client, serializer=JSONSerializer)
-
-
-def ring_bells(client: "redis.Redis", name: str, *, count: int) -> None:
-    """Queue so many bells. Raises RedisError."""
-    queue = queue_of(client, name)
-    bell = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=_KEEP_S, failure_ttl=_KEEP_FAILED_S)
-    queue.enqueue_many([bell] * count)
-
-
-def _name(client: "redis.Redis", key: str) -> str | None:
-    """The name that the record of a job has; None for anything else, however large."""
-    try:
-        size: Any = client.hstrlen(key, "data")
-        raw: Any = client.hget(key, "data") if 0 < size <= _MAX_BYTES else b""
-    except ResponseError:  # of another type
-        return None
-    try:
-        name, *_ = json.loads(_decompressed(raw))
-    except (ValueError, TypeError, RecursionError, zlib.error):
-        return None
-    return name if isinstance(name, str) else None
-
-
-def _decompressed(data: bytes) -> bytes:
-    """RQ compresses; a record that says little and becomes much is cut off, and is no JSON then."""
-    try:
-        return zlib.decompressobj().decompress(data, _MAX_BYTES)
-    except zlib.error:
-        return data

@@ -114,11 +114,6 @@ class MemoryJobs:
         self._check()
         return {"answer": len(self.enqueued), "learn": len(self.notified)}
 
-    def refused(self) -> int:
-        """0: nobody else reaches this queue."""
-        self._check()
-        return 0
-
     def workers(self) -> list[WorkerState]:
         """None: jobs are done by whoever reads what is enqueued."""
         self._check()

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import math
 import os
 import shutil
 import socket
@@ -10,12 +9,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files import append_private, private_folder
@@ -138,29 +134,6 @@ log = logging.getLogger("ragbandit.jobs")
 
 #: how long callers who could wait for a reply leave Redis alone after a failure, seconds
 PAUSE_S = 2.0
-#: where something was met: what workers did (counters), what learners say of their store (faults), keys of ours in a
-#: step that failed (keys), the lists of jobs (queues), the cards of processes (workers), and so on
-Part = Literal["counters", "faults", "keys", "notifications", "queues", "rates", "streams", "workers"]
-
-#: least time between two log lines about one part, seconds
-QUIET_S: Final = 30.0
-#: what was met less than that long ago is told by /ready, seconds
-RECENT_S: Final = 60.0
-#: longest text of a number, and longest reason that a log line shows, characters
-MAX_NUMBER: Final = 40
-MAX_REASON: Final = 200
-#: in the words of Redis: a key has another type than ours, or a value is not what we write
-_SIGNS: Final = (
-    "WRONGTYPE",
-    "is not an integer",
-    "is not a float",
-    "not a valid float",
-    "would overflow",
-    "would produce NaN",
-    "equal or smaller than the target stream",
-    "the last possible ID",
-    "Invalid stream ID",
-)
 
 
 class Outage:
@@ -171,8 +144,6 @@ class Outage:
     """
 
     def __init__(self, *, expected: bool = True) -> None:
-        #: what these connections brought and is not ours
-        self.foreign = ForeignData()
         self._lock = threading.Lock()
         self._expected = expected
         self._seen = False
@@ -202,14 +173,6 @@ class Outage:
         facts = {"action": "redis_lost", "reason": str(error)}
         log.log(level, "%s; retrying (answers are delayed, nothing is lost)", message, extra=facts)
 
-    def met(self, error: Exception, *, part: Part) -> bool:
-        """Record why a command failed; True: its key is not ours, False: Redis could not be reached."""
-        if is_foreign(error):
-            self.foreign.add(part, str(error))
-            return True
-        self.failed(error)
-        return False
-
     def reached(self, *, began: float) -> None:
         """Record a reply of Redis to something that began at this time (time.monotonic)."""
         if self._seen and self._since is None:
@@ -224,67 +187,3 @@ class Outage:
             level = logging.INFO if self._expected or self._seen else logging.DEBUG
             self._seen = True
         log.log(level, "Redis is reachable again", extra={"action": "redis_back", "outage_s": round(lasted, 1)})
-
-
-class ForeignData:
-    """Counts by part. Safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
-        #: part -> when it was met last (time.monotonic)
-        self._met_at: dict[Part, float] = {}
-        self._throttle = Throttle(QUIET_S)
-
-    def add(self, part: Part, reason: str) -> None:
-        """Count something that is not ours. reason: for the log; /ready shows the part alone."""
-        with self._lock:
-            self._counts[part] += 1
-            self._met_at[part] = time.monotonic()
-            times = self._counts[part]
-        if not self._throttle.lets_pass(part):
-            return
-        facts = {"action": "redis_foreign", "part": part, "reason": reason[:MAX_REASON], "times": times}
-        log.warning("ignored data in Redis that is not ours (%s); who else can write to it?", part, extra=facts)
-
-    def add_error(self, part: Part, error: Exception) -> None:
-        """Count a command that failed because its key is not ours. Raises any other `error`."""
-        if not is_foreign(error):
-            raise error
-        self.add(part, str(error))
-
-    def number(self, part: Part, value: Any) -> float:
-        """A reply of Redis as a finite number of at least 0; 0 for a missing one, and for one that is not ours."""
-        if value is None:
-            return 0.0
-        try:
-            if isinstance(value, Exception):
-                self.add_error(part, value)
-                return 0.0
-            number = float(value) if isinstance(value, int) or len(value) <= MAX_NUMBER else math.nan
-        except ValueError:
-            number = math.nan
-        if math.isfinite(number) and number >= 0.0:
-            return number
-        self.add(part, f"{value[:MAX_NUMBER]!r} is not a count")
-        return 0.0
-
-    def counts(self) -> Mapping[Part, int]:
-        """Part -> how often something was met there since the process began."""
-        with self._lock:
-            return dict(self._counts)
-
-    def recent(self) -> str | None:
-        """Where something was met within RECENT_S, for /ready; None: nowhere."""
-        with self._lock:
-            parts = sorted(part for part, at in self._met_at.items() if time.monotonic() < at + RECENT_S)
-        if not parts:
-            return None
-        return f"data that is not ours was ignored in Redis ({', '.join(parts)}): let only ragbandit write to it"
-
-
-def is_foreign(error: Exception) -> bool:
-    """Whether Redis refused a command for what is in its key; it can be reached, and other keys can be used."""
-    from redis.exceptions import ResponseError  # here, since a library without Redis loads this module
-
-    return isinstance(error, ResponseError) and any(sign in str(error) for sign in _SIGNS)

@@ -1,7 +1,6 @@
 """Reader of streams: one thread and one connection of a service process for all answers that are read along in it."""
 
 import contextlib
-import hmac
 import logging
 import threading
 import time
@@ -14,15 +13,13 @@ import redis
 from redis.exceptions import RedisError
 
 from ragbandit.router.queue.jobs import CHANNEL
-from ragbandit.router.queue.redis_server import Outage, is_foreign
+from ragbandit.router.queue.redis_server import Outage
 from ragbandit.router.queue.stream_writer import (
     KEEP_S,
-    MARK,
     MAX_ENTRIES,
     NOTE,
     TEXT,
     WANTED_S,
-    mark_of,
     position,
     stream_key,
     wanted_key,
@@ -40,8 +37,6 @@ STREAM_NEWS: Final = "stream"
 #: longest wait for new entries, and most of them that are read at once
 WAIT_MS: Final = 1000
 MOST: Final = 64
-#: what a key may be that is read as a stream
-_STREAM_TYPES: Final = (b"stream", b"none")
 #: pause after Redis could not be reached, seconds
 PAUSE_S: Final = 0.5
 
@@ -84,15 +79,11 @@ class ReadStream:
 
 
 class StreamReader:
-    """The thread, started with the first answer that is read along. Safe to use from several threads.
+    """The thread, started with the first answer that is read along. Safe to use from several threads."""
 
-    secret: STREAM_SECRET of the store.
-    """
-
-    def __init__(self, client: "redis.Redis", *, outage: Outage, secret: bytes) -> None:
+    def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
         self._client = client
         self._outage = outage
-        self._secret = secret
         reply_s = client.connection_pool.connection_kwargs.get("socket_timeout") or 10.0
         #: a wait must end before the client takes the silence for a dead Redis
         self._wait_ms = min(WAIT_MS, int(1000 * reply_s / 3))
@@ -139,8 +130,7 @@ class StreamReader:
                 pipeline.execute()
         except (RedisError, OSError) as error:
             self.leave(stream)
-            if self._outage.met(error, part="streams"):  # of all these keys only this process's own can be in the way
-                self._forget_wake_key()
+            self._outage.failed(error)
             return None
         self._outage.reached(began=began)
         return stream
@@ -190,8 +180,6 @@ class StreamReader:
             try:
                 self._read(streams)
             except (RedisError, OSError) as error:
-                if is_foreign(error) and self._lose_foreign(streams, error):
-                    continue
                 self._outage.failed(error)
                 self._lose(each for group in streams.values() for each in group)
                 time.sleep(PAUSE_S)
@@ -218,46 +206,10 @@ class StreamReader:
                 continue
             decision_id = DecisionId(name.decode().removeprefix(stream_key("")))
             for entry_id, fields in entries:
-                piece = self._piece(decision_id, entry_id=entry_id.decode(), fields=fields)
+                piece_class = TextPiece if TEXT in fields else StatusNote
+                piece = piece_class(text=fields[TEXT if TEXT in fields else NOTE].decode())
                 for stream in streams[decision_id]:
-                    if piece is None:  # the run cannot write behind it: what is still to come comes whole
-                        stream.lose()
-                    else:
-                        stream.put(position(entry_id), piece)
-
-    def _piece(
-        self, decision_id: DecisionId, *, entry_id: str, fields: dict[bytes, bytes]
-    ) -> TextPiece | StatusNote | None:
-        """What a run of this decision wrote; None: somebody else wrote the entry, or a release without marks."""
-        kind = TEXT if TEXT in fields else NOTE
-        text, mark = fields.get(kind, b""), fields.get(MARK, b"")
-        if not hmac.compare_digest(mark, mark_of(self._secret, decision_id, entry_id=entry_id, kind=kind, text=text)):
-            self._outage.foreign.add("streams", f"an entry of the decision {decision_id} has not our mark")
-            return None
-        piece_class = TextPiece if kind == TEXT else StatusNote
-        return piece_class(text=text.decode("utf-8", "replace"))
-
-    def _lose_foreign(self, streams: dict[DecisionId, list[ReadStream]], error: Exception) -> bool:
-        """Lose those whose key is of another type; whether there was one, or the key that wakes this thread is."""
-        self._outage.foreign.add("streams", str(error))
-        try:
-            with self._client.pipeline(transaction=False) as pipeline:
-                for key in (self._wake_key, *map(stream_key, streams)):
-                    pipeline.type(key)
-                wake, *types = pipeline.execute()
-            lost = [key for key, type_ in zip(streams, types, strict=True) if type_ not in _STREAM_TYPES]
-            if wake not in _STREAM_TYPES:
-                self._forget_wake_key()
-        except (RedisError, OSError):
-            return False
-        self._lose(each for key in lost for each in streams[key])
-        return bool(lost) or wake not in _STREAM_TYPES
-
-    def _forget_wake_key(self) -> None:
-        """Begin it anew; without it new answers are read up to WAIT_MS late. Raises nothing."""
-        with contextlib.suppress(RedisError, OSError):
-            self._client.delete(self._wake_key)
-            self._woken = b"0-0"
+                    stream.put(position(entry_id), piece)
 
 
 def _items(reply: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:

@@ -2,9 +2,8 @@
 
 A decision that somebody reads along has three keys: that it is wanted, how many runs have begun to write, and the
 stream. An entry has the id <attempt>-<number>: attempts are the runs of the arm, one after another where a worker has
-died, and numbers are without a gap, so that a reader sees what it has missed. Every entry has a mark, made with a
-secret of the database: an entry without it ends the stream and is never shown. Nothing here is needed for the answer:
-the outcome in SQL has it.
+died, and numbers are without a gap, so that a reader sees what it has missed. Nothing here is needed for
+the answer: the outcome in SQL has it.
 
 The writer is one thread of a worker process that writes what all its runs give out.
 
@@ -12,7 +11,6 @@ Writing never fails a run and never holds one up. Where Redis cannot be reached 
 readers find the whole outcome in the database.
 """
 
-import hmac
 import logging
 import threading
 import time
@@ -21,7 +19,7 @@ from typing import Any, Final
 import redis
 from redis.exceptions import RedisError
 
-from ragbandit.router.queue.redis_server import Outage, is_foreign
+from ragbandit.router.queue.redis_server import Outage
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.shared.types import DecisionId
 
@@ -38,11 +36,6 @@ WANTED_S: Final = 3600
 #: fields of an entry
 TEXT: Final = b"t"
 NOTE: Final = b"n"
-#: of an entry: says that a process of this store wrote it there, `mark_of`
-MARK: Final = b"m"
-#: name of the secret in the database that marks are made with, and their length, bytes
-STREAM_SECRET: Final = "streams"  # noqa: S105 - a name
-_MARK_BYTES: Final = 16
 
 
 def stream_key(decision_id: str) -> str:
@@ -58,12 +51,6 @@ def wanted_key(decision_id: str) -> str:
 def attempt_key(decision_id: str) -> str:
     """How many runs have begun to write."""
     return f"ragbandit:stream-attempt:{decision_id}"
-
-
-def mark_of(secret: bytes, decision_id: DecisionId, *, entry_id: str, kind: bytes, text: bytes) -> bytes:
-    """The mark of an entry: nobody can make it, or move it to another place, without the secret. kind: TEXT or NOTE."""
-    signed = b"\0".join((decision_id.encode(), entry_id.encode(), kind, text))
-    return hmac.digest(secret, signed, "sha256")[:_MARK_BYTES]
 
 
 def position(entry_id: bytes | str) -> tuple[int, int]:
@@ -121,15 +108,11 @@ class AnswerWriter:
 
 
 class StreamWriter:
-    """The thread, started with the first run that somebody reads along. Safe to use from several threads.
+    """The thread, started with the first run that somebody reads along. Safe to use from several threads."""
 
-    secret: STREAM_SECRET of the store.
-    """
-
-    def __init__(self, client: "redis.Redis", *, outage: Outage, secret: bytes) -> None:
+    def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
         self._client = client
         self._outage = outage
-        self._secret = secret
         self._open: dict[DecisionId, AnswerWriter] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -159,7 +142,7 @@ class StreamWriter:
                 pipeline.expire(attempt_key(decision_id), WANTED_S)
                 attempt, _ = pipeline.execute()
         except (RedisError, OSError) as error:
-            self._outage.met(error, part="streams")  # the answer comes whole
+            self._outage.failed(error)  # the answer comes whole
             return
         with self._changed:
             if not writer.attempt:
@@ -228,17 +211,13 @@ class StreamWriter:
             self._outage.failed(error)
         for writer, entries in batches:
             own, replies = replies[: len(entries) + 1], replies[len(entries) + 1 :]
-            errors = [reply for reply in own if isinstance(reply, Exception)]
-            if errors and is_foreign(errors[0]):
-                self._outage.foreign.add("streams", str(errors[0]))
-            self._wrote(writer, entries=len(entries), failed=not own or bool(errors))
+            self._wrote(writer, entries=len(entries), failed=not own or any(isinstance(one, Exception) for one in own))
 
     def _add(self, pipeline: Any, writer: AnswerWriter, entries: list[tuple[bytes, str]]) -> None:
         key = stream_key(writer.decision_id)
         for number, (kind, text) in enumerate(entries, start=writer.written + 1):
-            entry_id, raw = f"{writer.attempt}-{number}", text.encode()
-            mark = mark_of(self._secret, writer.decision_id, entry_id=entry_id, kind=kind, text=raw)
-            pipeline.xadd(key, {kind: raw, MARK: mark}, id=entry_id, maxlen=MAX_ENTRIES, approximate=False)
+            entry_id = f"{writer.attempt}-{number}"
+            pipeline.xadd(key, {kind: text.encode()}, id=entry_id, maxlen=MAX_ENTRIES, approximate=False)
         pipeline.expire(key, KEEP_S)
 
     def _wrote(self, writer: AnswerWriter, *, entries: int = 0, failed: bool) -> None:

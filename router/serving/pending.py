@@ -274,12 +274,12 @@ def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionI
 
 log = logging.getLogger("ragbandit.recovery")
 
-#: bells that one pass rings at most
+#: wake-ups that one pass sends at most
 LIMIT = 1000
 
 
 def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
-    """Let the answer queue have as many bells as decisions wait, for workers and for autoscalers; how many it rang.
+    """Let the answer queue have as many wake-ups as decisions wait, for workers and for autoscalers; how many it sent.
 
     Nothing waits for the judge or a check for too long, also where there is none any more.
     Raises StoreError, and QueueError if Redis cannot be reached: the next pass finds the same.

@@ -47,7 +47,6 @@ from ragbandit.router.serving.setup.bootstrap import (
     make_learner,
     open_database,
 )
-from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -188,10 +187,8 @@ class Router:
             part.start()
         if not isinstance(self.jobs, MemoryJobs):
             from ragbandit.router.queue.stream_reader import StreamReader
-            from ragbandit.router.queue.stream_writer import STREAM_SECRET
 
-            secret = shared_secret(self.database, name=STREAM_SECRET, now=time.time())
-            self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage, secret=secret)
+            self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
         self.updates.start()
 
     def close(self) -> None:
@@ -445,7 +442,7 @@ class Router:
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
         serving, ledger, snapshots = self.service.serving, self.status(), self.following.snapshots
-        bells = self._from_redis(self.jobs.depth)
+        wake_ups = self._from_redis(self.jobs.depth)
         return RouterState(
             ledger=ledger,
             label=self.ledger.label,
@@ -462,10 +459,9 @@ class Router:
             feedback_to_policy_ms=percentiles(tuple(snapshots.lags)),
             route_queue=self.service.batcher.depth(),
             earned=earned(self.database, policy=self.ledger.label, now=time.time()),
-            jobs=None if bells is None else {"answer": 0, "judge": ledger.judge.waiting, **bells},
+            jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
             workers=self._from_redis(self.jobs.workers),
             work=self._from_redis(self.jobs.work),
-            jobs_refused=self._from_redis(self.jobs.refused),
             redis="Redis cannot be reached" if self.jobs.outage.lasts else self.updates.redis_fault() or OK,
         )
 

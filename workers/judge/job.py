@@ -45,9 +45,9 @@ class DueJudgements:
         self._due: list[DecisionId] = []
         self._seen: set[DecisionId] = set()
 
-    def look(self, rang: bool) -> Callable[[], None] | None:  # noqa: FBT001 - as Consumer.look
+    def look(self, woken: bool) -> Callable[[], None] | None:  # noqa: FBT001 - as Consumer.look
         """Judging of the next one, if one is due that was not among those found before."""
-        del rang
+        del woken
         if not self._due:
             due = judgements.due(self._context.store.database, now=time.time(), limit=DUE)
             self._due = [key for key in reversed(due) if key not in self._seen]

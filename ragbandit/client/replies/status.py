@@ -186,7 +186,7 @@ class StatusReply(LedgerReply):
     feedback_to_policy_ms: LagReply
     """Time from feedback to this router's policy."""
     redis: str
-    """`ok`, or what this process cannot do with Redis, or foreign data that it met there; as in /ready."""
+    """`ok`, or what this process cannot do with Redis; as in /ready."""
 
 
 class TotalsReply(TypedDict):

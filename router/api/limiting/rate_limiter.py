@@ -20,9 +20,8 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from ragbandit.router.queue.redis_server import ForeignData
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.types import Caller
 
@@ -112,19 +111,14 @@ class _RateBucket:
 
 
 class RateLimiter:
-    """The limiter of one process, on one event loop.
+    """The limiter of one process, on one event loop. rates: as the setting `server.rate_limits`."""
 
-    rates: as the setting `server.rate_limits`. foreign: counts what is in Redis and is no count of ours; such a count
-    begins anew.
-    """
-
-    def __init__(self, redis_url: str, *, rates: Mapping[str, str], foreign: ForeignData | None = None) -> None:
+    def __init__(self, redis_url: str, *, rates: Mapping[str, str]) -> None:
         scheme, _, rest = redis_url.partition("://")
         url = f"async+{'redis+unix' if scheme == 'unix' else scheme}://{rest}"
         given = {"socket_timeout": WAIT_S, "socket_connect_timeout": WAIT_S, "retry": Retry(NoBackoff(), 1)}
         self._redis = RedisStorage(url, implementation="redispy", key_prefix=_PREFIX, **given)  # type: ignore[arg-type] # redis-py's
         self._memory = MemoryStorage()
-        self._foreign = foreign or ForeignData()
         self._rates = rates
         self._buckets: dict[str, _RateBucket] = {}
         self._lost_at: float | None = None
@@ -183,23 +177,12 @@ class RateLimiter:
     async def _refill(self, bucket: _RateBucket, *, name: str) -> None:
         if not self.is_lost:
             try:
-                await self._ask_redis(bucket, name=name)
+                await self._ask(self._redis, bucket, name=name)
                 return
             except _FAILURES as error:
                 self._lose(error)
                 self.in_memory += 1
         await self._ask(self._memory, bucket, name=name)
-
-    async def _ask_redis(self, bucket: _RateBucket, *, name: str) -> None:
-        try:
-            await self._ask(self._redis, bucket, name=name)
-            return
-        except ValueError as error:
-            self._foreign.add("rates", str(error))
-        except ResponseError as error:
-            self._foreign.add_error("rates", error)
-        await self._redis.clear_sliding_window(bucket.item.key_for(name), bucket.item.get_expiry())
-        await self._ask(self._redis, bucket, name=name)
 
     async def _ask(self, storage: RedisStorage | MemoryStorage, bucket: _RateBucket, *, name: str) -> None:
         item, counter = bucket.item, SlidingWindowCounterRateLimiter(storage)

@@ -146,12 +146,9 @@ class _ProcessCollector(Collector):
 
 
 def _redis(router: Router) -> Iterator[Metric]:
-    """Whether notifications arrive, and what is in Redis and not ours."""
+    """Whether notifications arrive."""
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
     yield gauge("ragbandit_listener_up", text, router.updates.hears())
-    text = "Data in Redis that this process met, did not write, and ignored, by where it was."
-    foreign = dict(sorted(router.jobs.outage.foreign.counts().items()))
-    yield counter("ragbandit_redis_foreign", text, foreign, labels=["part"])
 
 
 def _context(counts: ContextCounts) -> Iterator[Metric]:
@@ -207,9 +204,6 @@ def _policy(router: Router) -> Iterator[Metric]:
 def _shared(state: RouterState) -> Iterator[Metric]:
     """What all processes of the store see alike."""
     ledger = state.ledger
-    if state.jobs_refused is not None:
-        text = "What workers found in the queues that is none of our jobs, and removed; absent while Redis is down."
-        yield counter("ragbandit_jobs_refused", text, state.jobs_refused)
     text = "Seconds for which the oldest feedback that can be learned has been waiting."
     yield gauge("ragbandit_lag_seconds", text, ledger.lag_s)
     text = "Decisions and feedback in the ledger, by state."

@@ -395,9 +395,9 @@ class Updates:
         return self.listener is None or self.listener.fault() is None
 
     def redis_fault(self) -> str | None:
-        """What this process cannot do with Redis, or met there that is not ours; None: nothing."""
+        """What this process cannot do with Redis; None: nothing."""
         listener = None if self.listener is None else self.listener.fault()
-        faults = (listener, self._notifier.fault(), self._jobs.outage.foreign.recent())
+        faults = (listener, self._notifier.fault())
         return "; ".join(fault for fault in faults if fault) or None
 
     def check_redis(self) -> None:

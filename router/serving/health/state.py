@@ -56,8 +56,6 @@ class RouterState:
     #: the registered workers, and what all of them have done, by queue; None if Redis cannot be reached
     workers: Sequence[WorkerState] | None
     work: Mapping[str, QueueWork] | None
-    #: what workers found in the queues that is none of our jobs; None if Redis cannot be reached
-    jobs_refused: int | None
     #: "ok", or what this process cannot do with Redis, or met there that is not ours; as the part of /ready
     redis: str
 

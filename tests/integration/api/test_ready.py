@@ -8,7 +8,7 @@ import time
 import pytest
 from sqlalchemy import event, func, select
 
-from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.serving.health import readiness
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.errors import StoreError
@@ -122,28 +122,6 @@ def redis_until(service, words: str) -> None:
     while words not in redis_state(service):
         assert time.monotonic() < give_up, redis_state(service)
         time.sleep(0.05)
-
-
-def test_data_of_somebody_else_in_redis(with_redis, redis_client, monkeypatch):
-    """What is not ours is named by /ready, /v1/status and the metrics for a while, and none of them fails."""
-    service = with_redis
-    redis_client.hset("ragbandit:work", "answer:done", b"\xff")
-    redis_client.rpush("ragbandit:refused-jobs", b"\xff")
-    redis_client.set("ragbandit:processes", b"\xff")
-    give_up = time.monotonic() + 20
-    while redis_client.publish(CHANNEL, b"\xff\xfe") != 1:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-    redis_until(service, "notifications")
-    status = service.http.get("/v1/status")
-    assert (status.status_code, service.http.get("/ui/queues").status_code) == (200, 200)
-    assert "counters" in status.json()["redis"]
-    metrics = service.http.get("/metrics").text
-    assert 'ragbandit_redis_foreign_total{part="notifications"} 1.0' in metrics
-    assert "ragbandit_listener_up 1.0" in metrics
-    redis_until(service, "workers")
-    monkeypatch.setattr("ragbandit.router.queue.redis_server.RECENT_S", 0.0)
-    redis_until(service, "ok")
 
 
 def test_a_listener_that_has_ended(with_redis):

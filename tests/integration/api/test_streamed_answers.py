@@ -12,8 +12,7 @@ import pytest
 from ragbandit.router.api import streaming
 from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
-from ragbandit.router.queue.stream_writer import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
-from ragbandit.router.storage.access.spending import shared_secret
+from ragbandit.router.queue.stream_writer import TEXT, stream_key
 from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.servers.http_service import Service, worker_answers
@@ -64,9 +63,7 @@ def text_of(events):
 
 def write(service, redis_client, decision_id, text, *, at):
     """An entry of a stream, as a worker of this store writes it."""
-    secret = shared_secret(service.router.database, name=STREAM_SECRET, now=time.time())
-    mark = mark_of(secret, decision_id, entry_id=at, kind=TEXT, text=text.encode())
-    redis_client.xadd(stream_key(decision_id), {TEXT: text, MARK: mark}, id=at)
+    redis_client.xadd(stream_key(decision_id), {TEXT: text}, id=at)
 
 
 def read_along(service, redis_client, decision_id):
@@ -246,32 +243,6 @@ def test_entries_that_were_missed_come_with_the_outcome(place, redis_client):
     worker_answers(service, "d-gap", "one two three four")
     reading.join(20)
     assert text_of(events) == "one two three four" == events[-1][1]["answer"]
-
-
-def test_what_somebody_else_writes_to_a_stream_is_not_shown(place, redis_client):
-    """Text without the mark of this store is never shown; the rest of the stored answer follows what was true."""
-    service, _ = place(worker=False)
-    events, reading = read_along(service, redis_client, "d-evil")
-    write(service, redis_client, "d-evil", "one ", at="1-1")
-    until(lambda: any(name == "text" for name, _, _ in events))
-    redis_client.xadd(stream_key("d-evil"), {"t": "EVIL "}, id="1-2")
-    until(lambda: service.router.jobs.outage.foreign.counts()["streams"] == 1)
-    worker_answers(service, "d-evil", "one two")
-    reading.join(20)
-    assert text_of(events) == "one two" == events[-1][1]["answer"]
-
-
-def test_a_stream_whose_key_is_of_another_type(place, redis_client):
-    """The answer comes whole from the store, and the next one is streamed again."""
-    service, _ = place()
-    redis_client.rpush(stream_key("d-typed"), b"\xff")
-    with ask(service, decision_id="d-typed") as response:
-        events = list(sse(response))
-    assert text_of(events) == WORDS == events[-1][1]["answer"]
-    with ask(service, decision_id="d-next") as response:
-        events = list(sse(response))
-    assert text_of(events) == WORDS
-    assert [name for name, _, _ in events].count("text") > 3
 
 
 def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):

@@ -1,8 +1,9 @@
-"""Bells and notifications over a real Redis: they may come once, twice or never; they carry no facts."""
+"""Wake-ups and notifications over a real Redis: they may come once, twice or never; they carry no facts."""
 
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue import jobs as queue_module
-from ragbandit.router.queue.jobs import ANSWER_QUEUE, RedisJobs, connect, queue_of
+from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import recover
@@ -40,47 +41,50 @@ def own_redis(tmp_path):
     server.stop()
 
 
-def test_notifications_of_the_learner_coalesce(jobs, redis_client):
-    """A thousand notifications are one bell in RQ's queue, which carries nothing but its name."""
+def test_notifications_of_the_learner_coalesce(jobs):
+    """A thousand notifications are one wake-up; after it was taken, the next feedback sends another."""
     for _ in range(1000):
         jobs.enqueue_learn("main")
-    (job,) = queue_of(redis_client, "learn").jobs
-    assert (job.func_name, job.args) == ("learn", [])
     assert jobs.depth() == {"answer": 0, "learn": 1}
-
-
-def test_a_bell_that_was_taken_is_repeated(jobs, redis_client):
-    """After the learner took its bell the next feedback rings again."""
-    jobs.enqueue_learn("main")
-    redis_client.lpop(queue_of(redis_client, "learn").key)
+    assert [jobs.wait("learn", timeout_s=0.01) for _ in range(2)] == [True, False]
     jobs.enqueue_learn("main")
     assert jobs.depth()["learn"] == 1
 
 
-def test_a_bell_for_each_answer(jobs, redis_client):
-    """Every decision that waits is one RQ job, so that the length of RQ's list says how many do; each has an end."""
+def test_a_wake_up_for_each_answer(jobs, redis_client):
+    """Every decision that waits is an entry of RQ's list, whose length says how many; a taken one leaves nothing."""
     jobs.enqueue_answers(["d1", "d2"])
     jobs.enqueue_answers([])
-    first, second = queue_of(redis_client, "answer").jobs
-    assert (first.func_name, first.args, first.origin, first.get_status()) == ("answer", [], ANSWER_QUEUE, "queued")
-    assert second.id != first.id
-    assert 0 < redis_client.ttl(f"rq:job:{first.id}") <= 86_400
+    first, second = redis_client.keys("rq:job:*")
+    assert first != second
+    assert 0 < redis_client.ttl(first) <= 86_400
+    assert redis_client.llen("rq:queue:ragbandit-answer") == jobs.depth()["answer"] == 2
+    assert [jobs.wait("answer", timeout_s=0.01) for _ in range(3)] == [True, True, False]
+    assert redis_client.keys("rq:job:*") == []
 
 
-def test_bells_have_a_cap(redis_client, monkeypatch):
-    """Beyond their cap no bells are rung; the decisions wait in the database all the same."""
+def test_a_wake_up_wakes_who_waits(jobs):
+    """Who waits for a wake-up has it at once."""
+    threading.Timer(0.2, jobs.enqueue_answers, [["d1"]]).start()
+    began = time.monotonic()
+    assert jobs.wait("answer", timeout_s=20)
+    assert time.monotonic() - began < 15
+
+
+def test_wake_ups_have_a_cap(redis_client, monkeypatch):
+    """Beyond their cap no wake-ups are sent; the decisions wait in the database all the same."""
     monkeypatch.setattr(queue_module, "COUNT_S", 0.0)
     jobs = RedisJobs(redis_client, max_queued=3)
     for _ in range(3):
         jobs.enqueue_answers(["d1", "d2"])
     assert jobs.depth()["answer"] == 3
-    redis_client.delete(queue_of(redis_client, "answer").key)
+    redis_client.flushall()
     jobs.enqueue_answers(["d1"])
     assert jobs.depth()["answer"] == 1
 
 
 def test_recovery_after_flush(make_world, jobs, redis_client):
-    """After FLUSHALL one pass of recovery rings for every decision that waits, and a second one adds nothing."""
+    """After FLUSHALL a pass of recovery sends a wake-up for each decision that waits; a second one adds nothing."""
     world = make_world()
     for _ in range(3):
         world.route(ours=True)
@@ -169,6 +173,7 @@ def test_redis_down(own_redis):
         lambda: jobs.set_learner_fault("main", None),
         lambda: jobs.learner_fault("main"),
         jobs.workers,
+        lambda: jobs.wait("answer", timeout_s=1.0),
         jobs.work,
         lambda: jobs.publish("news"),
         jobs.depth,
@@ -341,3 +346,33 @@ def test_server_stops(tmp_path):
     server.stop()
     assert server.pid is None
     assert not server.socket.exists()
+
+
+def test_a_listener_begins_again_after_an_error_that_nobody_foresaw(jobs, redis_client, monkeypatch):
+    """Whatever the client raises, the listener subscribes again."""
+    monkeypatch.setattr(queue_module, "PAUSE_S", 0.05)
+    heard, subscribe = [], redis_client.pubsub
+    failures = [ZeroDivisionError("odd"), UnicodeDecodeError("utf-8", b"", 0, 1, "odd")]
+
+    def pubsub(**given):
+        if failures:
+            raise failures.pop()
+        return subscribe(**given)
+
+    monkeypatch.setattr(redis_client, "pubsub", pubsub)
+    listener = jobs.listen(heard.append)
+    try:
+        until(lambda: redis_client.publish(queue_module.CHANNEL, "outcome:one") == 1)
+        until(lambda: heard == ["outcome:one"])
+    finally:
+        listener.close()
+
+
+def test_a_listener_tells_why_it_hears_nothing(jobs, monkeypatch):
+    """One that has ended says so, one that cannot subscribe too."""
+    monkeypatch.setattr(queue_module, "GRACE_S", 0.1)
+    monkeypatch.setattr(jobs.client, "pubsub", lambda **_: 1 / 0)
+    listener = jobs.listen(print)
+    until(lambda: "not subscribed" in (listener.fault() or ""))
+    listener.close()
+    assert "has ended" in listener.fault()

@@ -37,6 +37,6 @@ def test_a_worker_beats_once_it_is_ready(settings, redis_server, redis_client, t
     seen = []
     file = tmp_path / "alive"
     monkeypatch.setattr("ragbandit.workers.process._work", lambda *_, **__: seen.append(file.exists()))
-    run_worker(settings(redis_url=redis_server), queues=["learn"], heartbeat=file, burst=True)  # no thread takes bells
+    run_worker(settings(redis_url=redis_server), queues=["learn"], heartbeat=file, burst=True)
     assert seen == [True]
     assert not file.exists()

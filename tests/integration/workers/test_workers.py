@@ -31,7 +31,7 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.workers import housekeeping
 from ragbandit.workers.cli import app
-from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker
+from ragbandit.workers.consumers import LOOK_S, REPLY_S
 from ragbandit.workers.context import Context
 from ragbandit.workers.outages import EventLoop
 from ragbandit.workers.process import consumer_of
@@ -50,8 +50,7 @@ class Worker:
 
     def __init__(self, router, url, *, arms, generator, retriever):
         self.router, self.url = router, url
-        self.reach = partial(connect, url, timeout_s=LOOK_S + REPLY_S)
-        self.client = self.reach()
+        self.client = connect(url, timeout_s=LOOK_S + REPLY_S)
         self.context = Context(
             settings=router.settings,
             store=router.store,
@@ -60,16 +59,14 @@ class Worker:
             arms=loaded_arms(arms, generator=generator, retriever=retriever),
             loop=EventLoop(),
         )
-        self.consumer = self.bells = None
+        self.consumer = None
         self._routines = housekeeping.routines_of(self.context)
         self._listener = None
 
-    def start(self, *, threads, burst=False, bells=False):
-        """Answer in so many threads, as a process does; without bells they look often."""
+    def start(self, *, threads, burst=False, often=True):
+        """Answer in so many threads, as a process does; often: they look many times a second."""
         self.consumer = consumer_of("answer", self.context, threads=threads)
-        if bells:
-            self.bells = BellTaker("answer", connect=self.reach, jobs=self.context.jobs, consumer=self.consumer)
-        else:
+        if often:
             self.consumer.every_s = 0.05
         self.consumer.start(burst=burst)
 
@@ -84,8 +81,6 @@ class Worker:
         self.stop()
         self.context.loop.interrupt()
         assert self.consumer.wait(20)
-        if self.bells is not None:
-            self.bells.wait()
         for routine in self._routines:
             routine.close()
         if self._listener is not None:
@@ -95,9 +90,8 @@ class Worker:
 
 
 @pytest.fixture
-def make_worker(settings, redis_server, redis_client, monkeypatch):
+def make_worker(settings, redis_server, redis_client):
     """A factory of a router and the worker that answers for it."""
-    monkeypatch.setattr("ragbandit.workers.consumers.BELLS_LOOK_S", 1)
     made = []
 
     def make(*, arms, generator, passages=PASSAGES, url=redis_server, **given):
@@ -159,26 +153,26 @@ def test_questions_overlap(make_worker, threads):
     assert worker.context.active_runs.ids() == []
 
 
-def test_more_bells_than_questions(make_worker, caplog):
-    """Bells beyond the questions that wait run nothing, log nothing, and are soon gone."""
+def test_more_wake_ups_than_questions(make_worker, caplog):
+    """Wake-ups beyond the questions that wait run nothing, log nothing, and are soon gone."""
     generator = Gathering(99)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     (key,) = ask(worker, 1)
     worker.context.jobs.enqueue_answers([key] * 7)
-    worker.start(threads=4, bells=True)
+    worker.start(threads=4, often=False)
     assert until(lambda: generator.inside == 1)
     generator.full = True
     assert until(lambda: worker.context.jobs.depth()["answer"] == 0 and worker.router.store.outcomes_by_id([key]))
-    jobs = worker.context.jobs  # whose bell for the learner nobody takes here
+    jobs = worker.context.jobs  # whose wake-up of the learner nobody takes here
     assert until(lambda: len(worker.client.keys("rq:job:*")) == jobs.depth()["learn"])
     assert len(generator.requests) == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_questions_without_a_bell(make_worker, redis_client):
-    """Where Redis has forgotten all bells, threads find within a second or two what waits, and go on without."""
+def test_questions_without_a_wake_up(make_worker, redis_client):
+    """Where Redis has forgotten all wake-ups, threads find within a second or two what waits, and go on without."""
     worker = make_worker(arms={"single_step": {}}, generator=Gathering(1))
-    worker.start(threads=2, bells=True)
+    worker.start(threads=2, often=False)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     made = [worker.router.submit(Query(text=f"Who wrote {n}?"), run_by="worker").result(20).id for n in range(20)]
@@ -258,11 +252,11 @@ def own_redis(tmp_path):
 
 
 def test_threads_wait_for_redis(make_worker, own_redis):
-    """While Redis is gone questions are answered all the same; when it is back, empty, its bells are heard again."""
+    """While Redis is gone questions are answered all the same; when it is back, empty, its wake-ups are taken again."""
     server, url = own_redis
     generator = Gathering(1)
     worker = make_worker(arms={"single_step": {}}, generator=generator, url=url)
-    worker.start(threads=4, bells=True)
+    worker.start(threads=4, often=False)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     server.stop()
@@ -281,7 +275,7 @@ def test_a_worker_ends_though_redis_hangs(make_worker, own_redis):
     """Threads that wait for a reply of a Redis that hangs give it up after a few seconds, and end when told to."""
     server, url = own_redis
     worker = make_worker(arms={"single_step": {}}, generator=Gathering(1), url=url)
-    worker.start(threads=2, bells=True)
+    worker.start(threads=2, often=False)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     os.kill(server.pid, signal.SIGSTOP)
@@ -341,7 +335,7 @@ def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis
         for decision in decided:
             router.feedback(decision.id, rating=True)
             router.notifier.request_answers([decision.id])
-        redis_client.flushall()  # nothing rings
+        redis_client.flushall()  # no wake-up is left
         done = CliRunner().invoke(app, burst)
         assert done.exit_code == 0, done.output
         assert len(router.store.outcomes_by_id([each.id for each in decided])) == 12

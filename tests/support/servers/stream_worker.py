@@ -5,9 +5,8 @@ import time
 from functools import partial
 
 from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.stream_writer import STREAM_SECRET, StreamWriter
+from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
@@ -35,21 +34,16 @@ class StreamWorker:
             jobs=self.jobs,
             arms=loaded_arms(settings.arms, generator=generator, retriever=retriever or MemoryRetriever(PASSAGES)),
             loop=EventLoop(),
-            streams=StreamWriter(
-                self.jobs.client,
-                outage=self.jobs.outage,
-                secret=shared_secret(self.database, name=STREAM_SECRET, now=time.time()),
-            ),
+            streams=StreamWriter(self.jobs.client, outage=self.jobs.outage),
         )
         self._listener = self.jobs.listen(partial(housekeeping.handle_notification, self.context))
         self._routines = housekeeping.routines_of(self.context)
         self._consumer = consumer_of("answer", self.context, threads=at_once)
-        self._consumer.every_s = 0.05  # instead of bells
+        self._consumer.every_s = 0.05  # instead of wake-ups
         self._consumer.start()
 
     def close(self):
         self.context.ending.set()
-        self._consumer.doorbell.ring()  # a thread that waits for work ends at once
         self.context.loop.interrupt()
         assert self._consumer.wait(15), "the worker's threads do not end"
         for routine in self._routines:

@@ -15,7 +15,7 @@ from redis import Redis
 from rq import Queue
 
 import ragbandit
-from ragbandit.router.queue.jobs import ANSWER_QUEUE
+from ragbandit.router.queue.jobs import WAKE_UPS
 
 from .commands import ROOT, check_command, settings_of
 
@@ -208,7 +208,7 @@ def test_scalers():
     scaled = of_kind(documents, "ScaledObject")["rel-ragbandit-worker"]["spec"]
     (trigger,) = scaled["triggers"]
     assert trigger["type"] == "redis"
-    assert trigger["metadata"]["listName"] == Queue(ANSWER_QUEUE, connection=Redis()).key
+    assert trigger["metadata"]["listName"] == Queue(WAKE_UPS["answer"], connection=Redis()).key
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
     assert scaled["minReplicaCount"] >= 1
     assert trigger["authenticationRef"]["name"] in of_kind(documents, "TriggerAuthentication")

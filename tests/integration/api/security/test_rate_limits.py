@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.redis_server import ForeignData, RedisServer, redis_url
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.shared.types import Caller
 from tests.support.servers.http_service import QUESTION, refused
 from tests.support.servers.tcp_proxy import TcpProxy
@@ -158,30 +158,6 @@ def test_redis_that_goes_and_comes_back(tmp_path, caplog):
         server.stop()
     assert caplog.text.count("Redis cannot be reached") == 1
     assert caplog.text.count("counted in Redis again") == 1
-
-
-@pytest.mark.parametrize("kind", ["text", "list"])
-def test_counts_of_somebody_else_begin_anew(redis_client, redis_server, kind):
-    """What is in Redis and no count of a rate is removed, and counted from 0; Redis is not lost."""
-
-    def overwrite() -> int:
-        keys = redis_client.keys("*ragbandit:rate*")
-        for key in keys:
-            redis_client.delete(key)
-            redis_client.set(key, b"\xff", px=60_000) if kind == "text" else redis_client.rpush(key, b"\xff")
-        return len(keys)
-
-    async def story() -> None:
-        foreign = ForeignData()
-        limiter = RateLimiter(redis_server, rates={"app": "5/hour"}, foreign=foreign)
-        caller = Caller(key="0123456789", role="app")
-        assert await taken(limiter, most=3, caller=caller) == 3
-        assert overwrite() == 1
-        assert await taken(limiter, most=20, caller=caller) == 5
-        assert (limiter.is_lost, limiter.in_memory, foreign.counts()["rates"]) == (False, 0, 1)
-        await limiter.close()
-
-    asyncio.run(story())
 
 
 def test_silent_redis_holds_up_one_request(redis_client, redis_server):

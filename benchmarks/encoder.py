@@ -18,8 +18,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModel
 
 from benchmarks.figures import Figure, percentiles, print_figures
-from ragbandit.router.encoders.forward import Forward, load_transformer
-from ragbandit.router.encoders.tokens import TokenBatch
+from ragbandit.router.encoders.forward import Forward, TokenBatch, load_transformer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 
 TOGETHER, COUNT, WARM_UP = 16, 60, 5

@@ -21,8 +21,7 @@ from rich.table import Table as Printed
 
 from ragbandit import Router
 from ragbandit.router.config.settings import ServerSettings, Settings
-from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import Encoder, HashingEncoder
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.replay import MemoryLog, Plan, judge, memory_log, parse_candidates, prepare

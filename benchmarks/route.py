@@ -25,8 +25,8 @@ from pathlib import Path
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
 from benchmarks.isa_matrix import busy_loops
 from ragbandit.router.config.loading import load
+from ragbandit.router.encoders.base import HalfPrecisionEncoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
-from ragbandit.router.encoders.feature_cache import HalfPrecisionEncoder
 from ragbandit.router.encoders.forward import default_threads
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs

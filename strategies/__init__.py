@@ -11,7 +11,7 @@ An installed package brings arms under names of its own, by entry points of the 
 A class is called with name=<key> and the other params as keywords, and must follow `strategies.base.Strategy`.
 """
 
-from ragbandit.strategies.arm_parts.steps import gather, read
+from ragbandit.strategies.arms.steps import gather, read
 from ragbandit.strategies.base import Completion, Generator, Hit, Need, OutOfBudget, Passage, Prompt, Request, Retriever
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask, parsed_template

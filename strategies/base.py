@@ -50,7 +50,7 @@ class Prompt:
     body: str
     #: the first words of the model's own answer, for continuing a text
     prefix: str = ""
-    #: what was said before, the oldest first; see ragbandit.strategies.generators.turns for how a model gets it
+    #: what was said before, the oldest first; see ragbandit.strategies.generators.text_feed for how a model gets it
     history: tuple[Message, ...] = ()
 
 
@@ -101,7 +101,7 @@ class Completion:
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
-    #: what `Request.want` asked for, by need; see ragbandit.strategies.generators.token_details
+    #: what `Request.want` asked for, by need; see ragbandit.strategies.generators.text_feed
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     #: price of this call, 0.0 where the model has none
     dollars: float = 0.0

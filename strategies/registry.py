@@ -19,21 +19,21 @@ GROUP = "ragbandit.strategies"
 #: our arms: name -> class; imported when made, so that `import ragbandit.strategies` stays light
 ARMS: Mapping[str, str] = MappingProxyType(
     {
-        "adaptive_note": "ragbandit.strategies.arms.adaptive_note:AdaptiveNote",
-        "callable": "ragbandit.strategies.arms.callable:CallableArm",
-        "chain_of_note": "ragbandit.strategies.arms.two_stages:ChainOfNote",
+        "adaptive_note": "ragbandit.strategies.arms.iterative:AdaptiveNote",
+        "callable": "ragbandit.strategies.arms.external:CallableArm",
+        "chain_of_note": "ragbandit.strategies.arms.basic:ChainOfNote",
         "dragin": "ragbandit.strategies.arms.uncertainty:Dragin",
         "flare": "ragbandit.strategies.arms.uncertainty:Flare",
-        "http": "ragbandit.strategies.arms.http:Http",
+        "http": "ragbandit.strategies.arms.external:Http",
         "multi_step": "ragbandit.strategies.arms.basic:MultiStep",
         "no_retrieval": "ragbandit.strategies.arms.basic:NoRetrieval",
-        "react": "ragbandit.strategies.arms.react:React",
+        "react": "ragbandit.strategies.arms.iterative:React",
         "rq_rag": "ragbandit.strategies.arms.rq_rag:RqRag",
         "seakr": "ragbandit.strategies.arms.seakr:Seakr",
         "self_rag": "ragbandit.strategies.arms.self_rag:SelfRag",
         "self_rag_trained": "ragbandit.strategies.arms.self_rag:SelfRagTrained",
-        "self_refine": "ragbandit.strategies.arms.two_stages:SelfRefine",
-        "self_rerank": "ragbandit.strategies.arms.two_stages:SelfRerank",
+        "self_refine": "ragbandit.strategies.arms.basic:SelfRefine",
+        "self_rerank": "ragbandit.strategies.arms.basic:SelfRerank",
         "single_step": "ragbandit.strategies.arms.basic:SingleStep",
     }
 )

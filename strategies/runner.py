@@ -24,11 +24,10 @@ from ragbandit.shared.types import (
     Source,
     count_steps,
 )
-from ragbandit.strategies.answer_stream import NO_SPANS, AnswerReader, AnswerStream, Spans
 from ragbandit.strategies.base import Generator, OutOfBudget, Passage, QuestionTooLong, Retriever, error_text
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
-from ragbandit.strategies.run import Answer, Run, Strategy
+from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
 logger = logging.getLogger("ragbandit.arms")
 

@@ -21,7 +21,7 @@ from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, r
 from ragbandit.shared.formats import did_you_mean, number, one_line
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.redaction import credentials_in, without_secrets
-from ragbandit.strategies.arms.callable import CallableArm
+from ragbandit.strategies.arms.external import CallableArm
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 

@@ -24,8 +24,8 @@ from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Span, Tracing, carrier_of, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Json, Outcome
-from ragbandit.strategies.answer_stream import NO_SPANS, CallSpan, Spans, provider_of
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
+from ragbandit.strategies.run import NO_SPANS, CallSpan, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
 from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.outages import EventLoop, insist

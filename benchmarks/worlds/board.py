@@ -14,7 +14,7 @@ from benchmarks.worlds.made import WORLDS, made_world
 from benchmarks.worlds.measures import Measured, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.simulation import DEFAULT_WEIGHT

@@ -23,7 +23,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "health of arms": ("router/serving/health/arm_health.py", "router/serving/health/circuit_breaker.py"),
     "decisions in the store": ("router/storage/decisions/*.py", "router/storage/rows/conversion.py"),
     "the answer queue": ("router/storage/answer_queue.py", "router/serving/pending.py", "workers/tasks.py"),
-    "answers word by word": ("router/api/streaming.py", "router/queue/stream_*.py", "strategies/answer_stream.py"),
+    "answers word by word": ("router/api/streaming.py", "router/queue/stream_*.py", "strategies/run.py"),
     "the ledger": ("router/storage/ledgers/*.py",),
     "learning": ("router/learning/learner.py", "router/learning/examples.py", "router/learning/reward.py"),
     "raters": ("router/learning/ratings/*.py",),

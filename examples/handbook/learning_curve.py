@@ -20,7 +20,7 @@ from rich.console import Console
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.simulation.measure import first_pass, rewards_of

@@ -27,12 +27,11 @@ from ragbandit.shared.types import (
     Retrieved,
     Round,
 )
-from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerReader
 from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.registry import registered_name
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.run import Strategy
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
+from ragbandit.strategies.run import MAX_NOTE, AnswerReader, Strategy
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.doubles import HangingGenerator, LateGenerator, with_details
 

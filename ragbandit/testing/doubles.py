@@ -11,7 +11,7 @@ import numpy as np
 
 from ragbandit.strategies.base import Completion, Need, Prompt, Request
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.token_details import Attention, Token
+from ragbandit.strategies.generators.text_feed import Attention, Token
 
 
 class HangingGenerator(ScriptedGenerator):

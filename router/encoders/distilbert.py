@@ -1,7 +1,7 @@
 """DistilBERT encoder: questions in, feature vectors out.
 
 A transformer reads the question; every layer gives its first token and the mean over its tokens;
-router/encoders/projection.py makes few numbers of these many, with the help of reference questions of our own. Nothing
+router/encoders/features.py makes few numbers of these many, with the help of reference questions of our own. Nothing
 is learned from traffic, so the same question has the same features on the first day and on the thousandth.
 """
 
@@ -17,10 +17,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.encoders.hashing import refuse_string
-from ragbandit.router.encoders.lexical import lexical_counts
-from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitted, references
-from ragbandit.router.encoders.tokens import TokenBatch, TruncatingTokenizer, token_batches
+from ragbandit.router.encoders.base import refuse_string
+from ragbandit.router.encoders.features import LEAST, RECIPE, Projection, fitted, lexical_counts, references
+from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, token_batches
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import cached_arrays

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.price import Price, means_of, price_of

@@ -1,1 +1,1 @@
-"""Arms: one a file, named as it is registered."""
+"""Arms: ways of answering a question."""

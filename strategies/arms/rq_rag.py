@@ -7,11 +7,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
-from ragbandit.strategies.arm_parts.params import Count, ReaderParams, preset_table
-from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import answer_in, find, partial_kept, stop_reason, stops_of
+from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
+from ragbandit.strategies.arms.steps import answer_in, find, partial_kept, stop_reason, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_label
 from ragbandit.strategies.run import Answer, Run
 

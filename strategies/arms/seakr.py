@@ -11,10 +11,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.arm_parts.lookahead import LatestPool, is_content, merge_words, sentence_tokens
-from ragbandit.strategies.arm_parts.params import Count, PassageParams, Share, Whole, preset_table
-from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import gather, gather_once, stop_reason, together
+from ragbandit.strategies.arms.lookahead import LatestPool, is_content, merge_words, sentence_tokens
+from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, Share, Whole, preset_table
+from ragbandit.strategies.arms.steps import gather, gather_once, stop_reason, together
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import shown_prompt
@@ -296,7 +295,7 @@ class Seakr(PromptedArm[SeakrParams]):
             raise ArmFailed(
                 f"{run.generator.name} was asked for hidden states and told none of shape (layers + 1, d)",
                 field="details.hidden_states",
-                remedy="use a generator that fills details as ragbandit.strategies.generators.token_details says",
+                remedy="use a generator that fills details as ragbandit.strategies.generators.text_feed says",
             )
         layer = len(states) // 2 if self._params.layer is None else self._params.layer
         if layer >= len(states) or not np.isfinite(states[layer]).all():

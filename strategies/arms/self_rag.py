@@ -9,12 +9,19 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.strategies.arm_parts.lookahead import detail_of
-from ragbandit.strategies.arm_parts.params import Count, PassageParams, ReaderParams, Share, Whole, preset_table
-from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import gather, gather_once, stop_reason, together
+from ragbandit.strategies.arms.lookahead import detail_of
+from ragbandit.strategies.arms.prompted import (
+    Count,
+    PassageParams,
+    PromptedArm,
+    ReaderParams,
+    Share,
+    Whole,
+    preset_table,
+)
+from ragbandit.strategies.arms.steps import gather, gather_once, stop_reason, together
 from ragbandit.strategies.base import Completion, Hit, Need, OutOfBudget, Passage
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, parsed_yes_no
 from ragbandit.strategies.run import Answer, Run
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.arm_parts.lookahead import (
+from ragbandit.strategies.arms.lookahead import (
     LookaheadArm,
     LookaheadParams,
     Word,
@@ -20,10 +20,10 @@ from ragbandit.strategies.arm_parts.lookahead import (
     merge_words,
     sentence_tokens,
 )
-from ragbandit.strategies.arm_parts.params import Count, Share, preset_table
-from ragbandit.strategies.arm_parts.steps import gather
+from ragbandit.strategies.arms.prompted import Count, Share, preset_table
+from ragbandit.strategies.arms.steps import gather
 from ragbandit.strategies.base import Completion, Need
-from ragbandit.strategies.generators.token_details import Attention
+from ragbandit.strategies.generators.text_feed import Attention
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
 from ragbandit.strategies.run import Run
 

@@ -18,9 +18,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError, missing_package, req
 from ragbandit.shared.torch_models import device_of, packed_linear, precision_of, without_bar
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.sampling import pieces
-from ragbandit.strategies.generators.text_feed import TextFeed
-from ragbandit.strategies.generators.token_details import Attention
-from ragbandit.strategies.generators.turns import chat_turns, plain_parts
+from ragbandit.strategies.generators.text_feed import Attention, TextFeed, chat_turns, plain_parts
 
 if TYPE_CHECKING:
     import torch

@@ -33,8 +33,7 @@ from ragbandit.strategies.generators.openai_protocol import (
     check_whole,
     request_fields,
 )
-from ragbandit.strategies.generators.text_feed import TextFeed
-from ragbandit.strategies.generators.turns import plain_parts
+from ragbandit.strategies.generators.text_feed import TextFeed, plain_parts
 from ragbandit.strategies.outbound import RateLimit, check_address, check_header_value, shown_address
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import BrokenReply
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.generators.turns import TURN_TOKENS, chat_turns, plain_parts
+from ragbandit.strategies.generators.text_feed import TURN_TOKENS, Token, chat_turns, plain_parts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -1,4 +1,4 @@
-"""Response cache: completions kept in a folder and returned again, for repeated evaluations; off by default.
+"""Generators around others: priced, unloaded, and the response cache: completions kept in a folder for repeated runs.
 
 A cached answer keeps the tokens, dollars and seconds of the call that made it, so that the cost of an arm stays what
 it would be without the cache; only the waiting is spared.
@@ -9,17 +9,16 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.files import whole_file
-from ragbandit.strategies.answer_stream import provider_of
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
-from ragbandit.strategies.generators.text_feed import TextFeed
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import TextFeed, Token
+from ragbandit.strategies.run import provider_of
 
 logger = logging.getLogger("ragbandit.generator_cache")
 
@@ -136,3 +135,54 @@ def _plain_details(details: Mapping[str, object]) -> dict[str, object]:
     if isinstance(sure := plain.get("entropy"), tuple):
         plain["entropy"] = [float(value) for value in sure]
     return plain
+
+
+class PricedGenerator(Generator):
+    """Another generator, with dollars in its completions. price: dollars per million tokens read, and written."""
+
+    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(self, generator: Generator, *, price: Sequence[float]) -> None:
+        self.name = generator.name
+        self.capabilities = generator.capabilities
+        self.context_tokens = generator.context_tokens
+        self._generator = generator
+        self._per_read, self._per_written = price
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """The generator's own count."""
+        return self._generator.count_tokens(prompt)
+
+    async def complete(self, request: Request) -> Completion:
+        """The generator's completion, and what its tokens cost."""
+        done = await self._generator.complete(request)
+        spent = done.prompt_tokens * self._per_read + done.completion_tokens * self._per_written
+        return replace(done, dollars=done.dollars + spent / 1e6)
+
+    async def close(self) -> None:
+        """Close the generator."""
+        await self._generator.close()
+
+
+class UnloadedGenerator(Generator):
+    """Stands for a generator that no arm asks: a call is an error of the arm that said that it asks none."""
+
+    capabilities: frozenset[Need] = frozenset()
+
+    def __init__(self, *, name: str, context_tokens: int) -> None:
+        self.name = name
+        self.context_tokens = context_tokens
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """Characters: more than any model's tokens."""
+        return len(prompt.instructions) + len(prompt.body) + len(prompt.prefix)
+
+    async def complete(self, request: Request) -> Completion:
+        """Raises ArmFailed."""
+        del request
+        raise ArmFailed(
+            "the arm asked a model, and its class says generates = False", remedy="remove that from the class"
+        )
+
+    async def close(self) -> None:
+        """Nothing to close."""

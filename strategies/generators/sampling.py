@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.strategies.base import Need, Sampling
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

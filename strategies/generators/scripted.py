@@ -18,8 +18,7 @@ from typing import Literal
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
-from ragbandit.strategies.generators.text_feed import TextFeed
-from ragbandit.strategies.generators.turns import plain_parts
+from ragbandit.strategies.generators.text_feed import TextFeed, plain_parts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +26,7 @@ class Scripted:
     """An answer with what the model would have told beside it."""
 
     text: str
-    #: by need, as ragbandit.strategies.generators.token_details describes them
+    #: by need, as ragbandit.strategies.generators.text_feed describes them
     details: Mapping[Need, object] = field(default_factory=dict)
 
 

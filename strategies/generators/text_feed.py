@@ -1,9 +1,16 @@
-"""Text feed: the text of one call, given to the request's sink while it is written."""
+"""What generators share: the text feed to a reader, the turns of a chat, the details of tokens."""
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
 
 from ragbandit.shared.errors import ArmFailed, RagBanditError
-from ragbandit.strategies.base import Request
+from ragbandit.shared.types import Message
+from ragbandit.strategies.base import Prompt, Request
 
 
 class TextFeed:
@@ -85,3 +92,74 @@ def _settled(text: str, *, stops: tuple[str, ...]) -> str:
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest end of the text that begins the stop string without being all of it."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+#: tokens that a chat template puts around one turn, at most
+TURN_TOKENS = 8
+_NAMES = {"user": "User", "assistant": "Assistant"}
+
+
+def chat_turns(prompt: Prompt) -> list[tuple[str, str]]:
+    """(role, text) of the turns of a chat: one of the system, then user and assistant in turn; the last is the body.
+
+    Many chat templates refuse any other order. So what the conversation has of a system's words stands before the
+    instructions, neighbours of one role are one turn, and words of the assistant before any of the user are left out.
+    Texts may be empty: the first and the last turn are always there.
+    """
+    turns: list[tuple[str, str]] = []
+    for message in prompt.history:
+        if message.role == "system" or not message.text.strip():
+            continue
+        if turns and turns[-1][0] == message.role:
+            turns[-1] = (message.role, f"{turns[-1][1]}\n\n{message.text}")
+        elif turns or message.role == "user":
+            turns.append((message.role, message.text))
+    body = prompt.body
+    if turns and turns[-1][0] == "user":
+        body = f"{turns.pop()[1]}\n\n{body}"
+    return [("system", _instructions(prompt)), *turns, ("user", body)]
+
+
+def plain_parts(prompt: Prompt) -> tuple[str, ...]:
+    """The parts of one text, for models without a chat template: instructions, what was said, body, prefix."""
+    if not prompt.history:
+        return prompt.instructions, prompt.body, prompt.prefix
+    return _instructions(prompt), transcript(prompt.history), prompt.body, prompt.prefix
+
+
+def transcript(messages: tuple[Message, ...]) -> str:
+    """What user and assistant said, a paragraph each with its name in front; "" if nothing."""
+    turns = [f"{_NAMES[each.role]}: {each.text}" for each in messages if each.role in _NAMES and each.text.strip()]
+    return "\n".join(["The conversation so far:", *turns]) if turns else ""
+
+
+def _instructions(prompt: Prompt) -> str:
+    system = [message.text for message in prompt.history if message.role == "system"]
+    return (
+        "\n\n".join(text for text in (*system, prompt.instructions) if text.strip()) if system else prompt.instructions
+    )
+
+
+#: shape (layers + 1, d), float32
+HiddenStates = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """A token written, as text, and how sure the model was of it."""
+
+    text: str
+    #: natural logarithm of its probability (<= 0)
+    logprob: float
+    #: other tokens that might have stood there -> their log-probability; as many as the generator tells
+    others: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attention:
+    """Attention of the last layer while it wrote."""
+
+    #: shape (heads, written, read + written), float32; every row of the last axis sums to 1
+    weights: npt.NDArray[np.float32]
+    #: text of every token of the last axis: the prompt's, then those written
+    keys: tuple[str, ...]

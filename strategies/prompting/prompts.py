@@ -26,7 +26,6 @@ from typing import TypedDict, Unpack
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import Message
-from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import (
     Completion,
     Generator,
@@ -38,7 +37,7 @@ from ragbandit.strategies.base import (
     Sampling,
 )
 from ragbandit.strategies.prompting.passages import PassagePool, cut_words
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Run, Settle
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(r"\[(\w+)\]")

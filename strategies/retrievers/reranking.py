@@ -1,10 +1,11 @@
-"""Reranking: the hits of any retriever, put into a better order by another model or class."""
+"""Retrievers around others: reranked and hybrid; and those without an index: passages in a list, and none at all."""
 
 import asyncio
 import logging
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Protocol
 
@@ -179,3 +180,64 @@ def _first(failures: BaseExceptionGroup[ArmFailed]) -> ArmFailed:
         leaf = leaf.exceptions[0]
     assert isinstance(leaf, ArmFailed)
     return ArmFailed(leaf.message, field=leaf.field, remedy=leaf.remedy)
+
+
+_WORD = re.compile(r"\w+")
+
+
+class MemoryRetriever(Retriever):
+    """Finds passages in a list; the score is the number of distinct words shared with title and text.
+
+    Ties go to the earlier passage; a passage that shares no word is not found. seconds: how long every search
+    takes. fail_at: the searches, counted from 1, that raise ArmFailed. `queries` holds every query seen. `closed`:
+    whether close was called.
+    """
+
+    def __init__(
+        self, passages: Iterable[Passage], *, name: str = "memory", seconds: float = 0.0, fail_at: Iterable[int] = ()
+    ) -> None:
+        self.name = name
+        self.queries: list[str] = []
+        self.closed = False
+        self._passages = [(passage, _words(f"{passage.title} {passage.text}")) for passage in passages]
+        self._seconds = seconds
+        self._fail_at = frozenset(fail_at)
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """The at most k passages with the most words of the query."""
+        self.queries.append(query)
+        number = len(self.queries)
+        await asyncio.sleep(self._seconds)
+        if number in self._fail_at:
+            raise ArmFailed(f"the retriever fails at search {number}")
+        wanted = _words(query)
+        hits = [Hit(passage=passage, score=float(len(wanted & words))) for passage, words in self._passages]
+        # sorted() keeps the order of equal scores.
+        return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
+
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those that are in the list."""
+        known = {passage.id: passage for passage, _ in self._passages}
+        return tuple(known[key] for key in dict.fromkeys(ids) if key in known)
+
+    async def close(self) -> None:
+        """Remember that it was called."""
+        self.closed = True
+
+
+class NoRetriever(Retriever):
+    """Finds nothing, opens nothing: a search is an error of the arm that said that it does not retrieve."""
+
+    name = "none"
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """Raises ArmFailed."""
+        del query, k
+        raise ArmFailed("the arm searched, and its class says retrieves = False", remedy="remove that from the class")
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.lower()))

@@ -6,7 +6,7 @@ from rich.progress import Progress
 
 from benchmarks.replay_truth import OTHERS, judged, lived, made_table
 from ragbandit.router.config.settings import PolicySettings, ServerSettings, Settings
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.storage.sql.database import Database, migrate
 
 TABLE = made_table()

@@ -14,7 +14,7 @@ from rich.markup import escape
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, interruptible
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.setup.bootstrap import encoder_of

@@ -22,7 +22,7 @@ from ragbandit.strategies.base import (
     Retriever,
 )
 from ragbandit.strategies.prompting.prompts import Template
-from ragbandit.strategies.retrievers.memory import NoRetriever
+from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers.judge.rubric import (
     JudgedAnswer,
     PromptMaker,

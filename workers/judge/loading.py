@@ -11,7 +11,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, Judgements
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Retriever
-from ragbandit.strategies.retrievers.memory import NoRetriever
+from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers.context import Judging
 from ragbandit.workers.judge.checks import check_room, judge_templates
 from ragbandit.workers.judge.judge import Judge

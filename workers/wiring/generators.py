@@ -24,8 +24,7 @@ from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.priced import PricedGenerator
-from ragbandit.strategies.generators.response_cache import CachedGenerator
+from ragbandit.strategies.generators.response_cache import CachedGenerator, PricedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import generates, make_arms, presets_by_default, retrieves, takes, with_preset
 from ragbandit.strategies.run import Strategy

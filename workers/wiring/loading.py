@@ -17,9 +17,9 @@ from ragbandit.router.config.settings import GeneratorSettings, RetrieverSetting
 from ragbandit.shared.errors import NotReady
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.base import Generator, Retriever
-from ragbandit.strategies.generators.unloaded import UnloadedGenerator
+from ragbandit.strategies.generators.response_cache import UnloadedGenerator
 from ragbandit.strategies.registry import generates, retrieves
-from ragbandit.strategies.retrievers.memory import NoRetriever
+from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
 from ragbandit.workers.wiring.generators import (

@@ -121,7 +121,7 @@ def _own_reranker(path: str) -> Reranker:
 
 def _cross_encoder(model: str) -> Reranker:
     try:
-        from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
+        from ragbandit.strategies.retrievers.sentences import CrossEncoder
     except ImportError as error:
         raise missing_package(error.name or "transformers", extra="models", field=_RERANK) from error
     return CrossEncoder(resolve(model, setting=_RERANK).folder, name=_short(model))

@@ -11,8 +11,7 @@ from prometheus_client.registry import Collector
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.arms import earned_metrics, worker_metrics
 from ragbandit.router.api.metrics.families import counter, gauge
-from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.encoders.feature_cache import CachingEncoder
+from ragbandit.router.encoders.base import CachingEncoder, Encoder
 from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.candidates import ContextCounts
 from ragbandit.router.serving.health.state import RouterState

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation.measure import (
     STEPS_READ,

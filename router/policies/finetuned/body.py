@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ragbandit.router.encoders.forward import load_module
-from ragbandit.router.encoders.tokens import TruncatingTokenizer
+from ragbandit.router.encoders.forward import TruncatingTokenizer, load_module
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.policies.base import Count, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError, required_module

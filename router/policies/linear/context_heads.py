@@ -5,7 +5,7 @@
     context     z = (1, x / sqrt(d), c)
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
-x are the question's features, the last two of them its lengths (router/encoders/projection.py); c is the declared
+x are the question's features, the last two of them its lengths (router/encoders/features.py); c is the declared
 context. Useless columns cost rows: each must be found useless. So nobody has to know beforehand whether features and
 context help: the models learn side by side, and a prediction is their mean, weighed by prior * exp(-L / 2 s^2). L adds
 up the squares that a model missed the reward of each row by, before it learned that row; s^2 is the mean square of the
@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.encoders.projection import LENGTHS
+from ragbandit.router.encoders.features import LENGTHS
 from ragbandit.router.policies.base import (
     Arrays,
     Facts,

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ragbandit.router.config.settings import EncoderSettings
-from ragbandit.router.encoders.base import AUTO, HASHING
-from ragbandit.router.encoders.feature_cache import half_hash
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import AUTO, HASHING, HashingEncoder, half_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, at_hand, has_stand_in
 from ragbandit.shared.errors import missing_package
 

@@ -13,10 +13,10 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, CallFailed, Cost, DecisionId, Message, Query
-from ragbandit.strategies.arms import http as remote
-from ragbandit.strategies.arms.http import Http
+from ragbandit.strategies.arms import external as remote
+from ragbandit.strategies.arms.external import Http
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 
 GOOD = {"answer": "Bram Stoker", "steps": 2, "stop_reason": "sure", "cost": {"llm_calls": 3, "dollars": 0.02}}

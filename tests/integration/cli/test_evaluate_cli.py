@@ -21,7 +21,7 @@ from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.cli import app
 from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.cli import training as cli_offline
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder, embedded
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.simulation import simulate

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from ragbandit.router.encoders.distilbert import _RECIPE, DistilBertEncoder
-from ragbandit.router.encoders.forward import AnyForward, DistilBertForward, load_transformer
-from ragbandit.router.encoders.lexical import lexical_counts
-from ragbandit.router.encoders.projection import KINDS, LENGTHS, fitted, references
-from ragbandit.router.encoders.tokens import token_batches
+from ragbandit.router.encoders.features import KINDS, LENGTHS, fitted, lexical_counts, references
+from ragbandit.router.encoders.forward import AnyForward, DistilBertForward, load_transformer, token_batches
 from ragbandit.shared.errors import ConfigError
 from tests.support.model_memory import release
 from tests.support.tiny_models import tiny_encoder

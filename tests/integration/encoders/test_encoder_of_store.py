@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from ragbandit import Router
 from ragbandit.router.config.loading import load
 from ragbandit.router.encoders import weights
-from ragbandit.router.encoders.feature_cache import half_hash
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder, half_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.setup import encoder_choice

@@ -18,7 +18,7 @@ from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Qu
 from ragbandit.strategies.arms.basic import NoRetrieval
 from ragbandit.strategies.base import OutOfBudget, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.openai_server import Reply, ScriptedServer

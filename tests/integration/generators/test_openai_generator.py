@@ -9,7 +9,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import CAPITAL, ask, sent, wait_until
 

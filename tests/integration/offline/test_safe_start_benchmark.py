@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.simulation import Way, print_starts, starts
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.shared.types import TableRow
 

@@ -12,11 +12,9 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
-from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
 from ragbandit.strategies.retrievers.dense import build_index as build_dense
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
-from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+from ragbandit.strategies.retrievers.reranking import HybridRetriever, MemoryRetriever, RerankedRetriever
+from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder
 from ragbandit.workers.cli import app
 from ragbandit.workers.wiring.generators import check_arms
 from ragbandit.workers.wiring.retrievers import make_retriever

@@ -8,8 +8,7 @@ from sqlalchemy import select
 
 from ragbandit import Router
 from ragbandit.router.api.metrics.service import Metrics
-from ragbandit.router.encoders.feature_cache import half_hash, rounded
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder, half_hash, rounded
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.queue.notifier import MemoryJobs

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ragbandit import Router
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.shared.errors import InvalidInput

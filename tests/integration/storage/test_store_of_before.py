@@ -9,8 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.encoders.feature_cache import HalfPrecisionEncoder
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HalfPrecisionEncoder, HashingEncoder
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.audit_log import record

@@ -13,7 +13,7 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from tests.support.arms.answer_jobs import answer_next, decision_for, set_tries
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.telemetry import Memory

@@ -26,7 +26,7 @@ from ragbandit.shared.types import DecisionId, Query, Retrieved
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.strategies.retrievers.memory import MemoryRetriever, NoRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever, NoRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
 from ragbandit.workers.judge import loading

@@ -28,7 +28,7 @@ from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.workers import housekeeping
 from ragbandit.workers.cli import app
 from ragbandit.workers.consumers import LOOK_S, REPLY_S

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES, generator, outcome_of
 from tests.unit.strategies.arms.test_arm_contract import CASES, make
 

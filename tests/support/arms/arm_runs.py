@@ -5,7 +5,7 @@ import asyncio
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
 from ragbandit.strategies.base import Generator, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")

@@ -10,7 +10,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import Context

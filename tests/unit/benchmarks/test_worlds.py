@@ -11,7 +11,7 @@ from benchmarks.worlds.board import installed_policies
 from benchmarks.worlds.made import WORLDS, made_world
 from benchmarks.worlds.measures import AFTER, WHOLE, Estimate, mean_of, measured, possible_gain
 from benchmarks.worlds.passes import COLD, DEAREST, Conditions, Task, World, cut, passed
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder
 
 
 def world(name="needle", *, rows=300, weight=0.05):

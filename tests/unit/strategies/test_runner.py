@@ -30,7 +30,7 @@ from ragbandit.strategies.base import ERROR_LENGTH, Completion, Need, OutOfBudge
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import ARMS, make_arms
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Answer, Run
 from ragbandit.strategies.runner import made_by, run_strategy
 
@@ -253,7 +253,7 @@ def test_what_made_an_outcome_includes_the_texts_of_every_template(name, monkeyp
             found = dict(load_templates(wanted, **given))
             return found | {each: replace(found[each], body="edited") for each in wanted if each == edited}
 
-        monkeypatch.setattr("ragbandit.strategies.arm_parts.prompted.load_templates", load)
+        monkeypatch.setattr("ragbandit.strategies.arms.prompted.load_templates", load)
         (arm,) = make_arms({name: {}}, capabilities=frozenset(get_args(Need))).values()
         parts = {"retriever": MemoryRetriever([]), "generator": ScriptedGenerator([])}
         return made_by(arm, budget=Budget(), **parts)["templates"]

@@ -14,12 +14,12 @@ import yaml
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, DecisionId, Query
-from ragbandit.strategies.arms.http import Http
+from ragbandit.strategies.arms.external import Http
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_template
 from ragbandit.strategies.registry import ARMS, GROUP, make_arms
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import ARM_CHECKS
 from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms

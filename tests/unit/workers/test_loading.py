@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError, NotReady
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.unloaded import UnloadedGenerator
+from ragbandit.strategies.generators.response_cache import UnloadedGenerator
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring import loading
 from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms

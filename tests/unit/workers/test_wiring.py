@@ -156,7 +156,7 @@ def test_arms_that_do_not_retrieve_need_no_index(tmp_path):
 def own_retriever(tmp_path, monkeypatch):
     """A module of a user with retrievers, good and bad."""
     (tmp_path / "my_search.py").write_text(
-        "from ragbandit.strategies.retrievers.memory import NoRetriever\n"
+        "from ragbandit.strategies.retrievers.reranking import NoRetriever\n"
         "class Library(NoRetriever):\n"
         "    name = 'library'\n"
         "def library(): return Library()\n"

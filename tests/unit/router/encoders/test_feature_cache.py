@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.encoders.feature_cache import CacheCounts, CachingEncoder
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import CacheCounts, CachingEncoder, HashingEncoder
 from ragbandit.shared.errors import InvalidInput
 from tests.support.examples import steady
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragbandit.router.encoders.feature_cache import HalfPrecisionEncoder, half_hash, rounded
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HalfPrecisionEncoder, HashingEncoder, half_hash, rounded
 from tests.support.examples import steady
 
 any_rows = arrays(

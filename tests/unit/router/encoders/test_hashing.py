@@ -5,9 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from ragbandit.router.encoders.hashing import LEAST, HashingEncoder
-from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, STYLE_COUNTS, WORD_GROUPS, lexical_counts, style_counts
-from ragbandit.router.encoders.projection import KINDS, LENGTH, references
+from ragbandit.router.encoders.base import LEAST, HashingEncoder
+from ragbandit.router.encoders.features import (
+    KINDS,
+    LENGTH,
+    LEXICAL_COUNTS,
+    STYLE_COUNTS,
+    WORD_GROUPS,
+    lexical_counts,
+    references,
+    style_counts,
+)
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.cases import every_case
 from tests.support.other_processor import printed_with_other_loops

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.encoders.lexical import CUES, LEXICAL_COUNTS, lexical_counts
+from ragbandit.router.encoders.features import CUES, LEXICAL_COUNTS, lexical_counts
 from tests.support.examples import steady
 
 

@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, lexical_counts
-from ragbandit.router.encoders.projection import (
+from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.encoders.features import (
     KINDS,
     LEAST,
     LENGTH,
     LENGTHS,
+    LEXICAL_COUNTS,
     Projection,
     References,
     _readings,
     fitted,
+    lexical_counts,
     references,
 )
 from ragbandit.testing.policy_examples import made_text

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.encoders.tokens import TokenBatch, buckets, token_batches
+from ragbandit.router.encoders.forward import TokenBatch, buckets, token_batches
 from tests.support.examples import steady
 
 questions = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=70), max_size=40)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragbandit.router.encoders.feature_cache import rounded
+from ragbandit.router.encoders.base import rounded
 from ragbandit.router.storage.rows.conversion import feature_rows, features_bytes, features_value
 from tests.support.examples import steady
 

@@ -14,10 +14,10 @@ from ragbandit.strategies.base import Need, Passage, Prompt, Request
 from ragbandit.strategies.generators.openai_protocol import TokenCounter, request_fields
 from ragbandit.strategies.generators.response_cache import request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.generators.turns import chat_turns, plain_parts
+from ragbandit.strategies.generators.text_feed import chat_turns, plain_parts
 from ragbandit.strategies.prompting.prompts import fit, parsed_template
 from ragbandit.strategies.registry import ARMS, make_arms
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, QUESTION, asked_text, generator
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ragbandit.strategies.arm_parts.lookahead import is_content, merge_words
+from ragbandit.strategies.arms.lookahead import is_content, merge_words
 from ragbandit.strategies.arms.uncertainty import Dragin, attention_received, sentence_spans
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.token_details import Attention
+from ragbandit.strategies.generators.text_feed import Attention
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 PIECE = re.compile(r"\s*\S+")

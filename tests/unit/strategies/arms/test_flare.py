@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ragbandit.strategies.arm_parts.lookahead import LatestPool, masked_query, tokens_between
+from ragbandit.strategies.arms.lookahead import LatestPool, masked_query, tokens_between
 from ragbandit.strategies.arms.uncertainty import Flare
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import Token
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 SURE = "Spielberg made Jaws. "

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from ragbandit.strategies.arms.adaptive_note import AdaptiveNote
-from ragbandit.strategies.arms.two_stages import ChainOfNote, SelfRefine, SelfRerank
+from ragbandit.strategies.arms.basic import ChainOfNote, SelfRefine, SelfRerank
+from ragbandit.strategies.arms.iterative import AdaptiveNote
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.testing.doubles import LateGenerator

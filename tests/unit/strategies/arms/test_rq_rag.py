@@ -11,7 +11,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.arms.rq_rag import PathAnswer, RqRag, chosen_answer, mean_logprob, parsed_queries
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import Token
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as some
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query
-from ragbandit.strategies.arm_parts.steps import together
 from ragbandit.strategies.arms.seakr import Seakr, uncertainty
+from ragbandit.strategies.arms.steps import together
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.testing.arms import PASSAGES
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries

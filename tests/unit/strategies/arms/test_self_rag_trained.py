@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.arms.self_rag import SelfRagTrained, share
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import Token
 from tests.support.arms.arm_runs import MAN, branches, outcome_of, purposes, queries
 
 SUPPORT = ("[Fully supported]", "[Partially supported]", "[No support / Contradictory]")

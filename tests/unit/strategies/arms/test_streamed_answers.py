@@ -8,13 +8,12 @@ from typing import get_args
 import pytest
 
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
-from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerStream, in_words
 from ragbandit.strategies.base import Need, Prompt, Request
 from ragbandit.strategies.generators.openai_protocol import Reading
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import ARMS, make_arms
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.run import Answer
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
+from ragbandit.strategies.run import MAX_NOTE, Answer, AnswerStream, in_words
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, RecordingReader, generator, run
 

@@ -14,8 +14,8 @@ from ragbandit.strategies.arms.basic import NoRetrieval
 from ragbandit.strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Sampling
 from ragbandit.strategies.generators.response_cache import CachedGenerator, request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Run
 from tests.support.arms.arm_runs import outcome_of
 

@@ -9,7 +9,8 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.bm25 import FORMAT, Bm25Retriever, build_index, read_corpus
+from ragbandit.strategies.retrievers.bm25 import FORMAT, Bm25Retriever, build_index
+from ragbandit.strategies.retrievers.corpus import read_corpus
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS
 
 ROWS = [

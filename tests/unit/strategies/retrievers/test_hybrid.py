@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.retrievers.reranking import HybridRetriever, fuse
+from ragbandit.strategies.retrievers.reranking import HybridRetriever, MemoryRetriever, fuse
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.retrievers.reranking import RerankedRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever, RerankedRetriever
 from tests.support.arms.rerankers import ROWS, Shortest, ids
 from tests.support.arms.retriever_checks import found
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import FLOORS
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.measure import LEAST_PREFIX, first_pass

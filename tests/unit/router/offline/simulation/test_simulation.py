@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.base import HashingEncoder, embedded
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.measure import STEPS_READ, SWEEP

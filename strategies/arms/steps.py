@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from typing import Literal, TypeVar, Unpack
 
 from ragbandit.shared.types import Retrieved
-from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Run, Settle
 
 Result = TypeVar("Result")
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.arm_parts.params import Count, PassageParams
-from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import partial_kept, stop_reason
+from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm
+from ragbandit.strategies.arms.steps import partial_kept, stop_reason
 from ragbandit.strategies.base import Completion, Hit, Need
-from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
     Sifted,
@@ -54,7 +53,7 @@ def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
     raise ArmFailed(
         f"{run.generator.name} was asked for {need} and told none",
         field=f"details.{need}",
-        remedy="use a generator that fills details as ragbandit.strategies.generators.token_details says",
+        remedy="use a generator that fills details as ragbandit.strategies.generators.text_feed says",
     )
 
 

@@ -1,4 +1,4 @@
-"""An arm behind a URL: the caller's own pipeline, asked over HTTP.
+"""Arms that are yours: a pipeline behind a URL, asked over HTTP, or a Python object.
 
 Asked is `POST url` with the JSON object
 
@@ -17,21 +17,23 @@ is an outcome "exhausted", stop reason "budget_<cap>", with its answer.
 """
 
 import asyncio
+import inspect
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import httpx
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
 from ragbandit.shared.types import ArmName, CallFailed, Cost, Json, Round
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arms.prompted import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text, seconds_until
 from ragbandit.strategies.outbound import check_address, check_header_value, credentials_of, shown_address
 from ragbandit.strategies.run import Answer, Run
@@ -265,3 +267,101 @@ def _overrun(run: Run, *, steps: int) -> str | None:
     }
     caps = asdict(run.budget)
     return next((cap for cap, amount in spent.items() if caps[cap] is not None and amount > caps[cap]), None)
+
+
+#: methods that answer a question, the first that is there
+METHODS: Final = ("ainvoke", "invoke", "query", "run")
+#: where an output that is no text may have it, the first that is there
+_TEXTS: Final = ("answer", "output", "response", "content", "text", "replies")
+_REMEDY: Final = f"name a function of the question, or an object with one of {', '.join(METHODS)}"
+#: outputs inside outputs that are looked into for text
+_DEEPEST: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallableParams(ArmParams):
+    """Settings of callable."""
+
+    #: "package.module:name"
+    object: str = ""
+    #: what it is given: the question as text; in a mapping, as {"question": ...}; or the conversation as messages,
+    #: (role, text) each; "auto": a mapping for `invoke` and `ainvoke`, else text
+    input: Literal["auto", "text", "question", "messages"] = "auto"
+
+
+class CallableArm:
+    """Answers by calling a Python object."""
+
+    needs: frozenset[Need] = frozenset()
+    retrieves: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
+
+    def __init__(self, *, name: str = "callable", **params: object) -> None:
+        self.name = ArmName(name)
+        self._settings = read_params(CallableParams, given=params, arm=self.name)
+        self.params = public_params(self._settings)
+        self._call, self._method = _callable(self._settings.object, where=f"arms.{name}.object")
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """The object's answer. Raises ArmFailed for an output without text.
+
+        Stop reasons: "answered", "empty_answer" where the text is empty, "budget_rounds" without a round left.
+        """
+        if not run.begin_round(cap=1):
+            return Answer(text="", stop_reason="budget_rounds")
+        given = self._input(question, run=run)
+        if inspect.iscoroutinefunction(self._call):
+            output = await self._call(given)
+        else:
+            output = await asyncio.to_thread(self._call, given)
+            output = await output if inspect.isawaitable(output) else output
+        text = _text(output)
+        if text is None:
+            message = f"the object gave {type(output).__name__}, in which there is no text"
+            raise ArmFailed(message, field=f"arms.{self.name}", remedy="let it return text, or a dict with `answer`")
+        run.draft = text
+        run.show(len(getattr(output, "source_nodes", ())))
+        return Answer(text=text, stop_reason="answered" if text else "empty_answer")
+
+    def _input(self, question: str, *, run: Run) -> object:
+        kind = self._settings.input
+        if kind == "auto":
+            kind = "question" if self._method in ("ainvoke", "invoke") else "text"
+        if kind == "messages":
+            return [*((each.role, each.text) for each in run.query.messages), ("user", question)]
+        return {"question": question} if kind == "question" else question
+
+
+def _callable(path: str, *, where: str) -> tuple[Callable[[Any], Any], str]:
+    """What the path names, as a callable of the input, and its method; "": it is a function. Raises ConfigError."""
+    if not path:
+        raise ConfigError("no object is named", field=where, remedy=_REMEDY)
+    named = import_class(path, where=where)
+    if inspect.isfunction(named) and not inspect.signature(named).parameters:
+        try:
+            named = named()
+        except Exception as error:  # whatever a function of others does
+            message = f"{path!r} cannot be made: {type(error).__name__}: {error}"
+            raise ConfigError(message, field=where, remedy="it is called without arguments") from error
+    method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
+    if method is not None and not inspect.isclass(named):
+        return getattr(named, method), method
+    if callable(named) and not inspect.isclass(named):
+        return named, ""
+    message = f"{path!r} is {type(named).__name__}, which cannot be asked a question"
+    raise ConfigError(message, field=where, remedy=_REMEDY)
+
+
+def _text(output: object, *, depth: int = _DEEPEST) -> str | None:
+    """The text of an output: itself, or of its _TEXTS as a mapping or as attributes, or of the first of a list."""
+    if isinstance(output, str):
+        return output
+    if output is None or depth == 0:
+        return None
+    if isinstance(output, Mapping):
+        parts: Sequence[object] = [output[name] for name in _TEXTS if name in output] or list(output.values())
+    elif isinstance(output, Sequence):
+        parts = output
+    else:
+        parts = [getattr(output, name, None) for name in _TEXTS]
+    return next((text for part in parts if (text := _text(part, depth=depth - 1)) is not None), None)

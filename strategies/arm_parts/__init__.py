@@ -1,1 +1,0 @@
-"""Arm parts: what several arms share."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ragbandit.router.queue.presence import ProcessCard
     from ragbandit.router.storage.sql.database import Database
 
+#: problem: something does not work or is lost; warning: it works, and may not for long, or not as expected
+Severity = Literal["warning", "problem"]
 #: parts of /ready without which requests are served: answers and learning are late
 DELAYED: Final = frozenset({"redis", "policy", "learner"})
 #: feedback that waits so long is a warning, and a problem, seconds
@@ -47,8 +49,7 @@ MOST_ROWS: Final = 20_000
 class Finding:
     """One thing that is not as it should be."""
 
-    #: problem: something does not work or is lost; warning: it works, and may not for long, or not as expected
-    severity: Literal["warning", "problem"]
+    severity: Severity
     #: the part or the setting that it is about
     about: str
     #: what is so, and what that means
@@ -140,9 +141,9 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
         remedy = "run `ragbandit verify`; `ragbandit verify --recount` corrects them"
         yield Finding("problem", "counters", "they do not add up: rows were changed from outside", remedy)
     if state.lag_s > LATE_S:
-        severity, waits = "problem" if state.lag_s > STUCK_S else "warning", duration(state.lag_s)
+        severity: Severity = "problem" if state.lag_s > STUCK_S else "warning"
         remedy = "check that a learner runs (`ragbandit worker --queue learn`), then its log"
-        yield Finding(severity, "learner", f"feedback has waited for {waits}", remedy)  # type: ignore[arg-type]
+        yield Finding(severity, "learner", f"feedback has waited for {duration(state.lag_s)}", remedy)
     if rebuilding:
         what = "it is being learned again, and another one decides meanwhile"
         yield Finding("warning", "policy", what, "see that a learner runs, no more")
@@ -150,7 +151,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
         (
             state.missing_outcome,
             "outcomes",
-            "decisions have feedback and no outcome: not learned",
+            "decisions have feedback and no outcome: unlearned",
             "report each outcome",
         ),
         (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback rejected` says why"),

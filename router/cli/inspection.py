@@ -53,7 +53,7 @@ from ragbandit.router.reporting.report import Line, Report
 from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
-from ragbandit.router.serving.explanations.policy_map import FEWEST, PolicyMap, policy_map
+from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.overview import overview
@@ -62,7 +62,6 @@ from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
-from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import decimal, moment, one_line, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
@@ -221,38 +220,20 @@ _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
 
 def explain(
-    decision_id: Annotated[str | None, typer.Argument(metavar="ID", help="id of the decision")] = None,
-    policy: Annotated[bool, typer.Option("--policy", help="what the policy does, by kinds of questions")] = False,
+    decision_id: Annotated[str, typer.Argument(metavar="ID", help="id of the decision")],
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Why a decision was made and what came of it, from its question to its place in the ledger; or what a policy does.
+    """Why a decision was made and what came of it, from its question to its place in the ledger.
 
     --json prints what the service has at /v1/decisions/ID/explanation.
     """
-    if policy == (decision_id is not None):
-        raise InvalidInput("one of ID and --policy is needed", field="decision_id", remedy="give an id, or --policy")
     with opened(config, label=label) as (settings, ledger):
-        if decision_id is None:
-            mapped = policy_map(
-                ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight
-            )
-            show(_mapped(mapped, as_json=as_json), as_json=as_json)
-            return
         store = DecisionStore(ledger.database, label=ledger.label)
         explained = explanations.explain(store, decision_id, rule=closing_rule(settings.learning))
     reply: dict[str, Any] = plain(explanation_json(explained))
     show(reply if as_json else _in_order(reply) | {"key": explained.record.decision.query.api_key}, as_json=as_json)
-
-
-def _mapped(mapped: PolicyMap | None, *, as_json: bool) -> dict[str, Any]:
-    """A policy's map, as JSON, or for people."""
-    if mapped is None:
-        return {"map": None if as_json else f"fewer than {2 * FEWEST} questions had a choice of arms"}
-    if as_json:
-        return {"map": asdict(mapped)}
-    return {"policy": mapped.sentence, "What it does": mapped.cells}
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:

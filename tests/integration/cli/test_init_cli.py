@@ -132,10 +132,7 @@ def test_nobody_to_ask(run, tmp_path):
 def test_one_question_on_a_terminal(run, tmp_path):
     """On a terminal one question is asked, and its answer is the price."""
     theirs, ours = os.openpty()
-    code = (
-        "from ragbandit.workers.draft import servers; servers.USUAL_PORTS = {};"
-        "from ragbandit.workers.cli import main; main()"
-    )
+    code = "from ragbandit.workers import draft; draft.USUAL_PORTS = {};from ragbandit.workers.cli import main; main()"
     command = [sys.executable, "-c", code, "init"]
     with subprocess.Popen(command, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as init:
         os.write(theirs, b"economy\n")

@@ -60,16 +60,12 @@ def test_without_texts_there_are_other_facts_and_no_examples(make_world):
 
 
 def test_the_command_line_shows_it_and_no_hostile_text(make_world, tmp_path, monkeypatch):
-    """`explain --policy` prints kinds with shares and examples; an id as well is refused."""
+    """`report` prints kinds with shares and examples."""
     world, arms = filled(make_world)
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(world.settings.data_dir))
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["explain", "--policy"], terminal_width=200)
+    done = CliRunner().invoke(app, ["report"], terminal_width=200)
     assert done.exit_code == 0, done.output
     assert "these 2 kinds explain 100 %" in done.stdout
     assert f"{arms[1]} 100 %" in done.stdout
     assert "\x1b" not in done.stdout
-    told = json.loads(CliRunner().invoke(app, ["explain", "--policy", "--json"]).stdout)
-    assert [leaf["share"] for leaf in told["map"]["leaves"]] == [60 / 90, 30 / 90]
-    assert CliRunner().invoke(app, ["explain", "some-id", "--policy"]).exit_code == 2
-    assert CliRunner().invoke(app, ["explain"]).exit_code == 2

@@ -134,7 +134,8 @@ def test_off_nothing_is_imported():
     """A service and a worker without the setting load nothing that sends; a library of others may know the SDK."""
     code = (
         "import sys, json, ragbandit.router.api.app, ragbandit.workers.process;"
-        "from ragbandit.router.telemetry.tracing import OFF, make_tracing;"
+        "from ragbandit.router.telemetry import make_tracing;"
+        "from ragbandit.router.telemetry.tracing import OFF;"
         "assert make_tracing(enabled=False, service='x', process='y') is OFF;"
         "print(json.dumps([m for m in sys.modules if m.endswith('telemetry.otel') or '.exporter' in m]))"
     )

@@ -33,8 +33,6 @@ ROUTING = _ROOT.parent / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"
 DATA = _ROOT / ".ragbandit"
 #: labelled questions of a warm start
 WARM = 200
-#: mean steps at which the quality in the end is read
-STEPS = "1.85"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +74,7 @@ class Start:
     worst_after: int | None = None
     #: passes with a prefix below 1 - harm times the incumbent's
     harmed: float | None = None
-    #: EM above the line at STEPS after learning
+    #: EM above the line after learning
     above_line: float | None = None
     above_line_se: float | None = None
 
@@ -139,8 +137,8 @@ def _start(name: str, row: Simulated) -> Start:
         worst=one.worst_prefix,
         worst_after=one.worst_after,
         harmed=one.harmed,
-        above_line=row.above_line_at.get(STEPS),
-        above_line_se=row.above_line_at_se.get(STEPS),
+        above_line=row.above_line,
+        above_line_se=row.above_line_se,
     )
 
 
@@ -152,7 +150,7 @@ def _baselines(rows: Sequence[Simulated]) -> list[Start]:
         Start(name=f"always {arm}", reward=reward, above_line=by_name[f"always-{arm}"].above_line)
         for arm, reward in one.always.items()
     ]
-    oracle = by_name["oracle-by-reward"].above_line_at.get(STEPS)
+    oracle = by_name["oracle-by-reward"].above_line
     return [*found, Start(name="best arm of each question", reward=one.oracle, above_line=oracle)]
 
 
@@ -160,7 +158,7 @@ def print_starts(found: Sequence[Start], *, console: Console, title: str) -> Non
     """The table."""
     table = Printed(
         "", "reward while learning", "break-even", "passes", "worst prefix", "after", "harmed",
-        f"EM above line at {STEPS}", title=title,
+        "EM above line", title=title,
     )  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"

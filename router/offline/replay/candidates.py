@@ -8,11 +8,11 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.offline.estimation.bandit_log import Log, mixed, wrong_pmfs
+from ragbandit.router.offline.estimation.bandit_log import Log, wrong_pmfs
 from ragbandit.router.offline.logs.records import MISSING, Logged
 from ragbandit.router.offline.replay.opening import MemoryLog, row_name
 from ragbandit.router.offline.replay.plan import CandidateSpec
-from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Vector
+from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress
 from ragbandit.router.policies import known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
@@ -35,13 +35,10 @@ class CandidatePmf:
     #: shape (n, K); empty where the batches have them
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
-    #: of a candidate that learns along the log: the rows that its rejection sampling accepted, shape (n,)
-    accepted: Flags | None = None
 
     def part(self, rows: Flags) -> "CandidatePmf":
         """On some of the rows, shape (n,)."""
-        accepted = None if self.accepted is None else self.accepted[rows]
-        return replace(self, pmf=self.pmf[rows], accepted=accepted)
+        return replace(self, pmf=self.pmf[rows])
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
@@ -275,39 +272,19 @@ def progressive_validation(
 
     It is asked when it has learned as many rows as the policy that was served had learned then (`learned_before`): a
     candidate that knew each row at once would be compared with one that got them in batches.
-
-    Progressive validation: one copy of the policy learns every row; the estimator of the plan scores its
-    probabilities. Rejection-sampling replay (Li et al. 2011 for uniform logs, Dudik et al. 2012): a second copy learns,
-    and is scored on, accepted rows only. A row is accepted with probability q / (c p), where p and q are the logged
-    and the copy's probability of the drawn arm, and c is the largest 1 / p in the log. Accepted rows are distributed as
-    the candidate's own traffic, so their plain mean is unbiased; few rows are accepted where c is large.
     """
-    all_rows, own_rows, arrays = make(), make(), log.log
-    pmf = np.zeros(arrays.pmf.shape)
-    accepted: Flags = ~judged  # what nobody drew from here teaches both copies
-    draws, propensity, before = uniform(arrays), arrays.propensity, learned_before(log)
-    bound = 1.0 / float(arrays.pmf[judged][arrays.pmf[judged] > 0.0].min())
+    candidate, pmf, before = make(), np.zeros(log.log.pmf.shape), learned_before(log)
     order, learned = np.argsort(before, kind="stable"), 0
     order = order[judged[order]]
     for done, index in enumerate(order):
         while learned < before[index]:
-            all_rows.learn(learned)
-            if accepted[learned]:
-                own_rows.learn(learned)
+            candidate.learn(learned)
             learned += 1
-        row = order[done : done + 1]
-        pmf[index] = all_rows.ask(row)[0]
-        chance = own_rows.ask(row)[0, arrays.action[index]] / (bound * propensity[index])
-        accepted[index] = draws[index] < chance
+        pmf[index] = candidate.ask(order[done : done + 1])[0]
         if done % PROGRESS_STEP == 0:
             progress(f"{spec.name}: rows", done, len(order))
     progress(f"{spec.name}: rows", len(order), len(order))
-    accepted &= judged
-    notes = (
-        *notes_of(all_rows),
-        f"rejection accepted {np.count_nonzero(accepted)} of {len(order)} rows (least probability {1.0 / bound:.3g})",
-    )
-    return CandidatePmf(described=f"{spec.what}, learning while it goes", pmf=pmf, notes=notes, accepted=accepted)
+    return CandidatePmf(described=f"{spec.what}, learning while it goes", pmf=pmf, notes=notes_of(candidate))
 
 
 def learned_before(log: MemoryLog) -> Choices:
@@ -324,12 +301,6 @@ def learned_before(log: MemoryLog) -> Choices:
         if label == (log.ledger or row.decision.policy) == row.decision.policy and seq.isdecimal():
             counts[at] = min(at, int(np.searchsorted(seqs, int(seq), side="right")))
     return counts
-
-
-def uniform(log: Log) -> Vector:
-    """A number in [0, 1) per row that depends on its decision id only, and on no draw of the log's; shape (n,)."""
-    salt = np.full(len(log), 0x5EED, dtype=np.uint64)
-    return np.asarray((mixed(log.keys, salt) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
 
 def pmf_columns(rows: Sequence[Logged], *, name: str, log: Log) -> Matrix:

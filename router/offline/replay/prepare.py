@@ -11,12 +11,10 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.logs.batches import check_choice
 from ragbandit.router.offline.logs.place import check_shared
 from ragbandit.router.offline.logs.sources import LedgerSource, LogSource
-from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
     CandidatePolicy,
@@ -42,7 +40,6 @@ from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
     RIDGES,
-    CandidateResult,
     CandidateSpec,
     Plan,
     ReplayResult,
@@ -129,10 +126,9 @@ def replay(
         skipped=log.skipped,
     )
     result = replace(result, ratings=facts)
-    result = with_sides(
+    return with_sides(
         result, candidates=specs, candidate_pmfs=ready.candidate_pmfs, served=ready.served, logged=ready.log.log.pmf
     )
-    return _with_rejection(result, ready=ready)
 
 
 def _replay_sources(
@@ -357,22 +353,3 @@ class Preparation:
 
     def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:
         return CandidatePolicy(policy, log=log, features=features, settings=self.settings, weight=self.plan.weight)
-
-
-def _with_rejection(result: ReplayResult, *, ready: PreparedLog) -> ReplayResult:
-    """Adds the means of rejection-sampling replay to the other estimates."""
-    candidates = [
-        candidate
-        if pmf.accepted is None
-        else _rejected(candidate, log=ready.log.log.part(pmf.accepted), plan=result.plan)
-        for candidate, pmf in zip(result.candidates, ready.candidate_pmfs, strict=True)
-    ]
-    return replace(result, candidates=tuple(candidates))
-
-
-def _rejected(candidate: CandidateResult, *, log: Log, plan: Plan) -> CandidateResult:
-    """log: the rows that were accepted."""
-    if not len(log):
-        return candidate
-    mean = mean_of(log.reward, possible=(log.minimum, log.maximum), confidence=plan.confidence)
-    return replace(candidate, others={**candidate.others, "rejection": mean})

@@ -20,15 +20,12 @@ from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation.measure import (
-    STEPS_READ,
-    SWEEP,
     FirstPass,
     FrontierPoint,
     MixtureLine,
     cheapest_right,
     first_pass,
     greedy,
-    interpolated,
     line_of,
     mean_and_error,
     one_hot,
@@ -49,18 +46,6 @@ log = logging.getLogger("ragbandit.simulation")
 
 #: lambda where nobody says otherwise, in reward per step
 DEFAULT_WEIGHT = RewardSettings().weight
-#: a frontier: (weight, where each seed stands)
-Points = Sequence[tuple[float | None, Sequence[FrontierPoint]]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One point of a frontier, mean over seeds; weight None where there is none to set."""
-
-    weight: float | None
-    em: float
-    steps: float
-    above_line: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,14 +68,8 @@ class Simulated:
     arms: Mapping[str, float]
     #: above_line over that of the cheapest-right oracle; None where that one gains nothing
     oracle_share: float | None
-    frontier: tuple[Step, ...]
-    above_line_at: Mapping[str, float | None]
-    above_line_at_se: Mapping[str, float | None]
     #: the pass question by question, against always one arm; None where nothing was learned one by one
     first_pass: FirstPass | None = None
-    #: seconds per decision and per update while learning
-    decision_s: float | None = None
-    update_s: float | None = None
     #: 0 for a row that needs no run
     seeds: int = 0
     #: questions of the judged table, and questions in the denominator of EM
@@ -105,7 +84,6 @@ class Simulated:
     def as_json(self) -> dict[str, Any]:
         """The row as it is printed: `lambda` for weight, which Python has taken."""
         values = asdict(self)
-        values["frontier"] = [{"lambda": step.pop("weight"), **step} for step in values["frontier"]]
         return {"policy": values.pop("policy"), "lambda": values.pop("weight"), **values}
 
 
@@ -253,22 +231,16 @@ class _Measure:
         params: Mapping[str, Mapping[str, Json]],
     ) -> list[Simulated]:
         """One row per policy and weight. groups: (policy, weight) -> the runs of each seed."""
-        pooled = {key: [_pooled(folds) for folds in seeds] for key, seeds in groups.items()}
-        stands = {key: [self._point(shares) for shares, _, _ in seeds] for key, seeds in pooled.items()}
         rows = []
         for (name, weight), seeds in groups.items():
             runs = [run for folds in seeds for run in folds]
             whole = runs[0].full_information
-            given = sorted((w, stood) for (one, w), stood in stands.items() if one == name)
             passed = None if whole else self._passed(seeds, weight=weight)
             row = self._row(
                 name,
                 weight=None if whole else weight,
-                shares=[shares for shares, _, _ in pooled[name, weight]],
-                frontier=self._swept(pooled[name, weight]) or [(None if whole else w, stood) for w, stood in given],
+                shares=[_pooled(folds) for folds in seeds],
                 first_pass=passed,
-                decision_s=_mean([run.decision_s for run in runs]),
-                update_s=_mean([run.update_s for run in runs]),
                 seeds=len(seeds),
                 faults=sum(run.faults for run in runs),
                 refused=sum(run.refused for run in runs),
@@ -287,25 +259,13 @@ class _Measure:
         plain["uniform"] = np.full(table.correct.shape, 1.0 / len(arms))
         plain["line"] = (always[self.line.arms[0]] + always[self.line.arms[1]]) / 2.0
         plain["oracle"] = one_hot(cheapest_right(table), arms=len(arms))
-        rows = [
-            self._row(name, weight=None, shares=[shares], frontier=[(None, [self._point(shares)])])
-            for name, shares in plain.items()
-        ]
+        rows = [self._row(name, weight=None, shares=[shares]) for name, shares in plain.items()]
+        for weight in weights:
+            best = greedy(self._rewards(table, weight=weight), cost=table.steps)
+            rows.append(self._row("oracle-by-reward", weight=weight, shares=[one_hot(best, arms=len(arms))]))
+        return rows
 
-        def oracle(weight: float, *, bounded: bool) -> Matrix:
-            rewards = self._rewards(table, weight=weight, bounded=bounded)
-            return one_hot(greedy(rewards, cost=table.steps), arms=len(arms))
-
-        # A frontier knows no bounds, for policies neither: clipped, all answers of one price would be alike.
-        swept = [(weight, [self._point(oracle(weight, bounded=False))]) for weight in SWEEP]
-        return rows + [
-            self._row("oracle-by-reward", weight=weight, shares=[oracle(weight, bounded=True)], frontier=swept)
-            for weight in weights
-        ]
-
-    def _row(
-        self, policy: str, *, weight: float | None, shares: Sequence[Matrix], frontier: Points, **more: Any
-    ) -> Simulated:
+    def _row(self, policy: str, *, weight: float | None, shares: Sequence[Matrix], **more: Any) -> Simulated:
         """The row of these shares, one matrix per seed."""
         points = [self._point(one) for one in shares]
         em, em_se = mean_and_error([point.em for point in points])
@@ -313,7 +273,6 @@ class _Measure:
         above, above_se = mean_and_error([self.line.above(point) for point in points])
         table = self.world.judged
         best = self.line.above(self._point(one_hot(cheapest_right(table), arms=len(table.arms))))
-        read = {f"{at:g}": self._read(frontier, steps=at) for at in STEPS_READ}
         mean = np.mean(shares, axis=0).mean(axis=0)
         return Simulated(
             policy=policy,
@@ -326,9 +285,6 @@ class _Measure:
             above_line_se=above_se,
             arms=dict(zip(table.arms, map(float, mean), strict=True)),
             oracle_share=above / best if best > 0.0 else None,
-            frontier=tuple(self._step(weight, stood) for weight, stood in frontier),
-            above_line_at={at: value for at, (value, _) in read.items()},
-            above_line_at_se={at: error for at, (_, error) in read.items()},
             n=len(table.rows),
             total=self.total,
             **more,
@@ -343,55 +299,16 @@ class _Measure:
         harm = self.world.settings.policy.harm
         return first_pass(seeds, arms=table.arms, rewards=rewards, incumbent=self.incumbent, harm=harm)
 
-    def _rewards(self, table: LabelledTable, *, weight: float, bounded: bool = True) -> Matrix:
+    def _rewards(self, table: LabelledTable, *, weight: float) -> Matrix:
         reward = self.world.settings.reward
-        bounds = (reward.minimum, reward.maximum) if bounded else (-math.inf, math.inf)
-        return rewards_of(table, weight=weight, price=reward.cost["steps"], bounds=bounds)
-
-    def _swept(self, seeds: "Sequence[tuple[Matrix, Matrix | None, Matrix | None]]") -> Points:
-        """From the quality and the cost that one learner expects; empty if it does not keep them apart."""
-        heads = [(quality, cost) for _, quality, cost in seeds if quality is not None and cost is not None]
-        if len(heads) < len(seeds):
-            return []
-        arms = len(self.world.table.arms)
-        return [
-            (weight, [self._point(one_hot(greedy(q - weight * c, cost=c), arms=arms)) for q, c in heads])
-            for weight in SWEEP
-        ]
-
-    def _step(self, weight: float | None, stood: Sequence[FrontierPoint]) -> Step:
-        em, steps, above = (
-            mean_and_error(values)[0]
-            for values in (
-                [point.em for point in stood],
-                [point.steps for point in stood],
-                [self.line.above(point) for point in stood],
-            )
-        )
-        return Step(weight=weight, em=em, steps=steps, above_line=above)
-
-    def _read(self, points: Points, *, steps: float) -> tuple[float | None, float | None]:
-        """EM above the line at these steps, and its standard error; None where a seed does not reach them."""
-        seeds = [interpolated(one, steps=steps) for one in zip(*(stood for _, stood in points), strict=True)]
-        reached = [em - self.line.at(steps) for em in seeds if em is not None]
-        return mean_and_error(reached) if len(reached) == len(seeds) else (None, None)
+        return rewards_of(table, weight=weight, price=reward.cost["steps"], bounds=(reward.minimum, reward.maximum))
 
 
-def _pooled(folds: Sequence[Played]) -> tuple[Matrix, Matrix | None, Matrix | None]:
-    """Shares, expected quality and expected cost under one seed, all folds together, in the order of the table."""
+def _pooled(folds: Sequence[Played]) -> Matrix:
+    """Shares under one seed, all folds together, in the order of the table."""
     order = np.argsort(np.concatenate([fold.test for fold in folds]))
-
-    def joined(parts: Sequence[Matrix | None]) -> Matrix | None:
-        there = [part for part in parts if part is not None]
-        return np.concatenate(there)[order] if len(there) == len(parts) else None
-
-    shares = np.concatenate([fold.shares for fold in folds])[order]
-    return shares, joined([fold.quality for fold in folds]), joined([fold.cost for fold in folds])
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    shares: Matrix = np.concatenate([fold.shares for fold in folds])[order]
+    return shares
 
 
 def _instances_of(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:

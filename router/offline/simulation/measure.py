@@ -18,14 +18,6 @@ from ragbandit.shared.types import ArmName
 if TYPE_CHECKING:
     from ragbandit.router.offline.simulation.run import Played
 
-#: mean steps at which frontiers are compared
-STEPS_READ: Final = (1.3, 1.5, 1.85, 2.2, 2.8)
-#: weights of cost tried on a learner that keeps quality and cost apart: dense where the papers' costs turn the choice
-SWEEP: Final = (
-    *(-0.1, -0.05, -0.02, -0.01),
-    *(round(0.00125 * number, 5) for number in range(81)),
-    *(round(0.1 + number / 90, 5) for number in range(1, 37)),
-)
 #: shortest prefix of a pass that a worst one is looked for in, questions: of fewer, one wrong answer moves the ratio
 LEAST_PREFIX: Final = 100
 #: the arms of the papers' line, where a table has them
@@ -108,23 +100,6 @@ def rewards_of(table: LabelledTable, *, weight: float, price: float, bounds: tup
     it.
     """
     return np.clip(table.correct - weight * (price * table.steps), *bounds)
-
-
-def interpolated(points: Sequence[FrontierPoint], *, steps: float) -> float | None:
-    """EM along the frontier through these points at given steps; None outside of them.
-
-    Points of equal steps count as one, with their mean EM.
-    """
-    if not points:
-        return None
-    # Equal up to rounding: the same choices summed in another order are the same point.
-    _, group = np.unique(np.array([round(point.steps, 9) for point in points]), return_inverse=True)
-    count = np.bincount(group)
-    em = np.bincount(group, weights=[point.em for point in points]) / count
-    at = np.bincount(group, weights=[point.steps for point in points]) / count
-    if not at[0] - 1e-9 <= steps <= at[-1] + 1e-9:
-        return None
-    return float(np.interp(steps, at, em))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:

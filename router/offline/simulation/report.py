@@ -11,7 +11,7 @@ from rich.table import Table as Printed
 
 from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, png
 from ragbandit.router.offline.simulation import Simulated
-from ragbandit.router.offline.simulation.measure import LEAST_PREFIX, STEPS_READ
+from ragbandit.router.offline.simulation.measure import LEAST_PREFIX
 from ragbandit.shared.formats import decimal
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def print_training(rows: Sequence[Simulated], *, console: Console) -> None:
     """All tables, wide enough to be whole in a file or a pipe."""
-    for table in (_main_table(rows), _frontier_table(rows), _first_pass_table(rows)):
+    for table in (_main_table(rows), _first_pass_table(rows)):
         if table.row_count:
             wide = Measurement.get(console, console.options.update(width=1000), table).maximum
             Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
@@ -30,7 +30,7 @@ def print_training(rows: Sequence[Simulated], *, console: Console) -> None:
 
 def _main_table(rows: Sequence[Simulated]) -> Printed:
     """A line per row."""
-    table = _table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", "ms/dec.", "ms/upd.")
+    table = _table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %")
     for row in rows:
         table.add_row(
             _name(row),
@@ -40,22 +40,7 @@ def _main_table(rows: Sequence[Simulated]) -> Printed:
             _pair(row.above_line, error=row.above_line_se, sign="+"),
             "" if row.oracle_share is None else f"{100 * row.oracle_share:.0f}%",
             "/".join(f"{100 * share:.0f}" for share in row.arms.values()),
-            *(decimal(None if s is None else 1000.0 * s, digits=2) for s in (row.decision_s, row.update_s)),
         )
-    return table
-
-
-def _frontier_table(rows: Sequence[Simulated]) -> Printed:
-    """EM above the line along the frontiers, read at common steps; rows of one frontier are one."""
-    table = _table("EM above the line at", *(f"{steps:g} steps" for steps in STEPS_READ))
-    shown = [row for row in rows if row.policy != "line" and any(v is not None for v in row.above_line_at.values())]
-    for row in {(row.policy, row.frontier): row for row in shown}.values():
-        alone = len({other.frontier for other in shown if other.policy == row.policy}) == 1
-        read = [
-            "" if value is None else _pair(value, error=row.above_line_at_se[key], sign="+")
-            for key, value in row.above_line_at.items()
-        ]
-        table.add_row(_name(row) + ("" if alone else f", lambda {row.weight:g}"), *read)
     return table
 
 
@@ -90,7 +75,7 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
     first, seeds = rows[0], max(row.seeds for row in rows)
     notes = [
         f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds",
-        f"arms %: {' / '.join(first.arms)}. ms: while learning",
+        f"arms %: {' / '.join(first.arms)}",
     ]
     passes = {row.policy: row.first_pass for row in rows if row.first_pass is not None}
     for one in list(passes.values())[:1]:
@@ -137,22 +122,15 @@ def plot_frontier(rows: Sequence[Simulated], *, path: str | Path) -> None:
 
 
 def _draw_frontier(figure: "Figure", rows: Sequence[Simulated]) -> None:
-    """Each policy at its weights with its frontiers, the baselines, and the oracle by reward."""
+    """Each policy at its weights, the baselines, and the oracle by reward."""
     axes = figure.subplots()
-    names = list(dict.fromkeys(row.policy for row in rows if row.seeds))
-    for row in rows:
-        if row.policy == "line":
-            continue
-        colour = COLOURS[names.index(row.policy) % len(COLOURS)] if row.seeds else INK
-        # Below 0 it would pay for steps that bring nothing.
-        swept = [step for step in row.frontier if row.seeds or (step.weight or 0.0) >= 0.0]
-        if len(swept) > 1:
-            style = "-" if row.seeds else ":"
-            axes.plot([one.steps for one in swept], [one.em for one in swept], style, color=colour, linewidth=1.4)
-        if row.policy != "oracle-by-reward":
-            name = row.policy if row.weight is None else f"{row.policy}, lambda {row.weight:g}"
-            axes.errorbar(row.steps, row.em, yerr=row.em_se or 0.0, fmt="o", color=colour, capsize=2)
-            axes.annotate(name, (row.steps, row.em), xytext=(7, -11), textcoords="offset points", color=colour, size=9)
+    learned = list(dict.fromkeys(row.policy for row in rows if row.seeds))
+    for name in dict.fromkeys(row.policy for row in rows):
+        mine = sorted((row for row in rows if row.policy == name), key=lambda row: row.steps)
+        colour = COLOURS[learned.index(name) % len(COLOURS)] if name in learned else INK
+        steps, em = [row.steps for row in mine], [row.em for row in mine]
+        axes.errorbar(steps, em, yerr=[row.em_se or 0.0 for row in mine], fmt="o-", color=colour, capsize=2)
+        axes.annotate(name, (steps[-1], em[-1]), xytext=(7, -11), textcoords="offset points", color=colour, size=9)
     always = [row for row in rows if row.policy.startswith("always-")]
     axes.plot([row.steps for row in always], [row.em for row in always], color=GREY, linewidth=0.8, zorder=0)
     axes.margins(x=0.15)

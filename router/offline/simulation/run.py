@@ -6,8 +6,6 @@ every decision is made by the policy that has learned all those before it.
 """
 
 import hashlib
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
@@ -95,9 +93,6 @@ class Played:
     test: Places
     #: the greedy choice: shared by the arms of the best score, or the pmf of a policy without scores
     shares: Matrix
-    #: expected, where the policy keeps them apart on every test row
-    quality: Matrix | None
-    cost: Matrix | None
     #: the pass, in its order, each of shape (questions,), empty without a pass: places of its rows in the table that is
     #: learned, places of the drawn arms among the table's, and their rewards
     order: Places
@@ -115,9 +110,6 @@ class Played:
     full_information: bool
     #: decisions of the pass whose outcome was learned
     labels: int = 0
-    #: seconds per decision and per update of the pass; None without one
-    decision_s: float | None = None
-    update_s: float | None = None
 
 
 def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Places]:
@@ -167,12 +159,9 @@ def play(
         # An id might spell the data set.
         policy.fit([replace(world.table.rows[row], id="") for row in train], progress=progress)
     drawn = learning.predicted(test)
-    quality, cost = _heads(drawn, arms=len(world.table.arms))
     return Played(
         test=test,
         shares=np.array([_greedy_shares(one) for one in drawn]),
-        quality=quality,
-        cost=cost,
         order=np.array(learning.order, dtype=np.intp),
         drawn=np.array(learning.drawn, dtype=np.intp),
         earned=np.array(learning.earned, dtype=np.float64),
@@ -183,8 +172,6 @@ def play(
         reason=learning.reason,
         full_information=full_information,
         labels=learning.labels,
-        decision_s=learning.decision_s / learning.steps if learning.steps else None,
-        update_s=learning.update_s / learning.steps if learning.steps else None,
     )
 
 
@@ -202,7 +189,6 @@ class Learning:
         self.order: list[int] = []
         self.drawn: list[int] = []
         self.earned: list[float] = []
-        self.decision_s = self.update_s = 0.0
         self.steps = self.seq = self.labels = self.faults = self.refused = 0
         self.reason: str | None = None
 
@@ -223,14 +209,10 @@ class Learning:
     def step(self, place: int) -> Decision:
         """Decide one training row and learn what the drawn arm made of it, if the decision is labelled."""
         row = self.world.table.rows[place]
-        began = time.perf_counter()
         decision = self._decision(row, place=place)
-        decided = time.perf_counter()
         self.steps += 1
         if self.is_labelled(decision):
             self.learn(decision, quality=row.correct[decision.arm], steps=row.steps[decision.arm])
-        self.update_s += time.perf_counter() - decided
-        self.decision_s += decided - began
         self.order.append(place)
         self.drawn.append(self.world.table.arms.index(decision.arm))
         self.earned.append(float(self._rewards[place, self.drawn[-1]]))
@@ -344,22 +326,6 @@ def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
     best = max(drawn.scores)
     ties = sum(score == best for score in drawn.scores)
     return tuple(1.0 / ties if score == best else 0.0 for score in drawn.scores)
-
-
-def _heads(drawn: Sequence[Drawn], *, arms: int) -> tuple[Matrix, Matrix] | tuple[None, None]:
-    """(quality, cost), each (n, arms), if every fact sheet has both as lists of finite numbers."""
-    numbers = [[_numbers(one.facts.get(key), arms=arms) for key in ("quality", "cost")] for one in drawn]
-    if not numbers or any(head is None for pair in numbers for head in pair):
-        return None, None
-    heads = np.array(numbers, dtype=np.float64)  # (n, 2, arms)
-    return heads[:, 0], heads[:, 1]
-
-
-def _numbers(value: Json, *, arms: int) -> list[float] | None:
-    if not isinstance(value, list | tuple) or len(value) != arms:
-        return None
-    good = all(isinstance(v, int | float) and math.isfinite(v) for v in value)
-    return [float(v) for v in value] if good else None
 
 
 #: in a process of the pool: what it was started with

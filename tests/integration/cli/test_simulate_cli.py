@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,8 +122,7 @@ def test_processes_change_nothing(tmp_path):
         )
         for jobs in (1, 2)
     ]
-    one, two = ([replace(row, decision_s=None, update_s=None) for row in rows] for rows in found)
-    assert one == two
+    assert found[0] == found[1]
     assert not multiprocessing.active_children()
 
 
@@ -159,10 +157,8 @@ def test_json_has_every_key(run):
     for row in rows:
         assert set(row) >= {
             *("policy", "lambda", "em", "em_se", "steps", "above_line", "above_line_se", "arms", "oracle_share"),
-            *("first_pass", "decision_s", "frontier", "above_line_at", "above_line_at_se"),
+            "first_pass",
         }
-        assert set(row["above_line_at"]) == set(row["above_line_at_se"]) == {"1.3", "1.5", "1.85", "2.2", "2.8"}
-        assert all(set(step) == {"lambda", "em", "steps", "above_line"} for step in row["frontier"])
         assert set(row["arms"]) == set(ARMS)
         assert sum(row["arms"].values()) == pytest.approx(1.0)
     learned = [(row["policy"], row["lambda"]) for row in rows if row["seeds"]]
@@ -213,28 +209,21 @@ def cells_of(printed, name):
 
 
 def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
-    """EM, steps, shares, reward and milliseconds of always one arm stand under their headings."""
+    """EM, steps, and shares of always one arm stand under their headings."""
     rows = [
         {**row, "correct": dict(zip(ARMS, right, strict=True)), "steps": dict(zip(ARMS, (0, 1, 3), strict=True))}
         for row, right in zip(made_rows(4), [(1, 1, 1), (0, 1, 1), (0, 0, 1), (0, 0, 0)], strict=True)
     ]
     write_table(tmp_path / "table.jsonl", rows)
     (tmp_path / "config.yaml").write_text(HASHING + "policy: {floor: 0.0, cold_start_floor: 0.0}\n")
-
-    def clocked(*given, **more):
-        timed = {"decision_s": 0.00125, "update_s": 0.0345}
-        return [replace(row, **timed) if row.seeds else row for row in simulate(*given, **more)]
-
-    monkeypatch.setattr("ragbandit.router.cli.training.simulate", clocked)
     words = ("--param", "fixed.arm=multi_step", "--lambda", "0.1", "--folds", "2", "--seeds", "2")
     done = run("--policy", "fixed", *words)
     assert done.exit_code == 0, done.output
     found = cells_of(done.stdout, "fixed")
     assert (found["lambda"], found["EM"], found["steps"]) == ("0.1", "75.00 ± 0.00", "3.00")
     assert (found["above line"], found["arms %"]) == ("+0.00 ± 0.00", "0/0/100")
-    assert (found["ms/dec."], found["ms/upd."]) == ("1.25", "34.50")
     plain = cells_of(done.stdout, "always-multi_step")
-    assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "\u2013", "\u2013")
+    assert (plain["EM"], plain["steps"]) == ("75.00", "3.00")
 
 
 def test_progress_goes_to_stderr_alone(run, monkeypatch):
@@ -248,10 +237,7 @@ def test_progress_goes_to_stderr_alone(run, monkeypatch):
     done = run(*words)
     assert done.exit_code == 0, done.output
     assert "runs" in done.stderr
-    without = [
-        [{**row, "decision_s": None, "update_s": None} for row in json.loads(one.stdout)] for one in (quiet, done)
-    ]
-    assert without[0] == without[1]
+    assert json.loads(quiet.stdout) == json.loads(done.stdout)
     assert "\x1b" not in done.stdout
 
 

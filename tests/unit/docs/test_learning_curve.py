@@ -36,7 +36,7 @@ REWARDS = TABLE.correct - 0.05 * TABLE.steps
 def passed(drawn, *, seed=0):
     """The pass over the table in its order that draws these arms."""
     order, drawn = np.arange(len(TABLE.rows)), np.array(drawn, dtype=np.intp)
-    empty = {"test": np.arange(0), "shares": np.empty((0, 3)), "quality": None, "cost": None, "reason": None}
+    empty = {"test": np.arange(0), "shares": np.empty((0, 3)), "reason": None}
     counts = {"faults": 0, "refused": 0, "full_information": False, "seed": seed, "fold": 0}
     return Played(order=order, drawn=drawn, earned=REWARDS[order, drawn], **empty, **counts)
 

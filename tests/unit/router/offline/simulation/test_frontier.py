@@ -19,7 +19,6 @@ from ragbandit.router.offline.simulation.measure import (
     MixtureLine,
     cheapest_right,
     greedy,
-    interpolated,
     line_of,
     mean_and_error,
     one_hot,
@@ -155,24 +154,6 @@ def test_greedy_takes_the_cheaper_of_equals():
     values = np.array([[1.0, 2.0, 2.0], [3.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     cost = np.array([[0.0, 5.0, 4.0], [9.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
     assert greedy(values, cost=cost).tolist() == [2, 0, 1]
-
-
-def test_interpolation_by_hand():
-    """Linear between neighbours in steps, whatever the order of the points; equal steps count with their mean."""
-    points = [FrontierPoint(em=30.0, steps=3.0), FrontierPoint(em=10.0, steps=1.0), FrontierPoint(em=20.0, steps=1.0)]
-    assert interpolated(points, steps=1.0) == 15.0
-    assert interpolated(points, steps=2.0) == pytest.approx(22.5)
-    assert interpolated(points, steps=3.0) == 30.0
-
-
-def test_no_extrapolation():
-    """Outside of the points nothing is said; a single point speaks for its own steps alone."""
-    points = [FrontierPoint(em=10.0, steps=1.0), FrontierPoint(em=30.0, steps=3.0)]
-    assert interpolated(points, steps=0.99) is None
-    assert interpolated(points, steps=3.01) is None
-    assert interpolated(points[:1], steps=1.0) == 10.0
-    assert interpolated(points[:1], steps=1.3) is None
-    assert interpolated([], steps=1.3) is None
 
 
 def test_mean_and_standard_error():

@@ -11,7 +11,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder, embedded
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.measure import STEPS_READ, SWEEP
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, decision_id, play, split_of
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
@@ -205,7 +204,7 @@ def test_always_one_arm_is_the_fixed_policy():
     """The policy `fixed`, learned and judged like any other, stands where its baseline stands."""
     rows = simulate(SMALL, policies={"fixed": {"arm": "multi_step"}}, folds=2, seeds=3, total=10)
     learned, baseline = row_of(rows, "fixed"), row_of(rows, "always-multi_step")
-    for key in ("em", "steps", "above_line", "arms", "oracle_share", "above_line_at", "n", "total"):
+    for key in ("em", "steps", "above_line", "arms", "oracle_share", "n", "total"):
         assert getattr(learned, key) == getattr(baseline, key), key
     assert (learned.em_se, learned.seeds, baseline.em_se, baseline.seeds) == (0.0, 3, None, 0)
 
@@ -238,37 +237,6 @@ def test_online_reward_by_hand():
     best = (1 + 0.9 + 0.6 + 0) / 4
     assert row.first_pass.reward == pytest.approx((0.8 + 0.6 + 0.6 - 0.6) / 4)
     assert row.first_pass.oracle == pytest.approx(best)
-
-
-class Knowing(Uniform):
-    """Expects of every arm exactly what the table says, for questions of `made_table`."""
-
-    algorithm = "knowing"
-    needs = frozenset({"text"})
-    table = made_table(60)
-
-    def pmf(self, queries, *, features, arms):
-        rows = {row.question: row for row in self.table.rows}
-        return [self._one(rows[query.text], offered) for query, offered in zip(queries, arms, strict=True)]
-
-    def _one(self, row, arms):
-        quality, cost = [row.correct[arm] for arm in arms], [row.steps[arm] for arm in arms]
-        scores = tuple(q - 0.03 * c for q, c in zip(quality, cost, strict=True))
-        facts = {"quality": quality, "cost": cost, "weight": 0.03}
-        return PolicyOutput(pmf=(1 / len(arms),) * len(arms), scores=scores, facts=facts)
-
-
-def test_frontier_of_one_learner(registered):
-    """A policy that knows quality and cost of every arm has, from one learner, the frontier of the oracle."""
-    rows = simulate(Knowing.table, policies=registered(Knowing), seeds=2)
-    knowing, oracle = row_of(rows, "knowing"), row_of(rows, "oracle-by-reward")
-    assert [step.weight for step in knowing.frontier] == list(SWEEP)
-    for mine, best in zip(knowing.frontier, oracle.frontier, strict=True):
-        assert (mine.em, mine.steps, mine.above_line) == pytest.approx((best.em, best.steps, best.above_line))
-    assert knowing.above_line_at == pytest.approx(oracle.above_line_at)
-    read = [value for value in knowing.above_line_at.values() if value is not None]
-    assert len(read) >= 3
-    assert (knowing.em, knowing.steps) == pytest.approx((oracle.em, oracle.steps))
 
 
 class Seeded(Uniform):
@@ -319,41 +287,6 @@ def test_above_line_of_two_seeds_by_hand(seeded):
     assert seeded.above_line == pytest.approx(sum(above) / 2)
     assert seeded.above_line_se == pytest.approx((above[0] - above[1]) / 2)
     assert seeded.seeds == 2
-
-
-def test_frontier_of_two_seeds_by_hand(seeded):
-    """A point of the sweep is the mean of the seeds at that weight, its distance from the line too."""
-    for step in seeded.frontier:
-        frugal = step.weight > 0.25
-        expected = (37.5, 0.375) if frugal else (75.0, 1.75)
-        assert (step.em, step.steps) == pytest.approx(expected)
-        assert step.above_line == pytest.approx(expected[0] - (50.0 + 25 / 3 * (expected[1] - 1.0)))
-    assert {step.weight > 0.25 for step in seeded.frontier} == {True, False}
-
-
-def test_above_line_at_by_hand(seeded):
-    """At each number of steps both seeds' frontiers are read and the line taken off; nothing where one ends before."""
-    both = {
-        "1.3": (50 + 25 * 0.8, 25 + 50 * 1.05 / 1.75, 50 + 25 / 3 * 0.3),  # 70, 55; line 52.5
-        "1.5": (75.0, 25 + 50 * 1.25 / 1.75, 50 + 25 / 3 * 0.5),
-    }
-    ended = dict.fromkeys(["1.85", "2.2", "2.8"])  # the second seed reaches 1.85, the first not
-    mean = {steps: (one + two) / 2 - line for steps, (one, two, line) in both.items()}
-    error = {steps: (one - two) / 2 for steps, (one, two, _) in both.items()}
-    assert mean["1.3"] == pytest.approx(10.0)
-    assert seeded.above_line_at == pytest.approx(mean | ended)
-    assert seeded.above_line_at_se == pytest.approx(error | ended)
-
-
-def test_frontier_of_several_learners():
-    """Without quality and cost apart the frontier is made of the weights that were learned with, in their order."""
-    rows = simulate(made_table(40), policies={"uniform": {}}, seeds=2, weights=[0.3, 0.0, 0.1])
-    asked = [row for row in rows if row.policy == "uniform"]
-    assert [row.weight for row in asked] == [0.3, 0.0, 0.1]
-    for row in asked:
-        assert [step.weight for step in row.frontier] == [0.0, 0.1, 0.3]
-        assert row.frontier[0].em == asked[1].em
-    assert list(asked[0].above_line_at) == [f"{steps:g}" for steps in STEPS_READ]
 
 
 class Torn(Uniform):
@@ -438,8 +371,8 @@ def test_policies_with_fit_get_full_information(registered):
     assert given == sorted(row.question for row in table.rows)
     blind = [replace(row, id="") for row in table.rows]  # an id might spell the data set
     assert all(one in blind for rows in Fitted.given for one in rows)
-    assert (row.full_information, row.weight, row.frontier[0].weight) == (True, None, None)
-    assert (row.em, row.first_pass, row.update_s) == (100.0, None, None)
+    assert (row.full_information, row.weight) == (True, None)
+    assert (row.em, row.first_pass) == (100.0, None)
 
 
 # ------------------------------------------------------------------------------------------- the same every time
@@ -458,7 +391,7 @@ def test_policies_do_not_disturb_each_other(tmp_path):
             settings=settings,
             encoder=lambda: HashingEncoder(16),
         )
-        return [replace(row, decision_s=None, update_s=None) for row in rows if row.policy == "mba"]
+        return [row for row in rows if row.policy == "mba"]
 
     assert made("mba") == made("uniform", "mba") == made("mba", "uniform")
 

@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.figures import Figure, print_figures
-from ragbandit.router.offline.estimation.estimators import Estimator, Moments, estimated, terms
-from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows, heavy_weight, weight_powers
+from ragbandit.router.offline.estimation.estimators import (
+    Estimator,
+    Moments,
+    cressie_read,
+    estimated,
+    extreme_rows,
+    heavy_weight,
+    terms,
+    weight_powers,
+)
 
 ROWS, ARMS = 100_000, 3
 LARGE = 10_000_000

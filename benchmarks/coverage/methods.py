@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from ragbandit.router.offline.estimation.estimators import Moments
-from ragbandit.router.offline.estimation.intervals import (
+from ragbandit.router.offline.estimation.estimators import (
     Interval,
+    Moments,
     cressie_read,
     extreme_rows,
     heavy_weight,

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
-from ragbandit.router.offline.estimation.diagnostics import WeightTally
-from ragbandit.router.offline.estimation.estimators import Estimator, Moments, combination, estimated
-from ragbandit.router.offline.estimation.intervals import (
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT, WeightTally
+from ragbandit.router.offline.estimation.estimators import (
+    Estimator,
     Extremes,
     Interval,
+    Moments,
+    combination,
     corrected,
     cressie_read,
+    estimated,
     extreme_rows,
     heavy_weight,
     normal,

@@ -15,8 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.diagnostics import ALPHA, WeightTally
+from ragbandit.router.offline.estimation.bandit_log import ALPHA, Log, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import (
@@ -31,14 +30,16 @@ from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.opening import all_older, no_times
 from ragbandit.router.offline.replay.parts import KEPT_BYTES, KeptPart, LeftOut, LogPart, Room
 from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, RIDGES, CandidateSpec, Plan, ReplayResult, Skipped
-from ragbandit.router.offline.replay.reward_model import Model, RewardModelFit, regressed
 from ragbandit.router.offline.replay.service import LoggedPolicies
 from ragbandit.router.offline.replay.sums import (
     EstimationPlan,
     LogSummary,
+    Model,
+    RewardModelFit,
     ScoreColumns,
     ScoreSums,
     candidate_rows,
+    regressed,
     shown_segments,
 )
 from ragbandit.router.offline.types import Progress, no_progress

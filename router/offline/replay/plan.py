@@ -18,8 +18,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.estimators import Estimator
-from ragbandit.router.offline.estimation.intervals import DifferenceVerdict
+from ragbandit.router.offline.estimation.estimators import DifferenceVerdict, Estimator
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.estimation.reward_models import folds_of, regressor_named
 from ragbandit.router.offline.types import Choices

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.estimation.bandit_log import BY_ID, Log
-from ragbandit.router.offline.estimation.diagnostics import ALPHA, ArmTally, WeightTally, deviation, ratios
+from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_ID, ArmTally, Log, WeightTally, deviation, ratios
 from tests.support.logs.log_rows import keys_of
 
 ARMS = ("fast", "deep", "slow")

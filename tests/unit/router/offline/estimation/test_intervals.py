@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from ragbandit.router.offline.estimation import intervals
-from ragbandit.router.offline.estimation.estimators import Moments
-from ragbandit.router.offline.estimation.intervals import (
+from ragbandit.router.offline.estimation import estimators
+from ragbandit.router.offline.estimation.estimators import (
     Extremes,
+    Moments,
     cressie_read,
     extreme_rows,
     heavy_weight,
@@ -68,7 +68,7 @@ def test_cressie_read_is_the_optimum(controls):
     columns = drawn(12, seed=controls, controls=controls)
     extra = (3.0, *(4.0,) * controls)
     low, high = cressie_read(Moments.of(*columns), confidence=CONFIDENCE, extremes=wide([extra]))
-    share = intervals._SHARE
+    share = estimators._SHARE
     assert low == pytest.approx(optimum(columns, extra, sign=1, share=share), rel=1e-4)
     assert high == pytest.approx(optimum(columns, extra, sign=-1, share=share), rel=1e-4)
 
@@ -199,7 +199,7 @@ def test_heavy_weight_by_hand():
 def test_student(confidence):
     """Student's quantile is scipy's, to five digits at least."""
     freedoms = (1, 2, 3, 7, 30, 500, 20_000, 10**6)
-    found = {freedom: intervals._student(confidence, freedom=freedom) for freedom in freedoms}
+    found = {freedom: estimators._student(confidence, freedom=freedom) for freedom in freedoms}
     assert found == pytest.approx({n: stats.t.ppf(0.5 + confidence / 2, n) for n in freedoms}, rel=1e-5)
 
 

@@ -6,8 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from ragbandit.router.offline.estimation.estimators import Estimator
-from ragbandit.router.offline.estimation.intervals import normal
+from ragbandit.router.offline.estimation.estimators import Estimator, normal
 from tests.support.logs.estimates import estimate
 from tests.support.logs.obp_values import CASES, PLAIN, RECORDED, Case, log_of, obp_inputs, values_of
 

@@ -60,7 +60,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "OpenAI's interface": ("router/api/openai/*.py", "router/api/openai/responses.py"),
     "MCP": ("router/api/mcp.py", "router/api/mcp_tools.py"),
     "the dashboard": ("router/api/ui/*.py",),
-    "metrics, traces": ("router/api/metrics/*.py", "router/telemetry/*.py"),
+    "metrics, traces": ("router/api/metrics.py", "router/telemetry/*.py"),
     "state of learning, changed arms, price": ("router/learning/monitoring/*.py",),
     "findings: what is wrong, what to do": ("router/api/findings.py",),
 }

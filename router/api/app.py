@@ -24,7 +24,7 @@ from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies, routing
 from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
-from ragbandit.router.api.metrics.service import Metrics
+from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.rules import has_path
 from ragbandit.router.api.schemas.openapi import add_limits, describe

@@ -13,7 +13,7 @@ from ragbandit.client.replies.status import HealthReply, OverviewReply, ReadyRep
 from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import is_problem, of_parts
 from ragbandit.router.api.limiting.budgets import budget_states
-from ragbandit.router.api.metrics.service import Metrics
+from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import overview_json, report_json, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.reporting.reading import ReportScope

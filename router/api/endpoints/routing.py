@@ -14,7 +14,7 @@ from ragbandit.client.replies.decisions import ErrorReply, RouteBatchReply, Rout
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
 from ragbandit.router.api.edge import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.api.limiting.budgets import Budgets, BudgetSpent
-from ragbandit.router.api.metrics.service import Metrics
+from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.rules import PART
 from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.api.metrics.service import Metrics
+from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict

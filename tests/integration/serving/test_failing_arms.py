@@ -11,7 +11,7 @@ import yaml
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
-from ragbandit.router.api.metrics.service import Metrics
+from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in

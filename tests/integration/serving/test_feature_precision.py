@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit import Router
-from ragbandit.router.api.metrics.service import Metrics
+from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.encoders.base import HashingEncoder, half_hash, rounded
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows

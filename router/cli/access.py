@@ -5,18 +5,17 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json, show, show_rows
-from ragbandit.router.cli.store import is_age, opened, parse_time
+from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
 from ragbandit.router.storage.access.audit_log import check_entries, entries
 from ragbandit.shared.errors import InvalidInput
@@ -52,9 +51,8 @@ def create_key(
     with _key_store(config) as store:
         now = time.time()
         ends = None if expires is None else _end(expires, now=now)
-        new = store.create(
-            name=name, role=role, tenant=tenant, scopes=_scopes(scope or ()), expires_at=ends, actor=actor(), now=now
-        )
+        scopes = dict(parse_pairs(scope or (), form="NAME=VALUE", field="scopes", remedy="for example arms=[a,b]"))
+        new = store.create(name=name, role=role, tenant=tenant, scopes=scopes, expires_at=ends, actor=actor(), now=now)
         _show_new(new, as_json=as_json)
 
 
@@ -142,19 +140,6 @@ def _seconds(text: str, *, now: float) -> float:
 def _end(text: str, *, now: float) -> float:
     at = parse_time(text, now=now, field="expires")
     return 2 * now - at if is_age(text) else at
-
-
-def _scopes(given: Sequence[str]) -> dict[str, object]:
-    scopes: dict[str, object] = {}
-    for each in given:
-        name, equals, text = each.partition("=")
-        try:
-            scopes[name.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            equals = ""
-        if not equals:
-            raise InvalidInput(f"{each!r:.80} is not NAME=VALUE", field="scopes", remedy="for example arms=[a,b]")
-    return scopes
 
 
 def audit(

@@ -10,12 +10,11 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
-import yaml
 from rich.markup import escape
 
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show, show_rows
-from ragbandit.router.cli.store import opened
+from ragbandit.router.cli.store import opened, parse_pairs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, changed_settings, detail, overview
 from ragbandit.router.rollouts.verbs import Verb, check_reason
@@ -278,15 +277,8 @@ def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _changes(given: Sequence[str]) -> dict[str, Any]:
     """What `policy.params.ridge=2` and others say: {"policy": {"params": {"ridge": 2}}}. Raises InvalidInput."""
     changes: dict[str, Any] = {}
-    for each in given:
-        key, equals, text = each.partition("=")
-        names = key.strip().split(".")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            equals = ""
-        if not equals or len(names) < 2 or not all(names):
-            raise InvalidInput(f"{each!r:.80} is not SECTION.NAME=VALUE", field="set", remedy="policy.name=linucb")
+    for key, value in parse_pairs(given, form="SECTION.NAME=VALUE", field="set", remedy="policy.name=linucb"):
+        names = key.split(".")
         section = changes
         for name in names[:-1]:
             section = section.setdefault(name, {})

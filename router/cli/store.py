@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import yaml
 
@@ -63,25 +64,29 @@ def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}
-    for given in params:
-        path, equals, text = given.partition("=")
+    for path, value in parse_pairs(params, form="NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0"):
         # A class path has dots of its own: the longest name that was asked for and begins the path is meant.
-        policy = max((name for name in by_name if path.strip().startswith(f"{name}.")), key=len, default=None)
-        name, dot, key = path.strip().partition(".")
-        if policy is not None:
-            name, key = policy, path.strip().removeprefix(f"{policy}.")
-        if not (equals and dot and key):
-            raise InvalidInput(f"{given!r} is not NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0")
+        policy = max((name for name in by_name if path.startswith(f"{name}.")), key=len, default=None)
+        name, key = path.split(".", 1) if policy is None else (policy, path.removeprefix(f"{policy}."))
         if name not in by_name:
             remedy = f"use one of {', '.join(by_name)}" if by_name else f"ask for that policy too: --policy {name}"
             raise InvalidInput(f"{name!r} is not among the policies", field="param", remedy=remedy)
-        try:
-            by_name[name][key] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InvalidInput(
-                f"{text!r} is not a YAML value", field=f"param {path}", remedy="put the value in quotes"
-            ) from error
+        by_name[name][key] = value
     return dict(by_name)
+
+
+def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> Iterator[tuple[str, Any]]:
+    """Name and value of each, which is YAML. form: with dots where the name has some. Raises InvalidInput."""
+    for each in texts:
+        name, equals, text = each.partition("=")
+        parts = name.strip().split(".")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            equals = ""
+        if not equals or not all(parts) or len(parts) < 1 + form.count("."):
+            raise InvalidInput(f"{each!r:.80} is not {form}", field=field, remedy=remedy)
+        yield name.strip(), value
 
 
 def parse_weights(text: str) -> tuple[float, ...]:

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.reporting.estimates import Comparison
-from ragbandit.router.reporting.reading import Log, ReportScope
+from ragbandit.router.reporting.reading import Comparison, Log, ReportScope
 from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of, sentence
 from ragbandit.shared.types import Matrix, Vector
 

@@ -29,8 +29,8 @@ from ragbandit.router.offline.replay import (
     parse_candidates,
     replay,
 )
-from ragbandit.router.offline.replay.frontier import price_frontier
 from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval
+from ragbandit.router.offline.replay.prepare import price_frontier
 from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.text import headline, print_replay
 from ragbandit.router.policies.checks import check_fallback

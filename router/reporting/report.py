@@ -15,8 +15,17 @@ import numpy as np
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
-from ragbandit.router.reporting.estimates import Choices, Comparison, Flags, compared
-from ragbandit.router.reporting.reading import UNITS, Log, ReportScope, Unit, read_log
+from ragbandit.router.reporting.reading import (
+    UNITS,
+    Choices,
+    Comparison,
+    Flags,
+    Log,
+    ReportScope,
+    Unit,
+    compared,
+    read_log,
+)
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.evidence import NOT_TRIED, pace

@@ -42,8 +42,7 @@ from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.reporting import report as words
-from ragbandit.router.reporting.estimates import Comparison
-from ragbandit.router.reporting.reading import Unit
+from ragbandit.router.reporting.reading import Comparison, Unit
 from ragbandit.router.reporting.report import Line, Report
 from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.router.serving.explanations.values import Explanation

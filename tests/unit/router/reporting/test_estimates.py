@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, Score, made
-from ragbandit.router.reporting.estimates import compared
+from ragbandit.router.reporting.reading import compared
 
 
 def comparison(value, *, arm, p, against=1, predicted=None):

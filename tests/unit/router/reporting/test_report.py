@@ -8,8 +8,7 @@ import pytest
 from benchmarks.report import WORLDS, made
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.reporting import report
-from ragbandit.router.reporting.estimates import Comparison
-from ragbandit.router.reporting.reading import ReportScope
+from ragbandit.router.reporting.reading import Comparison, ReportScope
 from ragbandit.router.reporting.report import line_of, report_of
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.evidence import Tried, pace

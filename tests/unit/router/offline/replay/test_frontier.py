@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from benchmarks.same_policy import ARMS, Shape, lived
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay.frontier import price_frontier
+from ragbandit.router.offline.replay.prepare import price_frontier
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number
 from ragbandit.workers.cli import app

@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field, with_config
 # Strict field by field: a dataclass that is strict as a whole is not read from a mapping.
 _Flag = Annotated[bool, Field(strict=True)]
 _Seconds = Annotated[float, Field(strict=True, gt=0)]
-_PerMinute = Annotated[float, Field(strict=True, gt=0)]
 _Dollars = Annotated[float, Field(strict=True, ge=0)]
 
 
@@ -45,24 +44,12 @@ class OpenAiOptions:
     alternatives: Annotated[int, Field(strict=True, ge=0, le=20)] = 5
     #: ask for a few tokens at the start, and stop there if the server does not do what is set here
     probe: _Flag = False
-    #: longest wait for a connection
-    connect_s: _Seconds = 5.0
     #: longest silence within a reply
     read_s: _Seconds = 60.0
-    #: one attempt at most
-    attempt_s: _Seconds = 300.0
-    #: attempts after the first
+    #: attempts after the first, by the openai package: where there is no connection, or status 408, 409, 429 or 5xx
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
-    #: longest pause before the second attempt, half of it on average; it doubles with each further one
-    pause_s: _Seconds = 0.5
-    #: longest pause between two attempts; a server that asks for more has refused
-    longest_pause_s: _Seconds = 30.0
-    #: requests under way at once, per worker; and so are the two limits
+    #: requests under way at once, per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
-    #: requests that a worker begins in a minute at most; None: no limit
-    requests_per_minute: _PerMinute | None = None
-    #: tokens, read and written, that a worker uses in a minute at most; None: no limit
-    tokens_per_minute: _PerMinute | None = None
     #: model -> [dollars per million tokens read, per million written]: of other models that the server answers with,
     #: and, without `generator.price`, of the model itself; empty: calls cost nothing
     prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=2)]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """OpenAI-compatible servers: connections, what their failures mean, and chats; the one client of all that ask them.
 
-The `openai` package speaks to them and is loaded with the first call. Its own retries are off: ours know the deadline.
-A generator streams, paces and prices on top of this (strategies.generators.openai_generator). A `ChatServer` is asked
+The `openai` package speaks to them and is loaded with the first call. A generator streams and prices on top of this
+(strategies.generators.openai_generator). A `ChatServer` is asked
 from a process without an event loop of its own, and raises nothing for a server's sake: what goes wrong has a name.
 
     timeout        the deadline came first
@@ -44,13 +44,18 @@ class BrokenReply(Exception):
 
 
 def connect(
-    *, base_url: str | None, key: str | None, headers: Mapping[str, str], timeout: "openai.Timeout | None" = None
+    *,
+    base_url: str | None,
+    key: str | None,
+    headers: Mapping[str, str],
+    timeout: "openai.Timeout | None" = None,
+    retries: int = 0,
 ) -> "openai.AsyncOpenAI":
     """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own. key: None is sent as "none"."""
     import openai
 
     return openai.AsyncOpenAI(
-        base_url=base_url, api_key=key or "none", default_headers=dict(headers), max_retries=0, timeout=timeout
+        base_url=base_url, api_key=key or "none", default_headers=dict(headers), max_retries=retries, timeout=timeout
     )
 
 
@@ -77,6 +82,12 @@ def is_unreachable(error: Exception) -> bool:
     if isinstance(error, openai.APITimeoutError):
         return type(error.__cause__).__name__ == "ConnectTimeout"  # of httpx, which goes by two names
     return isinstance(error, openai.APIConnectionError)
+
+
+def retries_made(error: Exception) -> int:
+    """Attempts that the package made after the first, before it gave up with this error."""
+    request = getattr(error, "request", None)
+    return int(request.headers.get("x-stainless-retry-count", 0)) if request is not None else 0
 
 
 def pause_asked(error: Exception) -> float:

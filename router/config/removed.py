@@ -3,6 +3,15 @@
 from fnmatch import fnmatchcase
 from typing import Final
 
+#: of the section openai of every generator
+_OPENAI: Final[dict[str, str]] = {
+    "connect_s": "nothing: a connection is waited for 5 s",
+    "attempt_s": "generator.openai.read_s, and budget.seconds of the question",
+    "pause_s": "nothing: the openai package waits as the server asks, or doubles half a second",
+    "longest_pause_s": "budget.seconds of the question: no attempt begins after it",
+    "requests_per_minute": "generator.openai.concurrency, or limits of a gateway such as LiteLLM",
+    "tokens_per_minute": "generator.openai.concurrency, or limits of a gateway such as LiteLLM",
+}
 #: path of a setting, or of a section (* stands for any name) -> what to use instead
 REMOVED: Final[dict[str, str]] = {
     "server.oidc": "oauth2-proxy in front, with server.trusted_header (docs/security.md, People sign in)",
@@ -23,6 +32,11 @@ REMOVED: Final[dict[str, str]] = {
     "learning.influence": "learning.rater_per_day, `ragbandit feedback exclude`, or learning.sources",
     "learning.calibrate": "learning.weights.judge: one weight for all scores of the judge",
     "archive": "`ragbandit data export --before 90d FILE.parquet`, then `ragbandit data erase --before 90d`",
+    **{
+        f"{section}.openai.{name}": words
+        for section in ("generator", "generators.*", "judge.generator", "conversation.rewrite.generator")
+        for name, words in _OPENAI.items()
+    },
 }
 
 

@@ -1,16 +1,14 @@
-"""Any OpenAI-compatible server as a generator: streamed, retried, paced, priced."""
+"""Any OpenAI-compatible server as a generator: streamed and priced; retries and timeouts are the openai package's."""
 
 import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, NotReady, required_module
+from ragbandit.shared.errors import ArmFailed, ConfigError, NotReady, RagBanditError, required_module
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import (
     BrokenReply,
@@ -19,11 +17,10 @@ from ragbandit.shared.openai_client import (
     is_passing,
     is_too_long,
     is_unreachable,
-    pause_asked,
+    retries_made,
 )
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
-from ragbandit.shared.retries import pause_before_retry
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.openai_protocol import (
@@ -34,7 +31,7 @@ from ragbandit.strategies.generators.openai_protocol import (
     request_fields,
 )
 from ragbandit.strategies.generators.text_feed import TextFeed, plain_parts
-from ragbandit.strategies.outbound import RateLimit, check_address, check_header_value, shown_address
+from ragbandit.strategies.outbound import check_address, check_header_value, shown_address
 
 if TYPE_CHECKING:
     import openai
@@ -43,22 +40,21 @@ logger = logging.getLogger("ragbandit.openai")
 
 #: the environment variable of the openai package, read where no base_url is set
 _BASE_URL = "OPENAI_BASE_URL"
+#: longest wait for a connection
+_CONNECT_S: Final = 5.0
 
 
 class OpenAiGenerator(Generator):
     """Asks a model behind a URL, through the openai package.
 
     The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
-    which frees the server. An attempt that may go better next time (no connection, silence, status 408, 409, 425, 429
-    or 5xx, a broken reply) is made again after a pause, growing and random, never shorter than the server's
-    Retry-After; where the pause would pass the deadline the call fails at once. A further attempt gives a sink
-    what goes beyond the text of the one before; where it has other words, the call fails. `capabilities` has "logprobs"
-    if the options say so.
+    which frees the server. The package tries again where there is no connection, or the status is 408, 409, 429 or 5xx,
+    after a pause that the server may name (Retry-After, up to a minute), never beyond the deadline. A reply that breaks
+    off fails the call. `capabilities` has "logprobs" if the options say so.
 
-    Completion.details holds, beside what was wanted, "attempts" if there was more than one; "usage": "estimated" if
-    the server did not count all tokens (text that broke off and was written again is in the count); and "model" if the
-    server names another. No error repeats the key or the headers. Raises ConfigError if the package is missing or the
-    options, or the variables of the environment that they name, cannot be used.
+    Completion.details holds, beside what was wanted, "usage": "estimated" if the server did not count the tokens, and
+    "model" if it names another. No error repeats the key or the headers. Raises ConfigError if the package is missing
+    or the options, or the variables of the environment that they name, cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
@@ -84,8 +80,6 @@ class OpenAiGenerator(Generator):
         self._client: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
-        self._requests = RateLimit(self._options.requests_per_minute)
-        self._tokens = RateLimit(self._options.tokens_per_minute)
         self._other_models: set[str] = set()
 
     def count_tokens(self, prompt: Prompt) -> int:
@@ -96,24 +90,30 @@ class OpenAiGenerator(Generator):
         """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
-        call, left = _Attempts(request=request, feed=TextFeed(request)), seconds_until(request.deadline)
-        if left == 0.0:
-            return self._completion(call, late=True)
-        late = False
+        reading, feed, left = Reading(request=request), TextFeed(request), seconds_until(request.deadline)
+        late = left == 0.0
         try:
             async with asyncio.timeout(left) as limit:
-                await self._attempts(call)
-        except TimeoutError:
+                if not late:
+                    await self._ask(reading, feed=feed)
+        except TimeoutError as error:
             if not limit.expired():
-                raise
+                raise self._failed(error, reading=reading) from error
             late = True
-        done = self._completion(call, late=late)
-        if late and call.feed.given.startswith(done.text):  # a second attempt was not as far as the first one
-            done = replace(done, text=call.feed.given)
-        try:
-            await call.feed.end(done.text)
         except ArmFailed as error:
-            raise self._broke(error, read=done.prompt_tokens, written=done.completion_tokens) from error
+            if feed.given:
+                raise self._broke(error, reading=reading) from error
+            raise
+        except RagBanditError:
+            raise
+        # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
+        except Exception as error:
+            raise self._failed(error, reading=reading) from error
+        done = self._completion(reading, late=late)
+        try:
+            await feed.end(done.text)
+        except ArmFailed as error:
+            raise self._broke(error, reading=reading) from error
         return done
 
     async def probe(self) -> None:
@@ -126,7 +126,8 @@ class OpenAiGenerator(Generator):
         try:
             await self.complete(request)
         except ArmFailed as error:
-            passes = isinstance(error.__cause__, Exception) and is_passing(error.__cause__)
+            cause = error.__cause__
+            passes = isinstance(cause, Exception) and not isinstance(cause, ArmFailed) and is_passing(cause)
             kind = NotReady if passes else ConfigError
             raise kind(error.message, field=error.field or "generator", remedy=error.remedy) from error
         finally:
@@ -142,48 +143,18 @@ class OpenAiGenerator(Generator):
         if client is not None:
             await client.close()
 
-    async def _attempts(self, call: "_Attempts") -> None:
-        while True:
-            try:
-                return await self._attempt(call)
-            except ArmFailed as error:
-                if not call.feed.given:
-                    raise
-                self._write_off(call)
-                raise self._broke(error, read=call.lost_prompt, written=call.lost_written) from error
-            # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
-            except Exception as error:
-                pause = self._pause(error, call=call)
-                self._write_off(call)
-                if pause is None:
-                    raise self._failed(error, call=call) from error
-            await asyncio.sleep(pause)
+    async def _ask(self, reading: Reading, *, feed: TextFeed) -> None:
+        async with self._free:
+            reading.asked_at, reading.asked = time.monotonic(), True
+            reply = await self._create(**request_fields(reading.request, model=self._model, options=self._options))
+            if self._options.stream:
+                await self._read(reply, reading=reading, feed=feed)
+            else:
+                check_whole(reply)
+                reading.take(reply)
+        reading.check()
 
-    def _broke(self, error: ArmFailed, *, read: int, written: int) -> CallBroke:
-        dollars = self._dollars(read, written, model=None)
-        spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=dollars)
-        return CallBroke(error.message, spent=spent, remedy=error.remedy)
-
-    async def _attempt(self, call: "_Attempts") -> None:
-        request = call.request
-        reserved = self._estimate(request.prompt) + request.max_tokens
-        await self._requests.take(1)
-        await self._tokens.take(reserved)
-        try:
-            async with self._free, asyncio.timeout(self._options.attempt_s) as limit:
-                call.attempts += 1
-                call.reading = Reading(request=request)
-                reply = await self._create(**request_fields(request, model=self._model, options=self._options))
-                if self._options.stream:
-                    await self._read(reply, reading=call.reading, feed=call.feed, limit=limit)
-                else:
-                    check_whole(reply)
-                    call.reading.take(reply)
-            call.reading.check()
-        finally:
-            self._tokens.give_back(reserved - sum(self._usage(call)))
-
-    async def _read(self, stream: Any, *, reading: Reading, feed: TextFeed, limit: asyncio.Timeout) -> None:
+    async def _read(self, stream: Any, *, reading: Reading, feed: TextFeed) -> None:
         """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
         async with stream:
             kind = stream.response.headers.get("content-type", "")
@@ -193,8 +164,7 @@ class OpenAiGenerator(Generator):
                     reading.first_s = time.monotonic() - reading.asked_at
                 reading.take(part)
                 if feed.wanted:
-                    with _paused(limit):
-                        await feed.grow(reading.text_without(prefix=self._dropped))
+                    await feed.grow(reading.text_without(prefix=self._dropped))
                 if reading.ended:
                     return
 
@@ -211,56 +181,33 @@ class OpenAiGenerator(Generator):
                 base_url=self._options.base_url,
                 key=self._key,
                 headers=self._options.headers,
-                timeout=openai.Timeout(self._options.read_s, connect=self._options.connect_s),
+                timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
+                retries=self._options.retries,
             )
         chat = self._options.mode == "chat"
         endpoint: Any = self._client.chat.completions if chat else self._client.completions
         return await endpoint.create(**fields)
 
-    def _pause(self, error: Exception, *, call: "_Attempts") -> float | None:
-        """Seconds until the next attempt, or None if there is to be none."""
-        if not is_passing(error) or call.attempts > self._options.retries:
-            return None
-        return pause_before_retry(
-            call.attempts,
-            base_s=self._options.pause_s,
-            longest_s=self._options.longest_pause_s,
-            asked_s=pause_asked(error),
-            left_s=seconds_until(call.request.deadline),
-        )
-
-    def _write_off(self, call: "_Attempts") -> None:
-        """Text that broke off was written and will be charged, though nobody reads it."""
-        if call.reading is not None and call.reading.text:
-            prompt, written = self._usage(call)
-            call.lost_prompt += prompt
-            call.lost_written += written
-        call.reading = None
-
-    def _usage(self, call: "_Attempts") -> tuple[int, int]:
-        """Tokens read and written in this attempt, estimated if the server did not say; none before it began."""
-        if call.reading is None:
+    def _usage(self, reading: Reading) -> tuple[int, int]:
+        """Tokens read and written, estimated if the server did not say; none if it was not asked."""
+        if not reading.asked:
             return 0, 0
-        return call.reading.usage or (
-            self._estimate(call.request.prompt),
-            max(self._counter.estimate(call.reading.text), len(call.reading.tokens)),
+        return reading.usage or (
+            self._estimate(reading.request.prompt),
+            max(self._counter.estimate(reading.text), len(reading.tokens)),
         )
 
     def _estimate(self, prompt: Prompt) -> int:
         return sum(self._counter.estimate(part) for part in plain_parts(prompt))
 
-    def _completion(self, call: "_Attempts", *, late: bool) -> Completion:
-        reading = call.reading or Reading(request=call.request)
-        read, written = self._usage(call)
-        read, written = read + call.lost_prompt, written + call.lost_written
+    def _completion(self, reading: Reading, *, late: bool) -> Completion:
+        read, written = self._usage(reading)
         if self._dropped:
             reading.drop_prefix()
         details: dict[str, object] = {}
-        if "logprobs" in call.request.want:
+        if "logprobs" in reading.request.want:
             details["logprobs"] = tuple(reading.tokens)
-        if call.attempts > 1:
-            details["attempts"] = call.attempts
-        if read + written and (reading.usage is None or call.lost_prompt):
+        if read + written and reading.usage is None:
             details["usage"] = "estimated"
         if reading.model and reading.model != self._model:
             details["model"] = reading.model
@@ -293,17 +240,20 @@ class OpenAiGenerator(Generator):
         per_read, per_written = prices[model if model is not None and model in prices else self._model]
         return (read * per_read + written * per_written) / 1e6
 
-    def _failed(self, error: Exception, *, call: "_Attempts") -> ArmFailed:
-        tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
+    def _failed(self, error: Exception, *, reading: Reading) -> ArmFailed:
+        tries = f" after {retries + 1} attempts" if (retries := retries_made(error)) else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         remedy = self._remedy(error)
-        if (unwaited := self._unwaited(error, call=call)) is not None:
-            message, remedy = f"{message}; {unwaited[0]}", unwaited[1]
-        remedy = remedy and remedy.replace("generator.", f"{self.section}.")
-        read, written = call.lost_prompt, call.lost_written
-        if not read + written:
-            return ArmFailed(message, remedy=remedy)
-        return self._broke(ArmFailed(message, remedy=remedy), read=read, written=written)
+        failed = ArmFailed(message, remedy=remedy and remedy.replace("generator.", f"{self.section}."))
+        return self._broke(failed, reading=reading)
+
+    def _broke(self, error: ArmFailed, *, reading: Reading) -> ArmFailed:
+        """The error, with what the text costs that was written, though nobody reads it."""
+        if not reading.text:
+            return error
+        read, written = self._usage(reading)
+        spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=self._dollars(read, written, model=None))
+        return CallBroke(error.message, spent=spent, remedy=error.remedy)
 
     def _remedy(self, error: Exception) -> str | None:
         if isinstance(error, BrokenReply):
@@ -319,47 +269,6 @@ class OpenAiGenerator(Generator):
             403: f"put a key that may do this into the environment variable {variable}",
             404: "check generator.model and generator.openai.base_url",
         }.get(getattr(error, "status_code", None) or 0)
-
-    def _unwaited(self, error: Exception, *, call: "_Attempts") -> tuple[str, str] | None:
-        """The reason why a passing failure was not tried again while attempts were left, and the remedy; see _pause."""
-        if not is_passing(error) or call.attempts > self._options.retries:
-            return None
-        wait_s, longest = pause_asked(error), self._options.longest_pause_s
-        pause = f"it asks for a pause of {wait_s:.4g} s" if wait_s else "another attempt needs a pause"
-        if wait_s > longest:
-            return f"{pause}, and none may be longer than {longest:g} s", "see generator.openai.longest_pause_s"
-        return (
-            f"{pause}, and the question has {seconds_until(call.request.deadline):.1f} s left",
-            "give it more budget.seconds",
-        )
-
-
-@dataclass(kw_only=True, slots=True)
-class _Attempts:
-    """A request on its way through its attempts."""
-
-    request: Request
-    #: gives the text to whoever reads along; of all attempts
-    feed: TextFeed
-    attempts: int = 0
-    #: of the attempt under way or the last one
-    reading: Reading | None = field(default=None)
-    #: tokens of attempts that broke off
-    lost_prompt: int = 0
-    lost_written: int = 0
-
-
-@contextmanager
-def _paused(limit: asyncio.Timeout) -> Iterator[None]:
-    """The time that the block takes is not counted: a slow reader is not a slow server."""
-    loop, ends = asyncio.get_running_loop(), limit.when()
-    began = loop.time()
-    limit.reschedule(None)
-    try:
-        yield
-    finally:
-        if ends is not None and not limit.expired():
-            limit.reschedule(ends + loop.time() - began)
 
 
 async def _begin(response: Any) -> str:

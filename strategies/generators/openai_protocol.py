@@ -76,7 +76,7 @@ class TokenCounter:
 
 @dataclass(kw_only=True, slots=True)
 class Reading:
-    """The reply of one attempt, as far as it has come."""
+    """The reply to a request, as far as it has come."""
 
     request: Request
     text: str = ""
@@ -87,7 +87,8 @@ class Reading:
     usage: tuple[int, int] | None = None
     #: of the tokens written, those of thoughts, where the server says so
     reasoning_tokens: int | None = None
-    #: when it was asked for (time.monotonic()), and the seconds until the first part of a stream came
+    #: whether it was asked for, when (time.monotonic()), and the seconds until the first part of a stream came
+    asked: bool = False
     asked_at: float = field(default_factory=time.monotonic)
     first_s: float | None = None
     #: as the server calls it

@@ -34,18 +34,7 @@ from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 UNLIMITED_CONCURRENCY = 8
 
 #: settings of a server that change only whether and when it answers
-_PATIENCE = {
-    "attempt_s",
-    "concurrency",
-    "connect_s",
-    "longest_pause_s",
-    "pause_s",
-    "probe",
-    "read_s",
-    "requests_per_minute",
-    "retries",
-    "tokens_per_minute",
-}
+_PATIENCE = {"concurrency", "probe", "read_s", "retries"}
 
 #: generator.name -> the packages that it cannot do without; another name needs none
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})

@@ -307,7 +307,7 @@ def test_resume_runs_only_what_is_missing(run, tmp_path):
         ({"openai": {"base_url": "http://127.0.0.1:9/v1"}}, 16),
         ({"openai": {"fields": {"temperature": 0.7}}}, 16),
         ({"openai": {"prices": {"m": [1.0, 2.0]}}}, 16),
-        ({"threads": 1, "cache": "cache", "openai": {"retries": 9, "requests_per_minute": 60, "read_s": 5}}, 8),
+        ({"threads": 1, "cache": "cache", "openai": {"retries": 9, "read_s": 5}}, 8),
     ],
 )
 def test_other_settings_of_the_generator_are_other_work(run, tmp_path, change, lines):

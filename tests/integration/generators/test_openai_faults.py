@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import email.utils
 import json
-import re
 import socket
 import time
 from types import SimpleNamespace
@@ -44,24 +42,40 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("name", ["429", "500", "503"])
+def test_a_status_that_passes_is_tried_again(name, stream):
+    """A passing status is tried again; where it stays, the call fails with its cause after all attempts."""
+    fault, said = FAULTS[name]
+    with ScriptedServer([fault, "Paris"]) as server:
+        done, _ = ask(server, stream=stream, deadline_s=20)
+        assert len(server.requests) == 2
+    assert (done.text, done.finish) == ("Paris", "stop")
+    with ScriptedServer([fault] * 2) as server:
+        error, _ = ask(server, stream=stream, retries=1)
+        assert len(server.requests) == 2
+    assert isinstance(error, ArmFailed)
+    assert "after 2 attempts" in error.message
+    assert said in error.message
+
+
 @pytest.mark.parametrize(
     ("name", "stream"),
     # A whole reply has no parts to leave out.
-    [(name, stream) for name in FAULTS for stream in (True, False) if stream or name != "short"],
+    [
+        (name, stream)
+        for name in FAULTS
+        for stream in (True, False)
+        if not name.isdigit() and (stream or name not in ("short", "cut"))
+    ],
 )
-def test_a_fault_that_passes_is_tried_again(name, stream):
-    """Every passing fault is tried again; where it stays, the call fails with its cause after all attempts."""
+def test_a_broken_reply_fails_the_call(name, stream):
+    """A reply that breaks off, or is none, fails the call with its cause."""
     fault, said = FAULTS[name]
-    with ScriptedServer([fault, "Paris"]) as server:
-        done, seconds = ask(server, stream=stream, deadline_s=20)
-        assert len(server.requests) == 2
-    assert (done.text, done.finish, done.details["attempts"]) == ("Paris", "stop", 2)
-    assert seconds < 10
-    with ScriptedServer([fault] * 5) as server:
-        error, _ = ask(server, stream=stream, retries=2)
-        assert len(server.requests) == 3
+    with ScriptedServer([fault] * 2) as server:
+        error, _ = ask(server, stream=stream, retries=0)
+        assert len(server.requests) == 1
     assert isinstance(error, ArmFailed)
-    assert "after 3 attempts" in error.message
     assert said in error.message
 
 
@@ -88,7 +102,7 @@ def test_a_page_of_a_gateway_names_the_address():
 
 def answered(server, *, seconds, retries=1, **more):
     async def run_it():
-        options = OpenAiOptions(base_url=server.url, retries=retries, pause_s=0.01, **more)
+        options = OpenAiOptions(base_url=server.url, retries=retries, **more)
         generator = OpenAiGenerator("gpt", options=options)
         try:
             return await run_strategy(
@@ -104,26 +118,15 @@ def answered(server, *, seconds, retries=1, **more):
     return asyncio.run(asyncio.wait_for(run_it(), 30))
 
 
-def test_text_that_broke_off_is_paid_for():
-    """The tokens of a stream that was cut are in the count, as an estimate, and in the dollars."""
-    with ScriptedServer([Reply(text="The city of Paris is the one you want", cut=True), "Paris"]) as server:
-        done, _ = ask(server, prices={"gpt": (1e6, 1e6)})
-    assert done.details == {"attempts": 2, "usage": "estimated"}
-    assert done.prompt_tokens > 8
-    assert done.completion_tokens > 1
-    assert done.dollars == pytest.approx(done.prompt_tokens + done.completion_tokens)
-
-
 def test_a_call_that_broke_for_good_is_paid_for():
-    """Where every attempt broke off, the arm's failed outcome has the tokens and the dollars of all of them."""
+    """Where a reply broke off, the arm's failed outcome has its tokens, as an estimate, and its dollars."""
     cut = Reply(text="The city of Paris is the one you want", cut=True)
-    with ScriptedServer([cut] * 2) as server:
+    with ScriptedServer([cut]) as server:
         outcome = answered(server, seconds=None, prices={"gpt": (1e6, 1e6)})
-        assert len(server.requests) == 2
     cost = outcome.cost
     assert (outcome.status, outcome.stop_reason, cost.llm_calls) == ("failed", "error", 1)
-    assert cost.completion_tokens >= 2 * 5
-    assert cost.prompt_tokens > 2 * 8
+    assert cost.completion_tokens >= 5
+    assert cost.prompt_tokens > 8
     assert cost.dollars == pytest.approx(cost.prompt_tokens + cost.completion_tokens)
 
 
@@ -133,9 +136,8 @@ def test_a_call_that_broke_for_good_is_paid_for():
         (Reply(status=400, text="what?"), "max_tokens_field"),
         (Reply(status=401, text="who?"), "OPENAI_API_KEY"),
         (Reply(status=404, text="no such model"), "generator.model"),
-        (Reply(status=429, code="insufficient_quota", text="pay first"), "pay first"),
     ],
-    ids=["400", "401", "404", "quota"],
+    ids=["400", "401", "404"],
 )
 def test_a_fault_that_stays_fails_at_once(fault, said):
     """Refusals are not tried again, and say what to do."""
@@ -146,35 +148,21 @@ def test_a_fault_that_stays_fails_at_once(fault, said):
     assert said in str(error)
 
 
-@pytest.mark.parametrize("dated", [False, True])
-def test_retry_after_is_honoured(dated):
-    """The next attempt comes no sooner than the server asks, in seconds or as a date."""
-    asked = email.utils.formatdate(time.time() + 2, usegmt=True) if dated else 0.4
-    with ScriptedServer([Reply(status=429, retry_after=asked), "Paris"]) as server:
+def test_retry_after_is_honoured():
+    """The next attempt comes no sooner than the server asks."""
+    with ScriptedServer([Reply(status=429, retry_after=1.2), "Paris"]) as server:
         done, seconds = ask(server)
     assert done.text == "Paris"
-    assert seconds >= (0.7 if dated else 0.4)  # a date has whole seconds
+    assert seconds >= 1.2
 
 
-@pytest.mark.parametrize(
-    ("fault", "options", "said", "setting"),
-    [
-        ({"retry_after": 20.0}, {"deadline_s": 1.0}, r"pause of 20 s, and .* [01]\.\d s left", "budget"),
-        ({"retry_after": 3600.0}, {}, "pause of 3600 s, and none may be longer than 30 s", "longest_pause_s"),
-        ({"retry_after": 3600.0}, {"deadline_s": 1.0}, "none may be longer than 30 s", "longest_pause_s"),
-        ({}, {"deadline_s": 5.0, "pause_s": 1e6, "longest_pause_s": 1e6}, "another attempt needs a pause", "budget"),
-    ],
-)
-def test_a_pause_too_long_is_not_begun(fault, options, said, setting):
-    """A pause beyond the deadline, or beyond longest_pause_s, ends the call at once, and the error says why."""
-    with ScriptedServer([Reply(status=429, text="slow down", **fault), "Paris"]) as server:
-        error, seconds = ask(server, **options)
+def test_no_pause_outlasts_the_deadline():
+    """Where the server asks for more than the question has, the call ends at the deadline and asks no more."""
+    with ScriptedServer([Reply(status=429, text="slow down", retry_after=20.0), "Paris"]) as server:
+        done, seconds = ask(server, deadline_s=0.5)
         assert len(server.requests) == 1
-    assert isinstance(error, ArmFailed)
-    assert seconds < 0.9
-    assert error.message.startswith("gpt did not answer: status 429: slow down; ")
-    assert re.search(said, error.message)
-    assert setting in error.remedy
+    assert (done.text, done.finish) == ("", "deadline")
+    assert seconds < 5
 
 
 #: of OpenAI and vLLM, of older versions of vLLM, and of llama.cpp
@@ -325,13 +313,12 @@ def test_deadline_that_passed_already():
     assert (done.finish, done.prompt_tokens, done.completion_tokens) == ("deadline", 0, 0)
 
 
-@pytest.mark.parametrize("limit", [{"read_s": 0.2}, {"attempt_s": 0.3}])
-def test_an_attempt_has_its_own_time(limit):
-    """A silent server, and one that drips, lose their attempt after read_s or attempt_s."""
-    silent = Reply(text="Paris", **({"seconds": 20.0} if "read_s" in limit else {"drip_s": 0.05}))
-    with ScriptedServer([silent, "Paris"]) as server:
-        done, seconds = ask(server, **limit)
-    assert (done.text, done.details["attempts"]) == ("Paris", 2)
+def test_an_attempt_has_its_own_time():
+    """A silent server loses its attempt after read_s."""
+    with ScriptedServer([Reply(text="Paris", seconds=20.0), "Paris"]) as server:
+        done, seconds = ask(server, read_s=0.2)
+        assert len(server.requests) == 2
+    assert done.text == "Paris"
     assert seconds < 5
 
 
@@ -352,7 +339,7 @@ def test_nobody_there(by, monkeypatch):
 
 
 def test_nobody_takes_the_connection():
-    """A server that lets connections wait is named as one that cannot be reached, once connect_s is over."""
+    """A server that lets connections wait is named as one that cannot be reached, once the time for that is over."""
     with socket.socket() as full, contextlib.ExitStack() as waiting:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -361,44 +348,9 @@ def test_nobody_takes_the_connection():
             one.setblocking(False)
             one.connect_ex(full.getsockname())
         address = SimpleNamespace(url=f"http://127.0.0.1:{full.getsockname()[1]}/v1")
-        error, seconds = ask(address, retries=0, connect_s=0.3)
+        error, seconds = ask(address, retries=0, read_s=0.3)
     assert f"{address.url} cannot be reached" in error.message
     assert 0.2 < seconds < 5
-
-
-def test_requests_per_minute():
-    """What is beyond a minute's requests waits: at 600 a minute, the fifth too many for half a second."""
-    with ScriptedServer({"": "Paris"}) as server:
-
-        async def many():
-            options = OpenAiOptions(base_url=server.url, requests_per_minute=600.0, concurrency=4)
-            generator = OpenAiGenerator("gpt", options=options)
-            await generator._requests.take(600)
-            began = time.monotonic()
-            await asyncio.gather(*(generator.complete(Request(prompt=CAPITAL, max_tokens=4)) for _ in range(5)))
-            await generator.close()
-            return time.monotonic() - began
-
-        seconds = asyncio.run(asyncio.wait_for(many(), 20))
-    assert 0.45 < seconds < 3
-
-
-def test_tokens_per_minute_cut_by_the_deadline():
-    """A call that would wait for tokens beyond its deadline asks nobody and gives its tokens back."""
-    with ScriptedServer({"": "Paris"}) as server:
-
-        async def late():
-            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, tokens_per_minute=100.0))
-            await generator._tokens.take(100)
-            done = await generator.complete(Request(prompt=CAPITAL, max_tokens=50, deadline=time.monotonic() + 0.2))
-            level = generator._tokens._level
-            await generator.close()
-            return done, level
-
-        done, level = asyncio.run(asyncio.wait_for(late(), 20))
-        assert server.requests == []
-    assert (done.finish, done.prompt_tokens) == ("deadline", 0)
-    assert -1 < level < 5
 
 
 def test_concurrency_is_capped():
@@ -444,12 +396,12 @@ def test_cancelling_frees_the_server():
 
 
 def test_the_run_accounts_for_it():
-    """A final failure is one CallFailed with the seconds of all attempts; a deadline is OutOfBudget with a draft."""
-    replies = [Reply(status=500, seconds=0.1)] * 2 + [Reply(text="word " * 200, part_s=0.02)]
+    """A final failure is one CallFailed with its seconds; a deadline is OutOfBudget with a draft."""
+    replies = [Reply(status=500, seconds=0.2), Reply(text="word " * 200, part_s=0.02)]
     with ScriptedServer(replies) as server:
 
         async def run_it():
-            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, retries=1, pause_s=0.01))
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, retries=0))
             run = Run(
                 query=Query(text="?"), retriever=MemoryRetriever([]), generator=generator, budget=Budget(seconds=1.0)
             )

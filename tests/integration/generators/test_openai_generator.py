@@ -229,8 +229,6 @@ def test_after_close():
         ({"base_url": "http://host/v1", "headers": {"authorization": "Bearer x"}}, "generator.openai.headers"),
         ({"base_url": "http://host/v1", "concurrency": 0}, "generator.openai.concurrency"),
         ({"base_url": "http://host/v1", "retries": -1}, "generator.openai.retries"),
-        ({"base_url": "http://host/v1", "requests_per_minute": 0}, "generator.openai.requests_per_minute"),
-        ({"base_url": "http://host/v1", "tokens_per_minute": -1.0}, "generator.openai.tokens_per_minute"),
         ({"base_url": "http://host/v1", "prices": {"other": (1.0, 1.0)}}, "generator.openai.prices"),
         ({"base_url": "http://host/v1", "tokenizer": "/nowhere"}, "generator.openai.tokenizer"),
     ],

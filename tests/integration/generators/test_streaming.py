@@ -20,7 +20,7 @@ CHECKS = pytest.mark.parametrize("check", STREAM_CHECKS, ids=lambda check: check
 
 
 def openai_generator(server, **options):
-    return OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, pause_s=0.01, **options))
+    return OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, **options))
 
 
 @CHECKS
@@ -58,23 +58,14 @@ def test_a_reply_that_is_not_streamed_comes_in_one_piece():
     assert pieces == [TEXT] == [done.text]
 
 
-def test_a_broken_attempt_is_continued():
-    """The second attempt gives what lies beyond the first one's text; nothing comes twice, and both are paid."""
+def test_a_reply_that_breaks_off_fails_and_is_paid():
+    """What was given out cannot be taken back: a stream that breaks fails the call, which tells what it cost."""
     with ScriptedServer([Reply(text=TEXT, cut=True), TEXT]) as server:
-        done, pieces = pieces_of(server)
-    assert "".join(pieces) == done.text == TEXT
-    assert done.details["attempts"] == 2
-
-
-def test_an_attempt_with_other_words_fails():
-    """What was given out cannot be taken back: other words fail the call, and what both attempts cost is told."""
-    with ScriptedServer([Reply(text=TEXT, cut=True), "A shark knows it."] * 2) as server:
         failed, pieces = pieces_of(server)
         assert isinstance(failed, CallBroke)
-        assert "not written again in the same words" in str(failed)
-        assert failed.spent.completion_tokens > 3
+        assert failed.spent.completion_tokens > 0
         assert TEXT.startswith("".join(pieces))
-        assert len(server.requests) == 2
+        assert len(server.requests) == 1
 
 
 def test_a_repeated_prefix_is_not_given_out():
@@ -100,9 +91,9 @@ def test_characters_cut_by_the_network_are_whole():
 
 
 def test_a_slow_reader_does_not_count_as_a_slow_server():
-    """A reader may take longer than attempt_s: its time stands still meanwhile, nothing is asked twice."""
+    """A reader may take longer than read_s: only the server's silence counts, and nothing is asked twice."""
     with ScriptedServer(lambda _: "one two three four five") as server:
-        done, pieces = streamed(openai_generator(server, attempt_s=0.5, retries=0), pause_s=0.2)
+        done, pieces = streamed(openai_generator(server, read_s=0.5, retries=0), pause_s=0.6)
     assert "".join(pieces) == done.text == "one two three four five"
 
 

@@ -17,7 +17,6 @@ def ask(
     """(completion or error, seconds) of one call."""
 
     async def call():
-        options.setdefault("pause_s", 0.01)
         options.setdefault("base_url", server.url)
         generator = OpenAiGenerator(model, options=OpenAiOptions(**options), context_tokens=context_tokens)
         deadline = None if deadline_s is None else time.monotonic() + deadline_s

@@ -20,9 +20,9 @@ _VERBS: Final = "ragbandit.workers.verbs"
 VERBS: Final[Verbs] = {
     "init": f"{_VERBS}.init:init",
     "demo": "ragbandit.examples.handbook.demo:demo",
-    "up": f"{_VERBS}.up:up",
-    "serve": f"{_VERBS}.serve:serve",
-    "worker": f"{_VERBS}.worker:worker",
+    "up": f"{_VERBS}.service:up",
+    "serve": f"{_VERBS}.service:serve",
+    "worker": f"{_VERBS}.service:worker",
     "validate": f"{_VERBS}.validate:validate",
     "migrate": f"{_CLI}.data:migrate",
     "route": f"{_CLI}.calls:route",

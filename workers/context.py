@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
-from ragbandit.router.queue.stream_writer import StreamWriter
+from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.storage.answer_queue import AnswerQueue
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import Judgements
@@ -22,7 +22,7 @@ from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.retries import back_off
 from ragbandit.shared.types import ArmName, DecisionId
 from ragbandit.workers.judge.judge import CALLS, Judge
-from ragbandit.workers.outages import CLOSE_S, EventLoop, StoreOutage
+from ragbandit.workers.threads import CLOSE_S, EventLoop, StoreOutage
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")

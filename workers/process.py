@@ -19,7 +19,7 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.presence import Presence, card_of
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
-from ragbandit.router.queue.stream_writer import StreamWriter
+from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.serving.setup.requirements import check_port, hold, hold_store, prepare_data_dir
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -31,12 +31,11 @@ from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.workers import housekeeping, tasks
-from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
 from ragbandit.workers.context import Context
-from ragbandit.workers.judge.job import DueJudgements
+from ragbandit.workers.housekeeping import next_learn
 from ragbandit.workers.judge.loading import make_judging
-from ragbandit.workers.learning import next_learn
-from ragbandit.workers.outages import EventLoop
+from ragbandit.workers.scoring import DueJudgements
+from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal
 from ragbandit.workers.wiring.generators import check_arms, worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader, runs_at_once
 

@@ -28,7 +28,7 @@ from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retri
 from ragbandit.strategies.run import NO_SPANS, CallSpan, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
 from ragbandit.workers.context import ActiveRun, Context
-from ragbandit.workers.outages import EventLoop, insist
+from ragbandit.workers.threads import EventLoop, insist
 from ragbandit.workers.wiring.generators import worker_arms
 from ragbandit.workers.wiring.loading import LoadedArm, full_arms
 

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
 from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, plain, route_json
 from ragbandit.router.api.schemas.responses import error_json
-from ragbandit.router.queue.stream_reader import ReadStream
+from ragbandit.router.queue.streams import ReadStream
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, Outcome, StatusNote, TextPiece
 

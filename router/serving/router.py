@@ -66,7 +66,7 @@ from ragbandit.shared.types import (
 
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.rules import Verdict
-    from ragbandit.router.queue.stream_reader import StreamReader
+    from ragbandit.router.queue.streams import StreamReader
     from ragbandit.router.rollouts.evaluator import Evaluator, Look
 
 Reply = TypeVar("Reply")
@@ -186,7 +186,7 @@ class Router:
         for part in (self.service, self._feedback, self._outcomes, self.answers):
             part.start()
         if not isinstance(self.jobs, MemoryJobs):
-            from ragbandit.router.queue.stream_reader import StreamReader
+            from ragbandit.router.queue.streams import StreamReader
 
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
         self.updates.start()

@@ -23,7 +23,7 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
 from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, has_store
 from ragbandit.shared.errors import ConfigError, StoreError
-from ragbandit.workers.checks.process import check_reward_check
+from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.wiring.generators import check_arms, names_in_use
 from ragbandit.workers.wiring.loading import check_generators

@@ -12,7 +12,7 @@ import pytest
 from ragbandit.router.api import streaming
 from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
-from ragbandit.router.queue.stream_writer import TEXT, stream_key
+from ragbandit.router.queue.streams import TEXT, stream_key
 from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.servers.http_service import Service, worker_answers

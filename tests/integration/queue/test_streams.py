@@ -8,8 +8,7 @@ import pytest
 
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.redis_server import Outage, RedisServer, redis_url
-from ragbandit.router.queue.stream_reader import MAX_HELD, StreamReader
-from ragbandit.router.queue.stream_writer import MAX_ENTRIES, MAX_PIECE, StreamWriter, stream_key
+from ragbandit.router.queue.streams import MAX_ENTRIES, MAX_HELD, MAX_PIECE, StreamReader, StreamWriter, stream_key
 from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
 from tests.support.waiting import until
 

@@ -20,7 +20,7 @@ from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.router.storage.sql.waiting import lock_waiting
 from ragbandit.shared.errors import Conflict, NotReady
 from ragbandit.shared.types import Feedback
-from ragbandit.workers.learning import next_learn
+from ragbandit.workers.housekeeping import next_learn
 
 HOLDER = "test"
 

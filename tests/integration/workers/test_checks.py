@@ -23,10 +23,10 @@ from ragbandit.router.storage.rows.check_rows import claim_check, waiting_for_ch
 from ragbandit.router.storage.sql.tables import check_due, closures, waiting
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
-from ragbandit.workers.checks.job import AnswerChecks
-from ragbandit.workers.checks.process import CheckFailed, CheckProcess, check_reward_check
+from ragbandit.workers.check_process import CheckFailed, CheckProcess, check_reward_check
 from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import _checks
+from ragbandit.workers.scoring import AnswerChecks
 from tests.conftest import on_sqlite
 from tests.support.cases import every_case
 from tests.support.waiting import runs, until
@@ -235,7 +235,7 @@ def test_a_check_that_hangs_ends_with_its_worker(module):
     """A worker that is killed leaves no check behind."""
     code = (
         "import sys; from ragbandit.router.config.settings import Settings\n"
-        "from ragbandit.workers.checks.process import CheckProcess\n"
+        "from ragbandit.workers.check_process import CheckProcess\n"
         f"sys.path.insert(0, {module!r})\n"
         "process = CheckProcess(Settings(reward={'check': 'own_checks:scripted', 'check_s': 60.0}).reward)\n"
         "process.start(); print(process._process.pid, flush=True)\n"

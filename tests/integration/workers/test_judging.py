@@ -30,8 +30,8 @@ from ragbandit.strategies.retrievers.reranking import MemoryRetriever, NoRetriev
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
 from ragbandit.workers.judge import loading
-from ragbandit.workers.judge.job import LOOK_AGAIN_S, DueJudgements, judge
-from ragbandit.workers.outages import EventLoop
+from ragbandit.workers.scoring import LOOK_AGAIN_S, DueJudgements, judge
+from ragbandit.workers.threads import EventLoop
 from ragbandit.workers.wiring.generators import worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader
 from tests.support.judge_days import judge_state

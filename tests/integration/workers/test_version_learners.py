@@ -9,7 +9,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyVersion
 from ragbandit.workers.context import Context
-from ragbandit.workers.learning import MOST, learning_versions, version_learning
+from ragbandit.workers.housekeeping import MOST, learning_versions, version_learning
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT, add, canary, do
 from tests.support import bad_policies
 from tests.support.waiting import until
@@ -96,7 +96,7 @@ def test_a_failing_look_is_told_once(make_world, learning, monkeypatch, caplog):
             raise StoreError("the database is gone")
         return []
 
-    monkeypatch.setattr("ragbandit.workers.learning._versions", seen)
+    monkeypatch.setattr("ragbandit.workers.housekeeping._versions", seen)
     with caplog.at_level("INFO", logger="ragbandit"):
         learning(world)
         until(lambda: len(looks) > 4)

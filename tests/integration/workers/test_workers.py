@@ -31,10 +31,9 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.workers import housekeeping
 from ragbandit.workers.cli import app
-from ragbandit.workers.consumers import LOOK_S, REPLY_S
 from ragbandit.workers.context import Context
-from ragbandit.workers.outages import EventLoop
 from ragbandit.workers.process import consumer_of
+from ragbandit.workers.threads import LOOK_S, REPLY_S, EventLoop
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
 

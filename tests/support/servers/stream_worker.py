@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.stream_writer import StreamWriter
+from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -14,8 +14,8 @@ from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import Context
-from ragbandit.workers.outages import EventLoop
 from ragbandit.workers.process import consumer_of
+from ragbandit.workers.threads import EventLoop
 from tests.support.arms.loaded_arms import loaded_arms
 
 

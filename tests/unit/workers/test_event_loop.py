@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ragbandit.workers.outages import EventLoop
+from ragbandit.workers.threads import EventLoop
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from ragbandit.router.telemetry.logs import TextLines
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.consumers import Signals
 from ragbandit.workers.context import ActiveRuns
+from ragbandit.workers.threads import Signals
 from ragbandit.workers.wiring.generators import (
     check_arms,
     concurrency_of,

@@ -1,8 +1,8 @@
-"""Job of the queue `judge`: one decision, from its claim in the database to a stored score, or a later try.
+"""Scores of answers by the judge or a check: a decision, from its claim in the database to a score, or a later try.
 
-What a judge cannot say is never a score: a reply that cannot be read is tried again and given up at last, and a model
-that cannot be reached is waited for, decision by decision up to `judge.expire_s`. The database says what is due, so a
-job that is lost or comes twice does no harm.
+What neither can say is never a score: a reply that cannot be read, a crash or a time that is over is tried again and
+given up at last, and a model that cannot be reached is waited for, decision by decision up to `judge.expire_s`. The
+database says what is due, so a job that is lost or comes twice does no harm.
 """
 
 import logging
@@ -17,15 +17,18 @@ from ragbandit.router.api.limiting.budgets import stopped_until
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.judgements import JudgeClaim, Spent
+from ragbandit.router.storage.rows.check_rows import claim_check, drop_check
 from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
 from ragbandit.shared.errors import StoreError
-from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json
+from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Receipt
+from ragbandit.workers.check_process import CheckFailed, CheckProcess
 from ragbandit.workers.context import Context, Judging
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious
-from ragbandit.workers.outages import insist
+from ragbandit.workers.threads import insist
 
 if TYPE_CHECKING:
     from ragbandit.router.storage.decisions.store import DecisionRecord
+
 
 log = logging.getLogger("ragbandit.judge")
 
@@ -168,3 +171,79 @@ def _log_refusal(decision_id: str, why: str) -> None:
 
 def _log(claim: JudgeClaim, message: str, **facts: object) -> None:
     log.warning(message, extra={"action": "judge", "decision": claim.decision_id, **facts})
+
+
+check_log = logging.getLogger("ragbandit.check")
+
+#: a claim lasts that much longer than the check may: a process may have to be started
+CLAIM_MARGIN_S: Final = 90.0
+#: how often answers are looked for, seconds
+LOOK_S: Final = 1.0
+#: longest name of a rater that a feedback has
+_LONGEST_RATER: Final = 64
+
+
+class AnswerChecks:
+    """Checks one answer after the other."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._settings = context, context.settings.reward
+        self._process = CheckProcess(self._settings)
+
+    def run(self) -> None:
+        """Check all that is due. Raises StoreError: what was not stored is due again when its claim ends."""
+        database = self._context.store.database
+        while not self._context.ending.is_set():
+            key = claim_check(database, now=time.time(), for_s=self._settings.check_s + CLAIM_MARGIN_S)
+            if key is None:
+                return
+            self._check(key)
+
+    def close(self) -> None:
+        """End the check's process."""
+        self._process.close()
+
+    def _check(self, key: DecisionId) -> None:
+        store, began = self._context.store, time.monotonic()
+        record = store.record(key)
+        facts: dict[str, Json] = {"check": self._settings.check}
+        value: float | None = 0.0
+        if record.outcome is None or not record.decision.query.text.strip():  # erased
+            value = None
+        elif record.outcome.answer is None or not record.outcome.answer.strip():
+            facts["no_answer"] = record.outcome.stop_reason
+        else:
+            sources = [{n: getattr(s, n) for n in ("id", "title", "text", "url")} for s in record.outcome.sources]
+            given = {"answer": record.outcome.answer, "question": record.decision.query.text, "sources": sources}
+            try:
+                value = self._process.score(**given)
+            except CheckFailed as error:
+                details = {"action": "check", "decision": key, "reason": str(error)}
+                check_log.warning("the check gives no score; an answer is tried three times", extra=details)
+                return
+        if value is None:
+            with store.database.write() as connection:
+                drop_check(connection, [key])
+            return
+        facts["seconds"] = round(time.monotonic() - began, 3)
+        feedback = self._feedback(key, value=value, facts=facts)
+        # A score of a decision that was erased meanwhile has no text in it.
+        (reply,) = store.add_feedback([feedback], beside=lambda connection, _: drop_check(connection, [key]))
+        if isinstance(reply, Receipt) and not reply.duplicate:
+            carrier = carrier_of(record.decision.query.request)
+            tell_evaluation(self._context.tracing, feedback, late=reply.late, carrier=carrier)
+            check_log.info("checked", extra={"action": "check", "decision": key, "score": value})
+            self._context.notifier.notify_learner()
+
+    def _feedback(self, key: DecisionId, *, value: float, facts: dict[str, Json]) -> Feedback:
+        check = str(self._settings.check)
+        return Feedback(
+            id=FeedbackId("check-" + sha256(f"{check}:{key}".encode("utf-8", "replace")).hexdigest()[:32]),
+            decision_id=key,
+            kind="rating",
+            value=value,
+            source="code",
+            received_at=time.time(),
+            rater=check[-_LONGEST_RATER:],
+            facts=facts,
+        )

@@ -1,18 +1,29 @@
-"""Check process: runs `reward.check` where it can hang, crash or take all memory without taking the worker along."""
+"""Check process: runs `reward.check` where it can hang, crash or take all memory without taking the worker along.
 
+The child is this module: `python -m ragbandit.workers.check_process FD`. It imports the function once, and calls it for
+each answer that comes through a pipe. The first message is {"check", "params", "path"}; then each is the function's
+arguments, and each reply {"value"} or {"error"}.
+"""
+
+import asyncio
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.config.settings import RewardSettings
+from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.plugins import import_class
 
 #: characters of a reason that are told: an exception may have the answer in it
 _REASON: Final = 300
@@ -47,7 +58,7 @@ class CheckProcess:
         self._pipe, theirs = Pipe()
         with closing(theirs):
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", __name__.replace(".process", ".child"), str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # it is killed as a group
@@ -99,3 +110,48 @@ def check_reward_check(settings: RewardSettings) -> None:
                 field="reward.check",
                 remedy="name a function with the arguments answer, question and sources, and those in check_params",
             ) from error
+
+
+def main() -> None:
+    """The child: until the pipe is closed."""
+    end_with_parent()
+    with suppress(OSError):  # where memory runs out it is this process that goes, not the worker
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    pipe = Connection(int(sys.argv[1]))
+    check: Callable[..., Any] | None = None
+    with suppress(EOFError):
+        while True:
+            given = json.loads(pipe.recv_bytes())
+            try:
+                if check is None:
+                    sys.path[:] = given["path"]
+                    check = import_class(given["check"], where="reward.check")
+                    inspect.signature(check).bind(answer="", question="", sources=[], **given["params"])
+                    check = partial(check, **given["params"])
+                    reply: dict[str, Any] = {"value": None}
+                else:
+                    reply = {"value": _score(check(**given))}
+            except ConfigError as error:
+                reply = {"error": error.message}
+            except Exception as error:  # whatever a function of others raises
+                reply = {"error": f"{type(error).__name__}: {error}"}
+            pipe.send_bytes(json.dumps(reply).encode())
+
+
+def _score(value: Any) -> float | None:
+    """Raises ValueError for what is no score."""
+    if inspect.isawaitable(value):
+        value = asyncio.run(_awaited(value))
+    if value is None:
+        return None
+    if isinstance(value, str | bytes) or not 0.0 <= (score := float(value)) <= 1.0:
+        raise ValueError(f"it returned {value!r}, which is no number from 0 to 1, no bool and not None")
+    return score
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+if __name__ == "__main__":
+    main()

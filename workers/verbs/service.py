@@ -1,0 +1,136 @@
+"""Verbs `serve`, `worker` and `up`: the HTTP service alone, one process that takes jobs, or all on one machine."""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from ragbandit.router.api.findings import ping
+from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, errors, listen_on
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import AUTO
+from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.presence import Presence, card_of
+from ragbandit.router.queue.redis_server import redis_url
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
+from ragbandit.router.serving.setup.requirements import (
+    check_data_dir,
+    check_database_file,
+    check_packages,
+    check_port,
+    hold_store,
+    narrow_data_dir,
+)
+from ragbandit.router.telemetry.logs import set_log_format
+from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
+from ragbandit.shared.errors import ConfigError, QueueError, require_service
+from ragbandit.shared.formats import known_choices
+from ragbandit.workers.check_process import check_reward_check
+from ragbandit.workers.judge.checks import check_judge
+from ragbandit.workers.process import QUEUES, Supervisor, run_worker
+from ragbandit.workers.wiring.generators import check_arms
+from ragbandit.workers.wiring.loading import check_generators, check_indexes
+
+
+def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
+    """Run the HTTP service alone (Redis, workers and the learner run elsewhere)."""
+    listen_on(host=host, port=port)
+    settings = configuration.load(config).settings
+    set_log_format(settings.log.format)
+    check_arms(settings)
+    check_policy(settings)
+    check_exposure(settings, now=time.time())
+    check_port(settings.server)
+    check_database_file(settings, make=True)
+    die_with_parent()
+    at = f"http://{settings.server.host}:{settings.server.port}"
+    with hold_store(settings, at=at) or contextlib.nullcontext():
+        _serve(settings)
+
+
+def _serve(settings: Settings) -> None:
+    from ragbandit.router.api.app import create_app  # after what refuses a start, since it takes a second to load
+    from ragbandit.router.api.server import make_server
+
+    # A failure to open must end the process with our one line, not with a server's traceback.
+    router = Router.open(settings)
+    narrow_data_dir(settings)
+    server = make_server(create_app(lambda: router), settings=settings.server)
+    keep_what_is_loaded()
+    card = card_of(role="service")
+    presence = Presence(client=connect(redis_url(settings), timeout_s=1.0), card=card).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    presence.close()
+    if not server.started:
+        raise typer.Exit(3)
+
+
+def worker(
+    *,
+    config: ConfigOption = None,
+    queue: Annotated[list[str] | None, typer.Option(help="answer, judge or learn; repeat it; default all")] = None,
+    burst: Annotated[bool, typer.Option(help="end when the queues are empty")] = False,
+    heartbeat: Annotated[
+        Path | None, typer.Option(help="touch this file every 5 s, from when everything is loaded, for a probe")
+    ] = None,
+) -> None:
+    """Take jobs: answer decisions, judge answers, learn from feedback."""
+    unknown = [name for name in queue or () if name not in QUEUES]
+    if unknown:
+        raise ConfigError(
+            f"unknown queue {unknown[0]!r}", field="queue", remedy=known_choices(QUEUES, given=unknown[0])
+        )
+    settings = configuration.load(config).settings
+    set_log_format(settings.log.format)
+    configured = [name for name in QUEUES if name != "judge" or settings.judge.generator is not None]
+    run_worker(settings, queues=queue or configured, burst=burst, heartbeat=heartbeat)
+
+
+def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
+    """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
+    require_service()
+    listen_on(host=host, port=port)
+    loaded = configuration.load(config)
+    settings = loaded.settings
+    set_log_format(settings.log.format)
+    check_packages(settings)
+    check_data_dir(settings)
+    check_arms(settings)
+    check_policy(settings)
+    check_judge(settings, fetch=True)
+    check_reward_check(settings.reward)
+    if settings.worker_arms and settings.workers.answer:
+        # What would end every worker is said here, not in their logs.
+        check_indexes(settings)
+        check_generators(settings, fetch=True)
+    open_database(settings).close()
+    encoder = choose_encoder(settings)
+    encoder.check()
+    if settings.encoder.model == AUTO:
+        console.print(escape(f"The encoder is {encoder.in_words()}."), soft_wrap=True, highlight=False)
+    check_exposure(settings, now=time.time())
+    if settings.redis_url is not None:
+        try:
+            ping(settings)
+        except QueueError as error:  # no reason not to start: what needs it is late until it replies
+            errors.print(f"[yellow]warning[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)
+    supervisor = Supervisor(loaded)
+    try:
+        supervisor.start()
+        with console.status("starting: the first time weights are fetched and converted"):
+            supervisor.wait_ready(timeout_s=600)
+        console.print(f"RagBandit answers at {supervisor.url} (docs: {supervisor.url}/docs). Ctrl-C stops it.")
+        if settings.server.dashboard:
+            console.print(f"Dashboard: {supervisor.admin_url}/ui")
+        supervisor.run()
+    finally:
+        with contextlib.suppress(KeyboardInterrupt):
+            supervisor.stop()
+    console.print("stopped")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.reporting.reading import Comparison, Log, ReportScope
+from ragbandit.router.reporting.reading import Comparison, ReportRows, ReportScope
 from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of, sentence
 from ragbandit.shared.types import Matrix, Vector
 
@@ -64,17 +64,17 @@ WORLDS = (
 class Run:
     """A log, newest first, and what every arm would have cost and been worth, shape (n, arms)."""
 
-    log: Log
+    log: ReportRows
     dollars: Matrix
     quality: Matrix
 
-    def at(self, count: int) -> Log:
+    def at(self, count: int) -> ReportRows:
         """The log after so many questions."""
         log, rows = self.log, slice(len(self.log.arm) - count, None)
         parts = {name: getattr(log, name)[rows] for name in _BY_ROW}
         costs = {unit: values[rows] for unit, values in log.costs.items()}
         fixed = {name: getattr(log, name) for name in ("arms", "tenants", "prices", "left_out", "cut")}
-        return Log(costs=costs, **parts, **fixed)
+        return ReportRows(costs=costs, **parts, **fixed)
 
     def truth(self, count: int) -> tuple[float, float]:
         """What was served less always premium, per question: dollars and quality."""
@@ -102,7 +102,7 @@ def made(world: World, *, count: int, seed: int) -> Run:
     drawn = np.arange(count), arm
     is_rated = random.random(count) < world.rated[arm]
     guess = np.full((count, 3), 0.5) if world.blind else chance + random.normal(0.0, 0.1, (count, 3))
-    log = Log(
+    log = ReportRows(
         arms=ARMS,
         made_at=np.arange(count, dtype=np.float64) * 60.0,
         tenant=np.zeros(count, dtype=np.intp),
@@ -121,7 +121,7 @@ def made(world: World, *, count: int, seed: int) -> Run:
     newest = slice(None, None, -1)
     turned = {name: getattr(log, name)[newest] for name in _BY_ROW}
     costs = {unit: values[newest] for unit, values in log.costs.items()}
-    log = Log(**{**{name: getattr(log, name) for name in Log.__slots__}, **turned, "costs": costs})
+    log = ReportRows(**{**{name: getattr(log, name) for name in ReportRows.__slots__}, **turned, "costs": costs})
     return Run(log=log, dollars=dollars[newest], quality=quality[newest])
 
 

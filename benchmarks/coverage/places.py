@@ -21,8 +21,7 @@ from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.offline.warm import CONFIDENCE
-from ragbandit.router.reporting.reading import Log as ReportLog
-from ragbandit.router.reporting.reading import ReportScope
+from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import GUARDRAILS
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
@@ -296,10 +295,10 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
 _SCOPE: Final = ReportScope(label="main", since=0.0, until=1.0)
 
 
-def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportLog:
+def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportRows:
     count = len(rows.action)
     zero, unknown = np.zeros(count), np.full(rows.pmf.shape, np.nan)
-    return ReportLog(
+    return ReportRows(
         arms=ARMS,
         made_at=zero,
         tenant=zero.astype(np.intp),

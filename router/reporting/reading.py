@@ -167,7 +167,7 @@ class ReportScope:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Log:
+class ReportRows:
     """n rows that compare arms, the newest first. Vectors have shape (n,), matrices (n, arms)."""
 
     arms: tuple[str, ...]
@@ -194,7 +194,7 @@ class Log:
     cut: bool
 
 
-def read_log(database: Database, scope: ReportScope) -> Log:
+def read_log(database: Database, scope: ReportScope) -> ReportRows:
     """The rows of a report. Raises StoreError."""
     rows, last = _Rows(), None
     while rows.read < scope.most:
@@ -277,7 +277,7 @@ class _Rows:
         for each in zip(arms, pmf, quality, cost, strict=True):
             self.offered.extend((number, self.arms.setdefault(each[0], len(self.arms)), *each[1:]))
 
-    def log(self, *, cut: bool) -> Log:
+    def log(self, *, cut: bool) -> ReportRows:
         """All of them."""
         columns = dict(zip(_COLUMNS, _by_column(self.columns, len(_COLUMNS)), strict=True))
         of = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
@@ -285,7 +285,7 @@ class _Rows:
         tables = {"pmf": np.zeros(shape), "quality": np.full(shape, np.nan), "cost": np.full(shape, np.nan)}
         for name, table in tables.items():
             table[at] = of[name]
-        return Log(
+        return ReportRows(
             arms=tuple(self.arms),
             made_at=columns["made_at"],
             tenant=columns["tenant"].astype(np.intp),

@@ -20,7 +20,7 @@ from ragbandit.router.reporting.reading import (
     Choices,
     Comparison,
     Flags,
-    Log,
+    ReportRows,
     ReportScope,
     Unit,
     compared,
@@ -106,7 +106,7 @@ def report(database: Database, scope: ReportScope, *, policy: PolicySettings, ag
 
 
 def report_of(
-    log: Log, scope: ReportScope, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
+    log: ReportRows, scope: ReportScope, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
 ) -> Report:
     """`report` of rows that are read. alarm: a sentence on the side that the log favours. Raises InvalidInput."""
     unit = _unit(log)
@@ -145,7 +145,7 @@ def report_of(
     )
 
 
-def _unit(log: Log) -> Unit:
+def _unit(log: ReportRows) -> Unit:
     """What the sentence counts in: dollars where some were reported, else steps unless all are alike, else seconds."""
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
@@ -154,7 +154,7 @@ def _unit(log: Log) -> Unit:
 
 
 def _against(
-    log: Log, arms: Sequence[Line], *, policy: PolicySettings, given: str | None
+    log: ReportRows, arms: Sequence[Line], *, policy: PolicySettings, given: str | None
 ) -> tuple[int | None, str | None]:
     """The place of the arm to compare with, and why it is this one."""
     if given is not None:
@@ -179,7 +179,7 @@ def _against(
 class _Lines:
     """Makes lines of a log."""
 
-    log: Log
+    log: ReportRows
     unit: Unit
     #: since the first of the questions
     days: float
@@ -283,7 +283,7 @@ def _missing(comparison: Comparison, half: float, *, days: float) -> str:
     return f"about {more:,.0f} questions more, {wait} at this rate"
 
 
-def _notes(log: Log, scope: ReportScope, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
+def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
     """What a reader must know of the log."""
     if log.cut:
         yield f"the newest {scope.most:,} questions of the time were read, those before were not"

@@ -97,7 +97,9 @@ def replay(
     specs = None if candidates is None else _specs(candidates)
     judging = partial(judge, executor=executor, progress=progress)
     judged, current = False, None
-    if isinstance(log, OpenLog):
+    if isinstance(log, MemoryLog):
+        rows = log
+    else:
         check_spread(log, plan=plan, candidates=specs or (), executor=executor)
         current = log.current() if may_be_current(plan) else None
         with log.sources(specs or (), whole=current is not None or plan.baseline == CURRENT) as sources:
@@ -105,29 +107,29 @@ def replay(
                 plan = replace(plan, baseline=plan.baseline or LOGGED)
                 return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging, notes=notes)
         # What a snapshot learned before `since`, the others learn too.
-        judged, log = log.judged, log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
+        judged, rows = log.judged, log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
     facts: RatingFacts | None = None
     if judged:
-        log, facts = judged_log(log, plan=plan)
+        rows, facts = judged_log(rows, plan=plan)
         notes = (*rating_notes(facts), *notes)
-    specs = baselines(log.log.arms) if specs is None else specs
-    if current is None and is_current(log, candidates=specs, plan=plan, settings=settings):
+    specs = baselines(rows.log.arms) if specs is None else specs
+    if current is None and is_current(rows, candidates=specs, plan=plan, settings=settings):
         current = settings
     if current is not None:
         specs = [*specs, current_candidate(current, plan=plan)]
         plan = replace(plan, baseline=specs[-1].name)
     plan = replace(plan, baseline=plan.baseline or LOGGED)
-    ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
+    ready = prepare(rows, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
     result = judging(
         [ready.part()],
         plan=plan,
         candidates=specs,
         candidate_pmfs=ready.candidate_pmfs,
-        log=log.described,
-        logged=log.logged,
-        since=log.since,
+        log=rows.described,
+        logged=rows.logged,
+        since=rows.since,
         notes=(*notes, *ready.notes),
-        skipped=log.skipped,
+        skipped=rows.skipped,
     )
     result = replace(result, ratings=facts)
     return with_sides(

@@ -19,7 +19,6 @@ from typing import Any
 
 #: longest start and longest end, seconds
 START_S, END_S = 60.0, 30.0
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,12 +42,6 @@ def free_port() -> int:
 def environment() -> dict[str, str]:
     """This process's environment without settings of ours: those of whoever runs a measurement must not change it."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RAGBANDIT_")}
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has used, seconds: user and system, all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 @contextmanager

@@ -393,3 +393,13 @@ def redis_client(redis_server):
     client.flushall()
     yield client
     client.close()
+
+
+@pytest.fixture
+def own_redis(tmp_path):
+    """A redis-server that the test may stop and start, and its address."""
+    settings = Settings(data_dir=str(tmp_path / "redis"))
+    server = RedisServer(settings)
+    server.start()
+    yield server, redis_url(settings)
+    server.stop()

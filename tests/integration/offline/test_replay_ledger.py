@@ -8,8 +8,7 @@ from sqlalchemy import update
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
-from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
 from ragbandit.router.offline.replay.parts import SourcePart
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -122,9 +121,3 @@ def test_folds_are_those_of_memory(ledger_of_rows):
             assert np.array_equal(np.concatenate([log.questions for log in found]), expected.questions)
             assert np.array_equal(np.concatenate([log.known_by for log in found]), expected.known_by)
     assert set(expected.known_by) == {BY_TEXT, BY_FEATURES, BY_ID}
-
-
-def as_lines(database, file) -> str:
-    """The ledger, exported."""
-    write_rows(file, ledger_rows(Ledger(database, label=PolicyLabel("main"))))
-    return file.read_text()

@@ -12,7 +12,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue import jobs as queue_module
 from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import recover
 from ragbandit.router.serving.router import Router
@@ -29,16 +29,6 @@ RETRYING = "retrying (answers are delayed, nothing is lost)"
 @pytest.fixture
 def jobs(redis_client):
     return RedisJobs(redis_client)
-
-
-@pytest.fixture
-def own_redis(tmp_path):
-    """A redis-server that the test may stop and start, and its address."""
-    settings = Settings(data_dir=str(tmp_path / "redis"))
-    server = RedisServer(settings)
-    server.start()
-    yield server, redis_url(settings)
-    server.stop()
 
 
 def test_notifications_of_the_learner_coalesce(jobs):

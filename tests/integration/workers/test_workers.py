@@ -17,9 +17,7 @@ from sqlalchemy import select, update
 from typer.testing import CliRunner
 
 from benchmarks.service_process import environment
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.sql.tables import answer_queue
@@ -238,16 +236,6 @@ def test_a_worker_that_is_stopped_finishes_what_it_has_taken(make_worker):
     assert worker.consumer.wait(20)
     assert len(worker.router.store.outcomes_by_id(keys)) == 4
     assert len(waiting_ids(worker.router.database, limit=9)) == 2
-
-
-@pytest.fixture
-def own_redis(tmp_path):
-    """A redis-server that the test may stop and start, and its address."""
-    settings = Settings(data_dir=str(tmp_path / "redis"))
-    server = RedisServer(settings)
-    server.start()
-    yield server, redis_url(settings)
-    server.stop()
 
 
 def test_threads_wait_for_redis(make_worker, own_redis):

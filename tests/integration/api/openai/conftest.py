@@ -71,3 +71,10 @@ def client(service):
     """OpenAI's own client, which does not ask again by itself."""
     with openai.OpenAI(base_url=f"{service.url}/v1", api_key="any", max_retries=0, timeout=30) as made:
         yield made
+
+
+@pytest.fixture
+def decided(service):
+    """A function: decisions that were made since the test began."""
+    before = service.router.status().counters.decided
+    return lambda: service.router.status().counters.decided - before

@@ -33,13 +33,6 @@ def service(tmp_path_factory):
 
 
 @pytest.fixture
-def decided(service):
-    """A function: decisions that were made since the test began."""
-    before = service.router.status().counters.decided
-    return lambda: service.router.status().counters.decided - before
-
-
-@pytest.fixture
 def in_pieces(monkeypatch):
     """A function: answers come in these events before the outcome."""
 

@@ -33,13 +33,6 @@ def service(tmp_path_factory):
     running.close()
 
 
-@pytest.fixture
-def decided(service):
-    """A function: decisions that were made since the test began."""
-    before = service.router.status().counters.decided
-    return lambda: service.router.status().counters.decided - before
-
-
 def events_of(http, headers=None, **more) -> tuple[httpx.Response, list[str]]:
     """The reply to a stream, read to its end, and its lines that are not blank."""
     with http.stream("POST", "/v1/chat/completions", json=BODY | more, headers=headers) as reply:

@@ -134,14 +134,15 @@ def test_the_document_names_the_prices(dial):
 def test_one_policy_serves_every_price(serve, tmp_path):
     """Learned over HTTP at mixed prices, it prefers the dear arm where cost is cheap, and the cheap one elsewhere."""
     service = serve(arms=ARMS, policy={"name": "mba"}, prices=PRICES, reward={"minimum": -2.0})
+    asked, told = [], []
     for number in range(60):
-        price = list(PRICES)[number % 3]
-        arm = list(ARMS)[number % 2]
-        body = {"question": f"question {number}?", "cost_weight": price, "arms": [arm]}
-        decision_id = service.http.post("/v1/route", json=body).json()["decision_id"]
-        service.http.post("/v1/outcomes", json={"decision_id": decision_id, "steps": 1 if arm == "cheap" else 6})
-        rating = number % 10 < 6 if arm == "cheap" else True
-        service.http.post("/v1/feedback", json={"decision_id": decision_id, "rating": rating})
+        price, arm = list(PRICES)[number % 3], list(ARMS)[number % 2]
+        asked.append({"question": f"question {number}?", "cost_weight": price, "arms": [arm]})
+    for number, made in enumerate(service.http.post("/v1/route/batch", json={"items": asked}).json()["items"]):
+        decision_id, is_cheap = made["decision_id"], made["arm"] == "cheap"
+        service.http.post("/v1/outcomes", json={"decision_id": decision_id, "steps": 1 if is_cheap else 6})
+        told.append({"decision_id": decision_id, "rating": number % 10 < 6 if is_cheap else True})
+    assert service.http.post("/v1/feedback/batch", json={"items": told}).status_code == 202
     while service.router.learn():
         pass
     record = service.router.decision(decision_id)

@@ -15,16 +15,19 @@ from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmTotals
+from tests.conftest import World, made_settings
 from tests.integration.storage.test_totals import lived
 
 
-@pytest.fixture
-def world(make_world):
-    """A world with ten decisions in two hours, all of them counted."""
-    made = make_world()
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, sqlite_template):
+    """A world with ten decisions in two hours, all of them counted; nothing below changes it."""
+    folder = str(tmp_path_factory.mktemp("overview"))
+    made = World(made_settings({"data_dir": folder}, template=sqlite_template))
     lived(made)
     Extender(made.database, holder="one", weight=0.05, clock=lambda: made.now + 60.0).extend()
-    return made
+    yield made
+    made.close()
 
 
 def read(world, **changes):

@@ -29,8 +29,8 @@ from sqlalchemy import (
     update,
 )
 
-from ragbandit.router.storage.rows.check_rows import drop_check
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
+from ragbandit.router.storage.rows.job_rows import drop_jobs
 from ragbandit.router.storage.rows.judge_rows import drop_due
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, moving
@@ -179,7 +179,7 @@ def _erase_batch(
         waited = _close(connection, rows, moves=moves, now=now) if rows else 0
         if rows:
             drop_due(connection, [row["id"] for row in rows], moves=moves)
-            drop_check(connection, [row["id"] for row in rows])
+            drop_jobs(connection, [row["id"] for row in rows], kind="check")
             _blank_rows(connection, rows, features=features)
         counted = {"decisions": erasures.c.decisions + len(rows), "waiting": erasures.c.waiting + waited}
         progress = update(erasures).where(erasures.c.number == number)

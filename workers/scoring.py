@@ -14,10 +14,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.api.limiting.budgets import stopped_until
-from ragbandit.router.storage import judgements
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.judgements import JudgeClaim, Spent
-from ragbandit.router.storage.rows.check_rows import claim_check, drop_check
+from ragbandit.router.storage.rows.job_rows import CHECK_ATTEMPTS, Job, claim_check, drop_jobs, due_jobs
 from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Receipt
@@ -52,7 +51,7 @@ class DueJudgements:
         """Judging of the next one, if one is due that was not among those found before."""
         del woken
         if not self._due:
-            due = judgements.due(self._context.store.database, now=time.time(), limit=DUE)
+            due = due_jobs(self._context.store.database, kind="judge", now=time.time(), limit=DUE)
             self._due = [key for key in reversed(due) if key not in self._seen]
             self._seen = set(self._due)
         return partial(judge, self._context, self._due.pop()) if self._due else None
@@ -194,16 +193,24 @@ class AnswerChecks:
         """Check all that is due. Raises StoreError: what was not stored is due again when its claim ends."""
         database = self._context.store.database
         while not self._context.ending.is_set():
-            key = claim_check(database, now=time.time(), for_s=self._settings.check_s + CLAIM_MARGIN_S)
-            if key is None:
+            due = due_jobs(database, kind="check", now=time.time(), limit=DUE)
+            if not due:
                 return
-            self._check(key)
+            for key in due:
+                if self._context.ending.is_set():
+                    return
+                claim = claim_check(database, key, now=time.time(), for_s=self._settings.check_s + CLAIM_MARGIN_S)
+                if isinstance(claim, Job):
+                    self._check(key, attempt=claim.attempts + 1)
+                elif claim == "given_up":
+                    facts = {"action": "check", "decision": key}
+                    check_log.error("workers died over an answer that they checked; it is not tried again", extra=facts)
 
     def close(self) -> None:
         """End the check's process."""
         self._process.close()
 
-    def _check(self, key: DecisionId) -> None:
+    def _check(self, key: DecisionId, *, attempt: int) -> None:
         store, began = self._context.store, time.monotonic()
         record = store.record(key)
         facts: dict[str, Json] = {"check": self._settings.check}
@@ -220,15 +227,19 @@ class AnswerChecks:
             except CheckFailed as error:
                 details = {"action": "check", "decision": key, "reason": str(error)}
                 check_log.warning("the check gives no score; an answer is tried three times", extra=details)
-                return
+                if attempt < CHECK_ATTEMPTS:
+                    return
+                value = None
         if value is None:
             with store.database.write() as connection:
-                drop_check(connection, [key])
+                drop_jobs(connection, [key], kind="check")
             return
         facts["seconds"] = round(time.monotonic() - began, 3)
         feedback = self._feedback(key, value=value, facts=facts)
         # A score of a decision that was erased meanwhile has no text in it.
-        (reply,) = store.add_feedback([feedback], beside=lambda connection, _: drop_check(connection, [key]))
+        (reply,) = store.add_feedback(
+            [feedback], beside=lambda connection, _: drop_jobs(connection, [key], kind="check")
+        )
         if isinstance(reply, Receipt) and not reply.duplicate:
             carrier = carrier_of(record.decision.query.request)
             tell_evaluation(self._context.tracing, feedback, late=reply.late, carrier=carrier)

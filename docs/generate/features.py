@@ -34,7 +34,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
         "router/storage/judgements.py",
         "router/storage/rows/judge_rows.py",
     ),
-    "checks as rewards": ("ragbandit/checks.py", "workers/check_process.py", "router/storage/rows/check_rows.py"),
+    "checks as rewards": ("ragbandit/checks.py", "workers/check_process.py", "router/storage/rows/job_rows.py"),
     "verify": ("router/learning/audit/*.py",),
     "versions, canary, kill switch": (
         "router/rollouts/*.py",

@@ -6,6 +6,7 @@ from alembic import op
 from sqlalchemy import inspect
 
 from ragbandit.migrations.dropping import drop
+from ragbandit.router.storage.sql.tables import jobs, metadata
 
 revision = "0006"
 down_revision = "0005"
@@ -15,12 +16,25 @@ oldest_code = "0006"
 
 #: tables without a feature, those that refer to others first
 TABLES: Final[tuple[str, ...]] = ("calibration_due", "calibration_pairs", "decision_links", "held_feedback")
+#: table whose rows move to `jobs` -> their kind, and their facts in JSON
+_JOBS: Final = {
+    "judge_due": ("judge", """'{"share": ' || share || ', "failures": ' || failures || '}'"""),
+    "check_due": ("check", "'{}'"),
+}
 #: (table, column) without a feature; their values are not written anywhere
 COLUMNS: Final[tuple[tuple[str, str], ...]] = ()
 
 
 def upgrade() -> None:
     connection = op.get_bind()
+    metadata.create_all(connection, tables=[jobs])
+    for name, (kind, facts) in _JOBS.items():
+        if inspect(connection).has_table(name):
+            connection.exec_driver_sql(
+                "INSERT INTO jobs (kind, key, made_at, due_at, attempts, facts) "  # noqa: S608 - names of ours
+                f"SELECT '{kind}', decision_id, made_at, due_at, attempts, {facts} FROM {name}"
+            )
+            op.drop_table(name)
     drop(connection, tables=TABLES, columns=COLUMNS)
     if "feedback_rater" not in {one["name"] for one in inspect(connection).get_indexes("feedback")}:
         op.create_index("feedback_rater", "feedback", ["rater", "received_at"])

@@ -20,7 +20,7 @@ from ragbandit.router.storage import answer_queue, judgements
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.check_rows import expire_checks
+from ragbandit.router.storage.rows.job_rows import expire_checks
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
@@ -291,7 +291,7 @@ def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -
             extra={"action": "judge_expired", "count": gone},
         )
     if gone := expire_checks(database, now=now):
-        message = "answers waited for reward.check for too long or were tried too often, and are not checked"
+        message = "answers waited for reward.check for too long, and are not checked"
         log.warning(message, extra={"action": "check_expired", "count": gone})
     silent = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
     jobs.enqueue_answers(silent)

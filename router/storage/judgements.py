@@ -4,24 +4,23 @@ A judge claims a decision before it works on it, so that no other one does. The 
 killed leaves nothing behind but an attempt. A score, what it cost and the end of the wait are one transaction.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from sqlalchemy import Connection, Update, select, update
+from sqlalchemy import Connection, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.rows.job_rows import Job, Refused, change_job, lock_job, old_jobs
 from ragbandit.router.storage.rows.judge_rows import drop_due, move_day, next_day, waiting_for_judge
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import judge_due
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.retries import back_off
 from ragbandit.shared.types import DecisionId, Feedback
 
-#: why a decision is not judged now: nobody waits for it any more; it is claimed, or tried again later; it waited too
-#: long; it was tried too often; the day's budget is spent
-Refused = Literal["gone", "later", "expired", "given_up", "budget"]
 #: decisions that one transaction removes
 _BATCH: Final = 500
 #: longest pause between two tries, seconds
@@ -93,39 +92,27 @@ class Judgements:
 
     def claim(self, decision_id: DecisionId, *, now: float, for_s: float) -> JudgeClaim | Refused:
         """Claim a decision that is due for so many seconds, within the day's budget, or say why not."""
-        with self.database.read() as connection:  # most of what is asked for twice costs no write
-            there = connection.execute(select(judge_due.c.due_at).where(judge_due.c.decision_id == decision_id)).first()
-        if there is None or there.due_at > now:
-            return "gone" if there is None else "later"
         with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
             day = move_day(connection, now=now)  # locked: the budget is that of all judges
-            locked = select(judge_due).where(judge_due.c.decision_id == decision_id).with_for_update()
-            row = connection.execute(locked).mappings().first()
-            if row is None:
-                return "gone"
-            if row["due_at"] > now:
-                return "later"
-            over: Refused | None = "expired" if row["made_at"] <= now - self._expire_s else None
-            over = over or ("given_up" if row["attempts"] >= self._attempts else None)
-            if over is not None:
-                drop_due(connection, [decision_id], moves=moves)
-                move_day(connection, {over: 1}, now=now)
-                return over
+            job = lock_job(
+                connection, decision_id, kind="judge", now=now, attempts=self._attempts, expire_s=self._expire_s
+            )
+            if not isinstance(job, Job):
+                if job in ("expired", "given_up"):
+                    drop_due(connection, [decision_id], moves=moves)
+                    move_day(connection, {job: 1}, now=now)
+                return job
             if self._is_spent(day):
                 # All at once: none of them may begin before the next day.
-                later = update(judge_due).where(judge_due.c.due_at <= now).values(due_at=next_day(now))
-                connection.execute(later)
+                later = update(jobs).where(jobs.c.kind == "judge", jobs.c.due_at <= now)
+                connection.execute(later.values(due_at=next_day(now)))
                 return "budget"
             move_day(connection, {"begun": 1}, now=now)
-            mine = update(judge_due).where(judge_due.c.decision_id == decision_id)
-            connection.execute(mine.values(attempts=row["attempts"] + 1, due_at=now + for_s))
-        return JudgeClaim(
-            decision_id=decision_id,
-            attempt=row["attempts"] + 1,
-            failures=row["failures"],
-            share=row["share"],
-            claimed_at=now,
-        )
+            attempt = job.attempts + 1
+            change_job(
+                connection, decision_id, kind="judge", attempt=job.attempts, attempts=attempt, due_at=now + for_s
+            )
+        return JudgeClaim(decision_id=decision_id, attempt=attempt, claimed_at=now, **job.facts)
 
     def _is_spent(self, day: Any) -> bool:
         spent = {
@@ -170,7 +157,7 @@ class Judgements:
                 gone = drop_due(connection, [claim.decision_id], moves=moves)
                 move_day(connection, {"given_up": len(gone)}, now=claim.claimed_at)
             else:
-                connection.execute(_of(claim).values(due_at=now + _pause(pause_s, claim.attempt)))
+                _change(connection, claim, due_at=now + _pause(pause_s, claim.attempt))
         return "given_up" if over else "later"
 
     def put_back(self, claim: JudgeClaim, *, spent: Spent, now: float, pause_s: float) -> None:
@@ -183,14 +170,14 @@ class Judgements:
         with self.database.write() as connection:
             move_day(connection, counts, now=claim.claimed_at)
             due_at = now + (_pause(pause_s, claim.failures + 1) if pause_s else 0.0)
-            again = {"attempts": claim.attempt - 1, "failures": claim.failures + failed, "due_at": due_at}
-            connection.execute(_of(claim).values(**again))
+            facts = json.dumps({"share": claim.share, "failures": claim.failures + failed})
+            _change(connection, claim, attempts=claim.attempt - 1, facts=facts, due_at=due_at)
 
     def postpone(self, claim: JudgeClaim, *, due_at: float) -> None:
         """Let a decision that was not tried be due later; it takes nothing of the day's judgements."""
         with self.database.write() as connection:
             move_day(connection, {"begun": -1}, now=claim.claimed_at)
-            connection.execute(_of(claim).values(attempts=claim.attempt - 1, due_at=due_at))
+            _change(connection, claim, attempts=claim.attempt - 1, due_at=due_at)
 
     def withhold(self, claim: JudgeClaim, *, suspicious: bool) -> None:
         """End the wait of a decision without a score; it takes nothing of the day's judgements."""
@@ -202,7 +189,7 @@ class Judgements:
         """Let what waits for the next day be due now: the budget may have been raised since."""
         with self.database.write() as connection:
             move_day(connection, now=now)
-            waits = update(judge_due).where(judge_due.c.due_at == next_day(now))
+            waits = update(jobs).where(jobs.c.kind == "judge", jobs.c.due_at == next_day(now))
             connection.execute(waits.values(due_at=now))
 
 
@@ -210,10 +197,9 @@ class _NoMoreDueError(Exception):
     """The decision waits for the judge no more."""
 
 
-def _of(claim: JudgeClaim) -> Update:
-    """An update of its row, unless another judge has claimed it since."""
-    mine = judge_due.c.decision_id == claim.decision_id, judge_due.c.attempts == claim.attempt
-    return update(judge_due).where(*mine)
+def _change(connection: Connection, claim: JudgeClaim, **values: float | str) -> None:
+    """Change its row, unless another judge has claimed it since."""
+    change_job(connection, claim.decision_id, kind="judge", attempt=claim.attempt, **values)
 
 
 def _began(spent: Spent) -> int:
@@ -232,15 +218,7 @@ def expire(database: Database, *, before: float, now: float) -> int:
             return 0
     with database.write() as connection, moving(connection, shard=database.shard) as moves:
         move_day(connection, now=now)
-        old = select(judge_due.c.decision_id).where(judge_due.c.made_at <= before).limit(_BATCH)
+        old = old_jobs(kind="judge", before=before).limit(_BATCH)
         gone = drop_due(connection, connection.execute(old).scalars(), moves=moves)
         move_day(connection, {"expired": len(gone)}, now=now)
     return len(gone)
-
-
-def due(database: Database, *, now: float, limit: int) -> list[DecisionId]:
-    """Decisions that may be claimed now, those first that have been due longest."""
-    ids = select(judge_due.c.decision_id).where(judge_due.c.due_at <= now)
-    with database.read() as connection:
-        due = connection.execute(ids.order_by(judge_due.c.due_at, judge_due.c.decision_id).limit(limit))
-        return [DecisionId(key) for key in due.scalars()]

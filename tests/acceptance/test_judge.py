@@ -15,7 +15,7 @@ from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.storage.sql.tables import feedback, judge_due
+from ragbandit.router.storage.sql.tables import feedback, jobs
 from ragbandit.shared.types import Query
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support.judge_days import judge_state
@@ -49,7 +49,7 @@ def scored(settings):
                 .where(feedback.c.source == "judge")
                 .group_by(feedback.c.decision_id)
             ).all()
-            assert connection.execute(select(func.count()).select_from(judge_due)).scalar_one() == 0
+            assert connection.execute(select(func.count()).select_from(jobs)).scalar_one() == 0
             assert kept(connection, label="main") == counted(connection, label="main")
         return {row[0]: row[1] for row in rows}, judge_state(database, now=time.time()).today
     finally:
@@ -99,7 +99,7 @@ def test_up_judges_and_learns(tmp_path):
 def claimed(database):
     """Decisions whose judgement has begun and not ended."""
     with database.read() as connection:
-        return set(connection.execute(select(judge_due.c.decision_id).where(judge_due.c.attempts > 0)).scalars())
+        return set(connection.execute(select(jobs.c.key).where(jobs.c.attempts > 0)).scalars())
 
 
 @pytest.mark.timeout(300)

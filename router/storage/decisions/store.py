@@ -21,7 +21,6 @@ from ragbandit.router.storage.decisions.feedback_writes import (
     unknown_decision,
     write_feedback,
 )
-from ragbandit.router.storage.rows.check_rows import await_check
 from ragbandit.router.storage.rows.conversion import (
     Row,
     canonical,
@@ -31,6 +30,7 @@ from ragbandit.router.storage.rows.conversion import (
     reward_value,
     without_messages,
 )
+from ragbandit.router.storage.rows.job_rows import add_checks
 from ragbandit.router.storage.rows.judge_rows import JudgeSample, sample_outcomes
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
@@ -225,7 +225,7 @@ class DecisionStore:
                         connection, fresh.values(), sample=self.judge, moves=moves, shard=self.database.shard
                     )
                 if self.check:
-                    await_check(connection, fresh.values())
+                    add_checks(connection, fresh.values())
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []

@@ -1,9 +1,8 @@
-"""Rows of `judge_due` and `judge_days`: what waits for the judge, and what it did in a day.
+"""Which decisions wait for the judge, and rows of `judge_days`: what it did in a day.
 
-Which decisions are judged follows from their ids. A row of `judge_due` comes in the transaction that stores the outcome
-of such a decision, and leaves in the one that stores its score or gives it up: a judge that dies is late, no more.
+Which decisions are judged follows from their ids.
 
-Every transaction locks a day before rows of `judge_due`, and both after rows of `waiting` and before counters, so that
+Every transaction locks a day before rows of `jobs`, and both after rows of `waiting` and before counters, so that
 no two of them wait for each other in a circle.
 """
 
@@ -15,18 +14,16 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, delete, func, select, text
 
-from ragbandit.router.storage.sql.bulk_insert import insert_rows
+from ragbandit.router.storage.rows.job_rows import add_jobs, drop_jobs, is_judgeable
 from ragbandit.router.storage.sql.counters import ALL, Moves
-from ragbandit.router.storage.sql.tables import counters, judge_days, judge_due
-from ragbandit.shared.types import CANCELLED, IMPORTED, Outcome
+from ragbandit.router.storage.sql.tables import counters, judge_days
+from ragbandit.shared.types import Outcome
 
 DAY_S: Final = 86_400
 #: another draw than the arm's, which is the sha256 of the id alone
 _SALT: Final = b"ragbandit judge:"
 #: days that are kept
 _KEPT_DAYS: Final = 400
-#: failures that say nothing of the arm, or of a decision that nobody can read
-_NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable"})
 
 _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
 _MOVE: Final = text(
@@ -50,13 +47,6 @@ def is_sampled(decision_id: str, *, share: float) -> bool:
     return drawn < share * 2.0**64
 
 
-def is_judgeable(outcome: Outcome) -> bool:
-    """Whether there is an answer to judge, or a failure of the arm. A caller may keep its answers to itself."""
-    if outcome.answer is not None and outcome.answer.strip():
-        return outcome.stop_reason != IMPORTED
-    return outcome.stop_reason not in _NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")
-
-
 def sample_outcomes(
     connection: Connection, group: Iterable[Outcome], *, sample: JudgeSample, moves: Moves, shard: int
 ) -> None:
@@ -74,30 +64,13 @@ def sample_outcomes(
     room = max(0, sample.max_waiting - waiting_for_judge(connection))
     if len(chosen) > room:
         move_day(connection, {"skipped": len(chosen) - room}, now=chosen[0].made_at, shard=1 + shard)
-    rows = [
-        {
-            "decision_id": outcome.decision_id,
-            "due_at": outcome.made_at,
-            "made_at": outcome.made_at,
-            "share": sample.share,
-            "attempts": 0,
-            "failures": 0,
-        }
-        for outcome in chosen[:room]
-    ]
-    insert_rows(connection, judge_due, rows)
-    moves.add("judge_due", len(rows))
+    add_jobs(connection, chosen[:room], kind="judge", facts={"share": sample.share, "failures": 0})
+    moves.add("judge_due", len(chosen[:room]))
 
 
 def drop_due(connection: Connection, ids: Iterable[str], *, moves: Moves) -> list[str]:
     """Let these decisions wait for the judge no more; those that did."""
-    wanted = sorted(ids)
-    if not wanted:
-        return []
-    gone = connection.execute(
-        delete(judge_due).where(judge_due.c.decision_id.in_(wanted)).returning(judge_due.c.decision_id)
-    )
-    dropped = list(gone.scalars())
+    dropped = drop_jobs(connection, ids, kind="judge")
     moves.add("judge_due", -len(dropped))
     return dropped
 

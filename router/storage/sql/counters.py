@@ -37,7 +37,7 @@ from ragbandit.router.storage.sql.tables import (
     counters,
     decisions,
     feedback,
-    judge_due,
+    jobs,
     policies,
     updates,
     waiting,
@@ -284,7 +284,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "quarantined": count(closures, closed, closures.c.state == "quarantined"),
         "unanswered": count(waiting, and_(waits, UNANSWERED)),
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
-        "judge_due": count(judge_due),
+        "judge_due": count(jobs, jobs.c.kind == "judge"),
     }
 
 

@@ -1,5 +1,6 @@
 """What waits for the judge, on SQLite and PostgreSQL: sampling, claims, the day's budget, and that nothing is lost."""
 
+import json
 import threading
 from dataclasses import replace
 
@@ -9,11 +10,12 @@ from sqlalchemy import select
 from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.judgements import DayBudget, JudgeClaim, Judgements, Spent, due, expire
-from ragbandit.router.storage.rows.judge_rows import JudgeSample, is_judgeable, is_sampled, next_day
+from ragbandit.router.storage.judgements import DayBudget, JudgeClaim, Judgements, Spent, expire
+from ragbandit.router.storage.rows.job_rows import due_jobs, is_judgeable
+from ragbandit.router.storage.rows.judge_rows import JudgeSample, is_sampled, next_day
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import judge_days, judge_due
+from ragbandit.router.storage.sql.tables import jobs, judge_days
 from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state
@@ -66,7 +68,7 @@ def score(key, *, identity=None, value=0.75, **facts):
 
 def waits(database):
     with database.read() as connection:
-        return {row["decision_id"]: row for row in connection.execute(select(judge_due)).mappings()}
+        return {row["key"]: {**row, **json.loads(row["facts"])} for row in connection.execute(select(jobs)).mappings()}
 
 
 def day(database, now=EPOCH):
@@ -266,8 +268,8 @@ def test_beyond_the_days_budget_everything_waits_for_the_next_day(database, answ
     assert found.claim(ids[2], now=EPOCH, for_s=60) == "budget"
     midnight = next_day(EPOCH)
     assert {row["due_at"] for row in waits(database).values()} == {midnight}
-    assert due(database, now=midnight - 1, limit=10) == []
-    assert due(database, now=midnight, limit=10) == sorted(ids[2:])
+    assert due_jobs(database, kind="judge", now=midnight - 1, limit=10) == []
+    assert due_jobs(database, kind="judge", now=midnight, limit=10) == sorted(ids[2:])
     assert isinstance(found.claim(ids[2], now=midnight, for_s=60), JudgeClaim)
     assert day(database, midnight) == {"begun": 1}
 
@@ -365,7 +367,7 @@ def judge_all(database, ids):
 def sweep(database, times):
     for _ in range(times):
         expire(database, before=EPOCH - 1, now=EPOCH)
-        due(database, now=EPOCH, limit=10)
+        due_jobs(database, kind="judge", now=EPOCH, limit=10)
 
 
 def erase_all(database, ids):

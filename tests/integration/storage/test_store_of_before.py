@@ -224,3 +224,23 @@ def test_dropped_tables_are_exported(store, dropped, decisions_updates, tmp_path
         assert router.learn() == 1
         verdict = router.verify(deep=True)
     assert (verdict.ok, verdict.decisions, verdict.updates) == (True, *decisions_updates), verdict.notes
+
+
+def test_what_waits_for_the_judge_and_a_check_moves(tmp_path, monkeypatch):
+    """Rows of the former tables `judge_due` and `check_due` are rows of `jobs` after the migration."""
+    unpack(STORE_0005, tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG_0003)
+    with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
+        ((key,),) = connection.execute("SELECT id FROM decisions LIMIT 1").fetchall()
+        for name, row in (("judge_due", (key, 5.0, 4.0, 0.25, 1, 2)), ("check_due", (key, 7.0, 6.0, 1))):
+            connection.execute(f"DELETE FROM {name}")
+            connection.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)
+    assert run("migrate").exit_code == 0
+    with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
+        rows = connection.execute(
+            "SELECT kind, key, made_at, due_at, attempts, facts FROM jobs ORDER BY kind"
+        ).fetchall()
+    check, judge = ((*row[:5], json.loads(row[5])) for row in rows)
+    assert check == ("check", key, 6.0, 7.0, 1, {})
+    assert judge == ("judge", key, 4.0, 5.0, 1, {"share": 0.25, "failures": 2})

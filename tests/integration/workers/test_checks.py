@@ -18,9 +18,9 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows import check_rows
-from ragbandit.router.storage.rows.check_rows import claim_check, waiting_for_check
-from ragbandit.router.storage.sql.tables import check_due, closures, waiting
+from ragbandit.router.storage.rows import job_rows
+from ragbandit.router.storage.rows.job_rows import Job, claim_check, count_jobs
+from ragbandit.router.storage.sql.tables import closures, jobs, waiting
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
 from ragbandit.workers.check_process import CheckFailed, CheckProcess, check_reward_check
@@ -140,11 +140,11 @@ class Bench:
 
     def due(self):
         with self.database.read() as connection:
-            return {row["decision_id"]: row for row in connection.execute(select(check_due)).mappings()}
+            return {row["key"]: row for row in connection.execute(select(jobs)).mappings()}
 
     def later(self):
         with self.database.write() as connection:
-            connection.execute(update(check_due).values(due_at=0.0))
+            connection.execute(update(jobs).values(due_at=0.0))
 
     def score(self, key):
         return [(item.source, item.kind, item.value) for item in self.store.record(key).feedback]
@@ -190,18 +190,24 @@ def test_what_fails_is_tried_again_and_given_up(bench, caplog):
     it = bench()
     broken = it.answered("exit")
     good = it.answered("say 1")
-    for attempt in (1, 2, 3):
+    for attempt in (1, 2):
         it.checks.run()
         assert it.due()[broken]["attempts"] == attempt
         assert it.due()[broken]["due_at"] > time.time()
         it.later()
-    assert claim_check(it.database, now=time.time(), for_s=1.0) is None
-    assert (it.score(broken), len(it.score(good))) == ([], 1)
-    recover(it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time())
+    it.checks.run()
     assert it.due() == {}
-    assert "tried too often" in caplog.text
+    assert (it.score(broken), len(it.score(good))) == ([], 1)
+    deadly = it.answered("say 1")
+    for _ in range(3):  # workers that were killed
+        assert isinstance(claim_check(it.database, deadly, now=time.time(), for_s=0.0), Job)
+    it.checks.run()
+    assert (it.due(), it.score(deadly)) == ({}, [])
+    assert "workers died over an answer that they checked" in caplog.text
     old = it.answered("say 1")
-    recover(it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time() + check_rows.EXPIRE_S + 1)
+    recover(
+        it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time() + job_rows.CHECK_EXPIRE_S + 1
+    )
     assert (it.due(), it.score(old)) == ({}, [])
 
 
@@ -253,20 +259,21 @@ def test_a_claim_is_one_workers(bench):
     it = bench()
     keys = {it.answered("say 1") for _ in range(3)}
     now = time.time()
-    claimed = [claim_check(it.database, now=now, for_s=60.0) for _ in range(4)]
-    assert {*claimed} == keys | {None}
-    assert claim_check(it.database, now=now + 61.0, for_s=60.0) in keys
+    for key in keys:
+        assert isinstance(claim_check(it.database, key, now=now, for_s=60.0), Job)
+        assert claim_check(it.database, key, now=now, for_s=60.0) == "later"
+    assert isinstance(claim_check(it.database, key, now=now + 61.0, for_s=60.0), Job)
 
 
 @on_sqlite
 def test_room_and_erasure(bench, database, monkeypatch):
     """Beyond the room nothing waits; an erased decision waits no more."""
     it = bench()
-    monkeypatch.setattr(check_rows, "MAX_WAITING", 2)
+    monkeypatch.setattr(job_rows, "MAX_CHECKS", 2)
     keys = [it.answered("say 1") for _ in range(3)]
     assert list(it.due()) == keys[:2]
     with database.read() as connection:
-        assert waiting_for_check(connection) == 2
+        assert count_jobs(connection, kind="check") == 2
     erase(database, Selection(decision=keys[0]), features=False, now=time.time())
     assert list(it.due()) == keys[1:2]
     with database.write() as connection:

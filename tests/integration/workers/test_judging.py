@@ -20,7 +20,7 @@ from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.judge_rows import next_day
-from ragbandit.router.storage.sql.tables import judge_due
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import DecisionId, Query, Retrieved
 from ragbandit.strategies.base import Passage
@@ -75,7 +75,9 @@ class Bench:
 
     def due(self):
         with self.database.read() as connection:
-            return {row["decision_id"]: row for row in connection.execute(select(judge_due)).mappings()}
+            return {
+                row["key"]: {**row, **json.loads(row["facts"])} for row in connection.execute(select(jobs)).mappings()
+            }
 
     def today(self):
         return {name: count for name, count in judge_state(self.database, now=time.time()).today.items() if count}
@@ -412,7 +414,7 @@ def test_a_judge_that_is_killed_leaves_a_claim_that_ends(bench, answered):
     found.judge(key)
     assert found.scores(key) == []
     with found.database.write() as connection:
-        connection.execute(judge_due.update().values(due_at=0.0))  # what time does
+        connection.execute(jobs.update().values(due_at=0.0))  # what time does
     found.judge(key)
     assert len(found.scores(key)) == 1
     assert found.today()["begun"] == 2

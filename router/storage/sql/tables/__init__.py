@@ -26,9 +26,8 @@ from ragbandit.router.storage.sql.tables.ledger import (
     waiting,
 )
 from ragbandit.router.storage.sql.tables.quality import (
-    check_due,
+    jobs,
     judge_days,
-    judge_due,
     quarantines,
 )
 from ragbandit.router.storage.sql.tables.traffic import (
@@ -50,14 +49,13 @@ __all__ = [
     "arm_hours",
     "audit_log",
     "cancellations",
-    "check_due",
     "closures",
     "counters",
     "decisions",
     "erasures",
     "feedback",
+    "jobs",
     "judge_days",
-    "judge_due",
     "leases",
     "metadata",
     "outcomes",

@@ -4,18 +4,21 @@ from sqlalchemy import Column, Double, ForeignKey, Index, Integer, String, Table
 
 from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
 
-judge_due = Table(
-    "judge_due",
+jobs = Table(
+    "jobs",
     metadata,
-    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
-    Column("due_at", Double, nullable=False, comment="no judge begins before; while one works, when it is given up"),
+    Column("kind", String(16), primary_key=True, comment="who works on it: judge or check"),
+    Column("key", ID, ForeignKey("decisions.id"), primary_key=True, comment="the decision"),
     Column("made_at", Double, nullable=False, comment="when its outcome came in"),
-    Column("share", Double, nullable=False, comment="the share of decisions that were judged then"),
+    Column("due_at", Double, nullable=False, comment="nobody begins before; while somebody works, when the claim ends"),
     Column("attempts", Integer, nullable=False, comment="begun, without those that a failing server ended"),
-    Column("failures", Integer, nullable=False, comment="tries that a failing server ended"),
-    Index("judge_due_at", "due_at"),
-    Index("judge_due_made_at", "made_at"),
-    comment="decisions that wait for the judge",
+    Column(
+        "facts", Text, nullable=False, comment="JSON object: of the judge, the share judged and failures of its server"
+    ),
+    Index("jobs_due_at", "kind", "due_at"),
+    Index("jobs_made_at", "kind", "made_at"),
+    info={"since": "0006"},
+    comment="decisions that wait for the judge or for the check of reward.check",
 )
 
 judge_days = Table(
@@ -34,18 +37,6 @@ judge_days = Table(
     Column("completion_tokens", LONG, nullable=False),
     Column("dollars", Double, nullable=False),
     comment="what the judge did and cost by day",
-)
-
-check_due = Table(
-    "check_due",
-    metadata,
-    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
-    Column("due_at", Double, nullable=False, comment="no check begins before; while one runs, when it is given up"),
-    Column("made_at", Double, nullable=False, comment="when its outcome came in"),
-    Column("attempts", Integer, nullable=False, comment="begun"),
-    Index("check_due_at", "due_at"),
-    info={"since": "0004"},
-    comment="decisions that wait for the check of reward.check",
 )
 
 quarantines = Table(

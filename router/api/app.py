@@ -19,14 +19,13 @@ from starlette.routing import BaseRoute, Mount
 from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api import mcp as mcp
-from ragbandit.router.api.dependencies import CallerGone, Reads
+from ragbandit.router.api.dependencies import CallerGone, Reads, has_path
 from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies, routing
 from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
-from ragbandit.router.api.rules import has_path
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.gate import Gate, KeyRing

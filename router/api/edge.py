@@ -20,10 +20,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
+from ragbandit.router.api.dependencies import (
+    MCP,
+    OPERATOR_PATHS,
+    PART,
+    CallerGone,
+    Rule,
+    has_path,
+    is_page,
+    reads_of,
+    route_path,
+    router_of,
+    rule_of,
+)
 from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
-from ragbandit.router.api.rules import MCP, OPERATOR_PATHS, PART, Rule, has_path, is_page, route_path, rule_of
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate

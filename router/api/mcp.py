@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ragbandit.client.exchange import ReceivedReply, encoded, quoted, refused, value_of
 from ragbandit.client.transport import EventReader
-from ragbandit.router.api.rules import MCP, PART
+from ragbandit.router.api.dependencies import MCP, PART
 from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
 

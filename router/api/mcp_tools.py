@@ -29,7 +29,7 @@ from mcp.types.version import LATEST_MODERN_VERSION
 
 import ragbandit
 from ragbandit.client.exchange import Call, Connection, away
-from ragbandit.router.api.rules import MCP
+from ragbandit.router.api.dependencies import MCP
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.shared.errors import RagBanditError, root_cause
 from ragbandit.shared.formats import did_you_mean

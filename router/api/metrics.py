@@ -18,7 +18,7 @@ from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.encoders.base import CachingEncoder, Encoder
 from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.candidates import ContextCounts
-from ragbandit.router.serving.health.state import RouterState
+from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Earned
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Decision, SampleStage

@@ -27,7 +27,7 @@ from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.relearning import checked_source, lifted, relearn, selected
-from ragbandit.router.learning.sources.origin import IMPORTED_RATER
+from ragbandit.router.learning.sources import IMPORTED_RATER
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs

@@ -34,8 +34,8 @@ from ragbandit.router.offline.replay.prepare import price_frontier
 from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.text import headline, print_replay
 from ragbandit.router.policies.checks import check_fallback
+from ragbandit.shared.confidence_sequences import NOT_TRIED
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.evidence import NOT_TRIED
 from ragbandit.shared.formats import number, number_or_name, one_line
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ragbandit.router.config.context_schema import reads_text
 from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
-from ragbandit.router.learning.ratings.raters import disagreement, most_trusted, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
+from ragbandit.router.learning.sources import disagreement, most_trusted, standing
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates

@@ -14,7 +14,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.snapshots import Publisher, SnapshotFiles
-from ragbandit.router.learning.sources.screening import Screened, Screening
+from ragbandit.router.learning.sources import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import inherit

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.learning.sources.origin import KINDS, KeyDirectory, matches
+from ragbandit.router.learning.sources import KINDS, KeyDirectory, matches
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, register_policy

@@ -18,8 +18,7 @@ from sqlalchemy import Connection, and_, select, tuple_
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.confidence_sequences import asymptotic_width
-from ragbandit.shared.evidence import Tried
+from ragbandit.shared.confidence_sequences import Tried, asymptotic_width
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 

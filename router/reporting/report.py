@@ -27,8 +27,8 @@ from ragbandit.router.reporting.reading import (
     read_log,
 )
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.evidence import NOT_TRIED, pace
 from ragbandit.shared.formats import NOTHING, duration, moment, number, percent
 from ragbandit.shared.types import Matrix, Vector
 

@@ -13,8 +13,15 @@ import numpy.typing as npt
 
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.rows import Array, Draws, Judged, Outcomes, Predictions
-from ragbandit.shared.confidence_sequences import BettingSequence, FairBets, MeanClaim, asymptotic_width, robust_scores
-from ragbandit.shared.evidence import BURN_IN_EFFECTIVE, Tried
+from ragbandit.shared.confidence_sequences import (
+    BURN_IN_EFFECTIVE,
+    BettingSequence,
+    FairBets,
+    MeanClaim,
+    Tried,
+    asymptotic_width,
+    robust_scores,
+)
 from ragbandit.shared.types import effective_rows, surely_effective_rows
 
 #: they differ on a row where more probability than that lies elsewhere

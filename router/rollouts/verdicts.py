@@ -17,7 +17,7 @@ from ragbandit.router.rollouts.evidence import (
 from ragbandit.router.rollouts.rows import Judged, Outcomes
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.evidence import Tried
+from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKind
 

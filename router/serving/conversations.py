@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.sections import ConversationSettings, GeneratorSettings, RewriteSettings
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.checks.fields import checked_text, checked_type
-from ragbandit.router.serving.checks.questions import check_message
+from ragbandit.router.serving.checks.questions import check_message, checked_text, checked_type
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.search import SessionTurn, newest_turns
 from ragbandit.router.storage.decisions.store import DecisionStore

@@ -18,8 +18,8 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.storage.totals.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
 from ragbandit.router.storage.totals.traffic import Progress, progress_of
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE
 from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_of
 
 HOUR_S: Final = 3600

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.queue.notifier import Jobs, Notifier
 from ragbandit.router.serving.batching import MicroBatcher, QueueLimits, QueueState
-from ragbandit.router.serving.checks.fields import checked_id, checked_type
+from ragbandit.router.serving.checks.questions import checked_id, checked_type
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage import answer_queue, judgements
 from ragbandit.router.storage.answer_queue import waiting_ids

@@ -30,14 +30,22 @@ from ragbandit.router.serving.batching import (
     feedback_writes,
     outcome_writes,
 )
-from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_type
+from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.following.versions import PolicyFollower, Updates
-from ragbandit.router.serving.health.readiness import LEARNER, OK, REDIS, Readiness, TrialWrites, learner_check
-from ragbandit.router.serving.health.state import RouterState, percentiles
+from ragbandit.router.serving.health.readiness import (
+    LEARNER,
+    OK,
+    REDIS,
+    Readiness,
+    RouterState,
+    TrialWrites,
+    learner_check,
+    percentiles,
+)
 from ragbandit.router.serving.overview import Savings, earned
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import (

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.router.serving.checks.fields import new_id
+from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Query
 from ragbandit.testing.policy_examples import ARMS
 

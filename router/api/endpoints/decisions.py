@@ -34,7 +34,7 @@ from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.streaming import PendingAnswer, streamed_answer, want_events
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching import SERVE_S
-from ragbandit.router.serving.checks.fields import checked_id
+from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation

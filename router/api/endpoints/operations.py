@@ -18,7 +18,7 @@ from ragbandit.router.api.schemas.replies import overview_json, report_json, sta
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.serving.health.state import RouterState
+from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import HOUR_S, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError

@@ -11,16 +11,23 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from ragbandit.client.replies.decisions import ErrorReply, RouteBatchReply, RouteReply
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
+from ragbandit.router.api.dependencies import (
+    PART,
+    IdempotencyKey,
+    awaited,
+    awaited_all,
+    caller_of,
+    documented,
+    router_of,
+)
 from ragbandit.router.api.edge import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.api.limiting.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.rules import PART
 from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
 from ragbandit.router.api.security.ownership import note_owner, noted_prices, permitted_arms, tenant_of
-from ragbandit.router.serving.checks.fields import checked_text
+from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError

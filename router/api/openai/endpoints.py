@@ -33,7 +33,7 @@ from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText, identity, plain_decision_id
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_body, error_reply
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.serving.checks.fields import ID_PATTERN, new_id
+from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import NAMED_ID, Message

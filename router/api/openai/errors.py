@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail
-from ragbandit.router.api.rules import route_path
+from ragbandit.router.api.dependencies import route_path
 from ragbandit.router.api.schemas.responses import JsonReply, error_json
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.types import CANCELLED, Decision, Outcome

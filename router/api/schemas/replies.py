@@ -47,7 +47,7 @@ from ragbandit.router.reporting.report import Line, Report
 from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
-from ragbandit.router.serving.health.state import RouterState
+from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, mean
 from ragbandit.router.serving.pending import Cancellation
 from ragbandit.router.storage.decisions.store import DecisionRecord

@@ -14,12 +14,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSc
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
-from ragbandit.router.serving.checks.fields import ID_PATTERN, MAX_CAP, checked_id
 from ragbandit.router.serving.checks.questions import (
     AIMS,
+    ID_PATTERN,
+    MAX_CAP,
     MAX_SESSION,
     MAX_STICKY_TURNS,
     MAX_WORDS,
+    checked_id,
 )
 from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
 from ragbandit.shared.errors import InvalidInput

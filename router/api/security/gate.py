@@ -14,7 +14,7 @@ from typing import Final
 from starlette.routing import Match
 from starlette.types import Scope
 
-from ragbandit.router.api.rules import Rule
+from ragbandit.router.api.dependencies import Rule
 from ragbandit.router.api.security.page_sessions import PageSessions, check_host, check_site, needs_session
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback

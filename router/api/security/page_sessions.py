@@ -19,7 +19,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import urlsplit
 
-from ragbandit.router.api.rules import is_page
+from ragbandit.router.api.dependencies import is_page
 from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Forbidden

@@ -12,7 +12,7 @@ from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.ui.rendering import ArmSigns, form_of, page
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.serving.checks.fields import checked_id
+from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search

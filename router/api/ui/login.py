@@ -6,7 +6,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from ragbandit.router.api.rules import rule_of
+from ragbandit.router.api.dependencies import rule_of
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, needs_session
 from ragbandit.router.api.ui.rendering import form_of, page, set_cookie

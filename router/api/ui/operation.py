@@ -19,7 +19,7 @@ from ragbandit.router.reporting import report as words
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import Report, report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap
-from ragbandit.router.serving.health.state import RouterState
+from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, mean, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.ledgers.quarantines import JudgedUpdate, judged_lately, quarantines_of

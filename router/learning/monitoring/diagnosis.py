@@ -36,7 +36,7 @@ from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE, pace
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Decision
 

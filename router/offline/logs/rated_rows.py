@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import exists, or_, select
 
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.learning.ratings.raters import class_of, most_trusted, standing
 from ragbandit.router.learning.reward import cost_of, explicit_reward
+from ragbandit.router.learning.sources import class_of, most_trusted, standing
 from ragbandit.router.offline.logs.records import (
     FAILED,
     JUDGE_PROBABILITY,

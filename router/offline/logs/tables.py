@@ -27,7 +27,7 @@ from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.types import Matrix
 from ragbandit.router.policies.draw import seed_of
-from ragbandit.router.serving.checks.fields import checked_text
+from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput

@@ -36,7 +36,7 @@ from ragbandit.router.offline.replay.plan import (
 )
 from ragbandit.router.offline.replay.sums import LogSummary, RowGroup, ScoreColumns, ScoreSums
 from ragbandit.router.offline.types import Matrix, Vector
-from ragbandit.shared.evidence import Tried
+from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.types import ArmName
 
 #: why nothing of a log has an interval whose arms were not drawn, or not rated, as it says

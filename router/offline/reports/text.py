@@ -16,7 +16,7 @@ from ragbandit.router.offline.replay.plan import (
     SegmentResult,
     instant,
 )
-from ragbandit.shared.evidence import NOT_TRIED
+from ragbandit.shared.confidence_sequences import NOT_TRIED
 from ragbandit.shared.formats import number, one_line, percent
 
 _SOURCES = {

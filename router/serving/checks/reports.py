@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast, get_args
 
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_text, checked_type, new_id
+from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_text, checked_type, new_id
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import (

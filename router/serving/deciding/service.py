@@ -16,8 +16,7 @@ from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import ContextCounts, ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.serving.deciding.question import Question, offer_arms, served_weight, with_terms
-from ragbandit.router.serving.health.arm_health import OutcomePoller
-from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
+from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.feedback_writes import settle
 from ragbandit.router.storage.decisions.store import DecisionStore

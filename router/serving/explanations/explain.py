@@ -9,7 +9,7 @@ from sqlalchemy import select
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.policies.draw import COLD_START_FLOOR, UNTRIED
 from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT
-from ragbandit.router.serving.checks.fields import checked_id
+from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.question import budget_factor, price_name
 from ragbandit.router.serving.deciding.service import REBUILDING
 from ragbandit.router.serving.explanations.values import (

@@ -22,7 +22,7 @@ from ragbandit.router.config.context_schema import ContextSchema, is_number
 from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scores_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.shared.evidence import Tried
+from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.formats import number, percent
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, ArmName, Matrix
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from ragbandit.router.api.rules import EVERYBODY, OPERATOR_PATHS, RULES, is_for_operators
+from ragbandit.router.api.dependencies import EVERYBODY, OPERATOR_PATHS, RULES, is_for_operators
 from ragbandit.router.serving.setup.bootstrap import check_exposure
 from ragbandit.router.serving.setup.requirements import check_port
 from ragbandit.shared.errors import ConfigError

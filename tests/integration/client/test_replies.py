@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from ragbandit import AsyncClient, Client, Cost, Counters, Receipt
 from ragbandit.client.replies import decisions, status
-from ragbandit.router.serving.health.state import LagPercentiles
+from ragbandit.router.serving.health.readiness import LagPercentiles
 from tests.support.servers.http_service import QUESTION, worker_answers
 
 

@@ -10,7 +10,7 @@ from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import CallBroke, Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.testing.generators import STREAM_CHECKS, TEXT, streamed
+from ragbandit.testing.doubles import STREAM_CHECKS, TEXT, streamed
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.tiny_models import tiny_writer
 

@@ -17,7 +17,7 @@ from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.following.versions import POLL_S
-from ragbandit.router.serving.health import arm_health
+from ragbandit.router.serving.health import circuit_breaker
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, REMEMBERED, ArmHealth
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
@@ -177,7 +177,7 @@ def test_outcome_committed_late(world):
     for one in made[:4]:
         end(world, one)
     late = made_outcome(decision_id=made[4].id, now=world.now, status="failed", stop_reason="error")
-    world.now += arm_health.OVERLAP_S - 0.5
+    world.now += circuit_breaker.OVERLAP_S - 0.5
     world.router.service.poll_outcomes()
     world.store.add_outcome(late)
     for _ in range(3):
@@ -191,12 +191,12 @@ def test_writers_that_waited(world):
     world.router.service.poll_outcomes()
     made = [asked(world, "multi_step") for _ in range(5)]
     late = [made_outcome(decision_id=one.id, now=world.now, status="failed") for one in made]
-    for _ in range(int(arm_health.LATE_S)):
+    for _ in range(int(circuit_breaker.LATE_S)):
         world.now += 1.0
         world.router.service.poll_outcomes()
     for outcome in late:
         world.store.add_outcome(outcome)
-    for _ in range(int(arm_health.THOROUGH_EVERY_S)):
+    for _ in range(int(circuit_breaker.THOROUGH_EVERY_S)):
         world.now += 1.0
         world.router.service.poll_outcomes()
     assert health(world, "multi_step").failures == 5
@@ -235,7 +235,7 @@ def test_many_outcomes_ahead(world):
 @on_sqlite
 def test_clock_that_was_set_back(world):
     """After the router's clock was set back, new outcomes are read and old ones do not outlast them."""
-    reader = arm_health.OutcomePoller(world.database, settings=HealthSettings(), seconds=120.0)
+    reader = circuit_breaker.OutcomePoller(world.database, settings=HealthSettings(), seconds=120.0)
     broken(world, "multi_step")
     (found,) = reader.read([ArmName("multi_step")], now=EPOCH)
     assert found.state == "open"
@@ -340,7 +340,9 @@ def test_commands(make_world, tmp_path, monkeypatch):
 def test_reading_uses_the_index(database):
     """No database walks all outcomes to find the newest."""
     word = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
-    query = arm_health.newest(after=1.0, until=2.0).compile(database.engine, compile_kwargs={"literal_binds": True})
+    query = circuit_breaker.newest(after=1.0, until=2.0).compile(
+        database.engine, compile_kwargs={"literal_binds": True}
+    )
     with database.read() as connection:
         if not database.is_sqlite:  # of an empty table PostgreSQL would rather walk all
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
@@ -352,7 +354,7 @@ def test_reading_uses_the_index(database):
 @on_sqlite
 def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures, since):
     """The first reading goes back an hour, and every reading takes the newest outcomes up to a number."""
-    monkeypatch.setattr(arm_health, "MOST", most)
+    monkeypatch.setattr(circuit_breaker, "MOST", most)
     made = make_decision("d1", arm="multi_step")
     ended = made_outcome(decision_id="d1", now=EPOCH, status="failed")
     keys = [f"k{n:02}" for n in range(7)]
@@ -360,7 +362,7 @@ def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures
         connection.execute(insert(decisions), [decision_row(made) | {"id": key} for key in keys])
         rows = [outcome_row(ended) | {"decision_id": key, "made_at": EPOCH + n} for n, key in enumerate(keys)]
         connection.execute(insert(outcomes), rows)
-    reader = arm_health.OutcomePoller(database, settings=HealthSettings(), seconds=120.0)
+    reader = circuit_breaker.OutcomePoller(database, settings=HealthSettings(), seconds=120.0)
     (found,) = reader.read([ArmName("multi_step")], now=EPOCH + COUNTED_S + 1.0)
     assert (found.failures, found.since) == (failures, since)
 

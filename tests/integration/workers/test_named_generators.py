@@ -8,7 +8,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from ragbandit.router.serving.health.arm_health import OutcomePoller
+from ragbandit.router.serving.health.circuit_breaker import OutcomePoller
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import DecisionId, Query
 from ragbandit.strategies.base import Passage

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ragbandit.router.api.rules import EVERYBODY, RULES
+from ragbandit.router.api.dependencies import EVERYBODY, RULES
 from ragbandit.router.storage.access.api_keys import ROLES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import math
 
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE, Tried
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried
 
 NEEDED = "10 effective rows needed"
 NO_END = f"{NEEDED}, no end in sight at this rate"

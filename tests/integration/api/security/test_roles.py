@@ -4,7 +4,7 @@ import pytest
 from starlette.routing import Mount, Route
 
 from ragbandit.router.api.app import create_app
-from ragbandit.router.api.rules import EVERYBODY, RULES, rule_of
+from ragbandit.router.api.dependencies import EVERYBODY, RULES, rule_of
 from ragbandit.router.storage.access.api_keys import ROLES
 from tests.support.servers.http_service import QUESTION, refused, routed
 

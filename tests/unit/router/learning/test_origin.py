@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.learning.sources.origin import KeyDirectory, factor, matches
+from ragbandit.router.learning.sources import KeyDirectory, factor, matches
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.types import Feedback
 

@@ -10,8 +10,8 @@ from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.reporting import report
 from ragbandit.router.reporting.reading import Comparison, ReportScope
 from ragbandit.router.reporting.report import line_of, report_of
+from ragbandit.shared.confidence_sequences import Tried, pace
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.evidence import Tried, pace
 from tests.support.cases import every_case
 
 DAY = 86_400.0

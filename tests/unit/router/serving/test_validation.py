@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
-from ragbandit.router.serving.checks.fields import checked_id, checked_text, new_id
-from ragbandit.router.serving.checks.questions import capped, checked_query
+from ragbandit.router.serving.checks.questions import capped, checked_id, checked_query, checked_text, new_id
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput

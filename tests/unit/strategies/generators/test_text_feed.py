@@ -11,7 +11,7 @@ from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import TextFeed
-from ragbandit.testing.generators import STREAM_CHECKS
+from ragbandit.testing.doubles import STREAM_CHECKS
 
 PROMPT = Prompt(instructions="", body="Where?")
 

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from ragbandit.router.learning.ratings.raters import class_of, disagreement, most_trusted, standing
+from ragbandit.router.learning.sources import class_of, disagreement, most_trusted, standing
 from ragbandit.shared.types import Feedback
 
 

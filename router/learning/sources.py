@@ -1,0 +1,240 @@
+"""Origin of a feedback: the tenant, the API key and the rater that it came from, by the names that settings use.
+
+    key:ID       the API key; `ID` is its public id or its name. A key and those that it was rotated to are one source
+    tenant:NAME  the tenant of the decision that was judged
+    role:NAME    the role of the key
+    rater:NAME   who judged, as the caller told; import:... is short for rater:import:...
+
+A name that ends in * stands for all that begin so.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, get_args
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.reward import quality_of
+from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.quarantines import Quarantine, RaterDay, first_beyond, quarantines_of
+from ragbandit.shared.types import Feedback, JoinedDecision, JudgedBy, Outcome, Role
+
+#: what a name of a source begins with, the closest to the person first
+KINDS: Final = ("rater", "import", "key", "role", "tenant")
+#: what the rater of feedback begins with that comes from a file of another system
+IMPORTED_RATER: Final = "import:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Who a feedback came from."""
+
+    tenant: str
+    #: public id of the newest key of the rotation; None: it came without a key
+    key: str | None
+    #: every id and name that the key has had
+    key_names: tuple[str, ...]
+    role: Role | None
+    #: as the caller told; None: not told
+    rater: str | None
+
+
+class KeyDirectory:
+    """The API keys of a store at one moment, with those that were rotated or revoked."""
+
+    def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
+        self._keys: Mapping[str, ApiKey] = {key.public_id: key for key in keys}
+        self._names: dict[str, set[str]] = {}
+        for key in self._keys.values():
+            self._names.setdefault(self.newest(key.public_id), set()).update((key.public_id, key.name))
+
+    def newest(self, public_id: str) -> str:
+        """The key that this one was rotated to in the end; itself where it was not."""
+        seen = {public_id}
+        while (key := self._keys.get(public_id)) is not None and key.replaced_by not in (None, *seen):
+            assert key.replaced_by is not None
+            public_id = key.replaced_by
+            seen.add(public_id)
+        return public_id
+
+    def origin(self, item: Feedback, *, tenant: str) -> Origin:
+        """Who this feedback is of. tenant: of its decision."""
+        if item.api_key is None:
+            return Origin(tenant=tenant, key=None, key_names=(), role=None, rater=item.rater)
+        newest = self.newest(item.api_key)
+        known = self._keys.get(newest)
+        names = tuple(sorted(self._names.get(newest, {newest}) | {item.api_key}))
+        role = None if known is None else known.role
+        return Origin(tenant=tenant, key=newest, key_names=names, role=role, rater=item.rater)
+
+
+def matches(name: str, origin: Origin) -> bool:
+    """Whether a name of the settings stands for this origin."""
+    kind, _, rest = name.partition(":")
+    if kind == "import":
+        kind, rest = "rater", name
+    theirs: tuple[str | None, ...]
+    match kind:
+        case "key":
+            theirs = origin.key_names
+        case "tenant":
+            theirs = (origin.tenant,)
+        case "role":
+            theirs = (origin.role,)
+        case "rater":
+            theirs = (origin.rater,)
+        case _:
+            return False
+    if rest.endswith("*"):
+        return any(one is not None and one.startswith(rest[:-1]) for one in theirs)
+    return rest in theirs
+
+
+def factor(item: Feedback, *, origin: Origin, configured: Mapping[str, float]) -> float:
+    """What a feedback's weight is multiplied by, >= 0; with 0 it is stored and not learned from.
+
+    Of several names that match, the closest to the person counts: rater, then key, role, tenant; of one kind the
+    longest. Where none matches it is 1, but 0 for scores of a model that come from another system: nobody here has
+    looked at that model yet.
+    """
+    names = [name for name in configured if matches(name, origin)]
+    if names:
+        best = min(names, key=lambda name: (KINDS.index(name.partition(":")[0]), name.endswith("*"), -len(name), name))
+        return configured[best]
+    foreign = item.source == "judge" and (item.rater or "").startswith(IMPORTED_RATER)
+    return 0.0 if foreign else 1.0
+
+
+_CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
+
+
+def class_of(item: Feedback) -> JudgedBy:
+    """How far a judgement is trusted: what a model says is a model's word, whatever its kind."""
+    if item.source in ("judge", "event"):
+        return "judge" if item.source == "judge" else "event"
+    return "label" if item.source == "code" or item.kind in ("label", "reward") else "human"
+
+
+def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
+    """The judgements that stand, in the order received: a rater's later one of a kind replaces the earlier.
+
+    A retraction replaces it with nothing. Raters are those of an API key: a key cannot replace what came with another.
+    Feedback that does not say its rater is its key's; without a key, each is of a rater of its own.
+    """
+    last = {_key(item): item.id for item in feedback}
+    return tuple(item for item in feedback if last[_key(item)] == item.id and not is_retraction(item))
+
+
+def is_retraction(item: Feedback) -> bool:
+    """Whether it takes back what its rater said before, of its kind. (An event without a value is worth nothing.)"""
+    return item.value is None and item.kind != "event"
+
+
+def _key(item: Feedback) -> tuple[str, ...]:
+    if item.rater is None and item.api_key is None:
+        return (item.id,)
+    return (item.source, item.api_key or "", item.rater or "", item.kind, item.event or "")
+
+
+def most_trusted(feedback: Sequence[Feedback]) -> tuple[JudgedBy, tuple[Feedback, ...]]:
+    """The most trusted class that is there, and its judgements, of code where nobody else's are. Needs at least one."""
+    first = min((class_of(item) for item in feedback), key=_CLASSES.index)
+    trusted = tuple(item for item in feedback if class_of(item) == first)
+    return first, tuple(item for item in trusted if item.source != "code") or trusted
+
+
+def disagreement(feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str) -> float | None:
+    """How far the judgements of one decision lie apart in quality; None where fewer than two can be compared.
+
+    Raw rewards have a scale of their own and are left out. measure: how a label becomes quality.
+    """
+    qualities = [quality_of(one, outcome=outcome, measure=measure) for one in feedback if one.kind != "reward"]
+    qualities = [quality for quality in qualities if math.isfinite(quality)]
+    return max(qualities) - min(qualities) if len(qualities) > 1 else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Screened:
+    """A decision with the feedback that may be learned."""
+
+    joined: JoinedDecision
+    #: what was left out, though it came in time
+    left_out: tuple[Feedback, ...] = ()
+    #: factor on the weight of a feedback, by its id; 1 where it is not named
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether feedback is there, and none that can be learned."""
+        return bool(self.left_out) and all(item.value is None for item in self.joined.feedback)
+
+
+class Screening:
+    """Filter of the feedback that one ledger learns from."""
+
+    def __init__(self, ledger: Ledger, *, settings: Settings) -> None:
+        self.ledger, self.settings = ledger, settings
+        self._keys = KeyDirectory()
+        self._quarantines: tuple[Quarantine, ...] = ()
+        #: (received_at, id) of the first feedback beyond the cap, by rater and day; of the decisions looked up last
+        self._beyond: Mapping[RaterDay, tuple[float, str]] = {}
+
+    def refresh(self) -> None:
+        """Read what others may have changed: keys and exclusions."""
+        self._keys = KeyDirectory(KeyStore(self.ledger.database).listed())
+        self._quarantines = tuple(quarantines_of(self.ledger.database, new_label=self.ledger.label))
+
+    def look_up(self, joined: Sequence[JoinedDecision]) -> None:
+        """Read which raters of these decisions have given more than a day's cap, before they are screened."""
+        days = {day for one in joined for item in one.feedback if (day := _capped_day(item)) is not None}
+        cap = self.settings.learning.rater_per_day
+        self._beyond = first_beyond(self.ledger.database, days, cap=cap) if days and cap else {}
+
+    def screened(self, joined: JoinedDecision) -> Screened:
+        """The decision with what may be learned of its feedback. It must have been looked up."""
+        kept: list[Feedback] = []
+        factors: dict[str, float] = {}
+        for item in joined.feedback:
+            origin = self._keys.origin(item, tenant=joined.decision.query.tenant)
+            if self._is_excluded(item, origin) or self._is_beyond_cap(item):
+                continue
+            weight = factor(item, origin=origin, configured=self.settings.learning.sources)
+            if weight > 0.0 or is_retraction(item):
+                kept.append(item)
+            if weight != 1.0:
+                factors[item.id] = weight
+        stands = self._standing(joined, kept)
+        left = tuple(item for item in joined.feedback if item.id not in {one.id for one in stands})
+        remaining = replace(joined, feedback=tuple(stands)) if left else joined
+        return Screened(joined=remaining, left_out=left, factors=factors)
+
+    def _is_excluded(self, item: Feedback, origin: Origin) -> bool:
+        return any(one.covers(item.received_at) and matches(one.source, origin) for one in self._quarantines)
+
+    def _is_beyond_cap(self, item: Feedback) -> bool:
+        day = _capped_day(item)
+        first = None if day is None else self._beyond.get(day)
+        return first is not None and (item.received_at, item.id) >= first
+
+    def _standing(self, joined: JoinedDecision, items: Sequence[Feedback]) -> list[Feedback]:
+        """The judgements that stand, and events without a value; with a window, by what came in it."""
+        wait_s = self.settings.learning.wait_s
+        end = joined.decision.made_at + wait_s
+        in_time = [item for item in items if wait_s == 0 or item.received_at <= end]
+        votes = [item for item in in_time if item.value is not None or is_retraction(item)]
+        stands = {item.id for item in standing(votes)}
+        gone = {item.id for item in votes if item.id not in stands}
+        return [item for item in items if item.id not in gone]
+
+
+def _capped_day(item: Feedback) -> RaterDay | None:
+    """The rater and day that a feedback counts for.
+
+    None without a rater's name, and for what processes of the operator write: the judge, checks by code, imports.
+    """
+    if item.rater is None:
+        return None
+    if item.api_key is None and (item.source in ("judge", "code") or item.rater.startswith(IMPORTED_RATER)):
+        return None
+    return RaterDay.of(item)

@@ -28,8 +28,8 @@ _MODULES = {
     "ArmRun": "arms",
     "AsyncClient": "async_client",
     "Client": "client",
-    "StreamEvent": "streams",
-    "is_degraded": "fallback",
+    "StreamEvent": "transport",
+    "is_degraded": "arms",
 }
 
 

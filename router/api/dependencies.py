@@ -102,7 +102,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /ui/policies/{name}/{verb}": _COMMAND,
     "POST /ui/switch": _COMMAND,
     "GET /ui/feedback": _OPERATE,
-    "POST /ui/feedback/release": _COMMAND,
     "GET /ui/queues": _OPERATE,
     "GET /ui/login": Rule(EVERYBODY),
     "POST /ui/login": Rule(EVERYBODY),

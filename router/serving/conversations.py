@@ -1,4 +1,9 @@
-"""Queries of conversations: a router's way from a list of chat messages to the question that it decides on."""
+"""Queries of conversations: a router's way from a list of chat messages to the question that it decides on.
+
+A rewrite that failed leaves the user's words, and says why in `rewrite.failed`: `timeout`, `connection`, `http_500` (or
+another status), `malformed` or `empty` (of the model's answer), `too_long` (the rewrite), `question_long` (the
+question), `busy` (too many rewrites at once), `down` (the model failed again and again, and is left alone for a while).
+"""
 
 import asyncio
 import importlib.util

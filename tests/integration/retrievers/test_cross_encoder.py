@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.retrievers import reranking
+from ragbandit.strategies.retrievers import sentences
 from ragbandit.strategies.retrievers.sentences import CrossEncoder
 from tests.support.tiny_models import PAIR_MODELS, PAIR_TOKENS, tiny_cross_encoder
 
@@ -69,8 +69,8 @@ def alone(folder, query, texts, *, tokens=PAIR_TOKENS):
 @pytest.mark.parametrize("architecture", PAIR_MODELS)
 def test_scores_are_those_of_each_pair_alone(architecture, told, at_once, monkeypatch):
     """Batches and padding change no score, whatever the model's kind of positions and whoever knows their number."""
-    monkeypatch.setattr(reranking, "_AT_ONCE", at_once)
-    monkeypatch.setattr(reranking, "_READ", 4)
+    monkeypatch.setattr(sentences, "_AT_ONCE", at_once)
+    monkeypatch.setattr(sentences, "_READ", 4)
     folder = tiny_cross_encoder(architecture, told=told)
     scores = CrossEncoder(folder).score(QUERY, TEXTS)
 
@@ -192,7 +192,7 @@ def test_waiting_for_its_turn_takes_no_thread_of_the_loop(encoder, done):
 
 def test_what_nobody_waits_for_is_not_computed(encoder, monkeypatch):
     """A caller that gives up has the batch under way finished and no other."""
-    monkeypatch.setattr(reranking, "_AT_ONCE", 1)
+    monkeypatch.setattr(sentences, "_AT_ONCE", 1)
     batches, begun, given_up, real = [], threading.Event(), threading.Event(), encoder._forward
 
     def slow(rows):

@@ -41,4 +41,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Nothing: what was dropped is in the exported files."""
+    """Only the table of jobs goes: what was dropped is in the exported files."""
+    op.drop_table("jobs")

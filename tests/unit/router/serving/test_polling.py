@@ -50,7 +50,7 @@ def test_failures_are_logged_once(polling, caplog):
         if error is not None:
             raise error
 
-    with caplog.at_level("INFO", logger="ragbandit.polling"):
+    with caplog.at_level("INFO", logger="ragbandit.snapshots"):
         _, calls = polling(work, every_s=0.001)
         assert all(calls.acquire(timeout=10) for _ in range(6))
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]

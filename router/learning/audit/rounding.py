@@ -1,6 +1,6 @@
-"""A policy that was learned again, compared with its snapshot: by sha256, or by arrays where processors round.
+"""A policy that was learned again, compared with its snapshot: by sha256, or by its numbers where processors round.
 
-Policies on torch add up in the order that the processor likes; they say a `tolerance`.
+Policies on BLAS or torch add up in the order that the processor likes; they say a `tolerance`.
 """
 
 import math
@@ -56,13 +56,26 @@ def largest_difference(one: tuple[Arrays, Mapping[str, Json]], other: tuple[Arra
     """The largest relative difference of two states, as `Policy.state` gives them; infinity if rounding cannot be why.
 
     For every entry of an array's first axis (the whole array where it has one axis): the Euclidean length of the
-    difference over that of the longer one, so that a small part is not hidden by a large one. Facts, names, shapes,
-    types and numbers that are no floats must be equal.
+    difference over that of the longer one, so that a small part is not hidden by a large one. Floats among the facts
+    count as arrays of one number, in units of 1 where they are below it. Names, shapes, types, and what is no float
+    must be equal.
     """
     (arrays, facts), (others, other_facts) = one, other
-    if dict(facts) != dict(other_facts) or set(arrays) != set(others):
+    if set(arrays) != set(others):
         return math.inf
-    return max((_difference(arrays[name], others[name]) for name in arrays), default=0.0)
+    apart = max((_difference(arrays[name], others[name]) for name in arrays), default=0.0)
+    return max(apart, _facts_apart(dict(facts), dict(other_facts)))
+
+
+def _facts_apart(one: Any, other: Any) -> float:
+    """The largest difference of two JSON values' floats, relative where they are above 1; infinity for other ones."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
+        return max((_facts_apart(one[key], other[key]) for key in one), default=0.0)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        return max((_facts_apart(first, second) for first, second in zip(one, other, strict=True)), default=0.0)
+    if isinstance(one, float) and isinstance(other, float) and one != other:
+        return abs(one - other) / max(1.0, abs(one), abs(other))
+    return 0.0 if one == other else math.inf
 
 
 def _difference(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:

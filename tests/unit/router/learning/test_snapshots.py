@@ -13,7 +13,7 @@ from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.learning.snapshots import FORMAT, SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies.kinds.fixed import Uniform
-from ragbandit.router.policies.linear.mba import MbaRag
+from ragbandit.router.policies.mba import MbaRag
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.files import Folder

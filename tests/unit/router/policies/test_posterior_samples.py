@@ -1,4 +1,4 @@
-"""Points of the posterior: against linear solves of explicit sums, with signs made again from the hash."""
+"""Samples of the posterior: against linear solves of explicit sums, with signs made again from the hash."""
 
 import hashlib
 import math
@@ -8,8 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from ragbandit.router.policies.linear.points import PointHeads
-from ragbandit.router.policies.linear.ridge import RidgeHeads
+from ragbandit.router.policies.posterior import BayesianHeads
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 
@@ -18,8 +17,8 @@ SIZE = 6
 RIDGE, BIAS = 3.0, 0.5
 
 
-def heads_of(*, memory=None, block=16, points=32):
-    return PointHeads(ridge=RIDGE, bias_ridge=BIAS, memory=memory, block=block, points=points)
+def heads_of(*, memory=None, block=16, samples=32):
+    return BayesianHeads(ridge=RIDGE, bias_ridge=BIAS, memory=memory, block=block, samples=samples, quality=0.5)
 
 
 def learned(heads, updates, *, restarts=()):
@@ -44,30 +43,30 @@ def rows_of(count, *, arms=ARMS, weights=(1.0,), **more):
 
 
 def signs(arm, kind, number, count):
-    """One sign per point or entry: the bits of SHAKE-128 of kind, number and arm, the first bit first; 1 is +1."""
+    """One sign per sample or entry: the bits of SHAKE-128 of kind, number and arm, the first bit first; 1 is +1."""
     stream = hashlib.shake_128(f"{kind}\0{number}\0{arm}".encode()).digest(-(-count // 8))
     bits = "".join(f"{byte:08b}" for byte in stream)
     return np.array([1.0 if bit == "1" else -1.0 for bit in bits[:count]])
 
 
-def prior_points(arm, count):
+def prior_samples(arm, count):
     """Signs over the roots of the precisions; the intercept at the normal quantiles, scaled, in the hash's order."""
-    points = signs(arm, "prior", 0, count * (SIZE + 1)).reshape(count, SIZE + 1) / math.sqrt(RIDGE)
-    quantiles = np.array([NormalDist().inv_cdf((point + 0.5) / count) for point in range(count)])
-    digests = [hashlib.blake2b(f"intercept\0{point}\0{arm}".encode()).digest() for point in range(count)]
+    samples = signs(arm, "prior", 0, count * (SIZE + 1)).reshape(count, SIZE + 1) / math.sqrt(RIDGE)
+    quantiles = np.array([NormalDist().inv_cdf((sample + 0.5) / count) for sample in range(count)])
+    digests = [hashlib.blake2b(f"intercept\0{sample}\0{arm}".encode()).digest() for sample in range(count)]
     rank = np.argsort(np.argsort(np.array(digests, dtype=object)))
-    points[:, 0] = (quantiles / quantiles.std())[rank] / math.sqrt(BIAS)
-    return points
+    samples[:, 0] = (quantiles / quantiles.std())[rank] / math.sqrt(BIAS)
+    return samples
 
 
-def explicit(updates, arm, *, memory=None, block=16, points=32, restarts=()):
+def explicit(updates, arm, *, memory=None, block=16, samples=32, restarts=()):
     """(means of quality and cost, deviations in units of the noise, covariance in them) of an arm, by linear solves.
 
     The first row is a block, the others are blocks of as many rows as were before, up to `block`; old rows fade at the
     beginning of a block, by what they lose in it, and a restart ends a block.
     """
     prior = np.diag([BIAS] + [RIDGE] * SIZE)
-    precision, noise, moment = prior.copy(), prior @ prior_points(arm, points).T, np.zeros((SIZE + 1, 2))
+    precision, noise, moment = prior.copy(), prior @ prior_samples(arm, samples).T, np.zeros((SIZE + 1, 2))
     first = next(update.reward.cost for update in updates if update.arm == arm)
     age = inside = total = 0
     mass, counted, length = 0.0, 0.0, 1
@@ -78,7 +77,7 @@ def explicit(updates, arm, *, memory=None, block=16, points=32, restarts=()):
         weight = update.reward.sample_weight
         precision += weight * np.outer(z, z)
         moment += weight * np.outer(z, (update.reward.quality - 0.5, update.reward.cost - first))
-        noise += math.sqrt(weight) * np.outer(z, signs(arm, "row", total, points))
+        noise += math.sqrt(weight) * np.outer(z, signs(arm, "row", total, samples))
         age, inside, total, mass, counted = age + 1, inside + 1, total + 1, mass + weight, counted + weight
         if inside < length and place not in restarts:
             continue
@@ -87,7 +86,7 @@ def explicit(updates, arm, *, memory=None, block=16, points=32, restarts=()):
             share, age = min(1.0, 3.0 / (mass if memory is None else min(mass, memory))), 0
         length = max(1, min(block, age))
         kept = share if memory is None else share * (1.0 - counted / inside / memory) ** length
-        back = signs(arm, "prior", total, points * (SIZE + 1)).reshape(points, SIZE + 1).T
+        back = signs(arm, "prior", total, samples * (SIZE + 1)).reshape(samples, SIZE + 1).T
         if kept < 1.0:
             precision, moment = kept * precision + (1.0 - kept) * prior, kept * moment
             noise = math.sqrt(kept) * noise + np.sqrt((1.0 - kept) * np.diag(prior))[:, None] * back
@@ -108,42 +107,27 @@ def explicit(updates, arm, *, memory=None, block=16, points=32, restarts=()):
         (90, (1.0,), None, (60,)),
     ],
 )
-def test_points_are_explicit_sums(rows, weights, memory, restarts):
-    """At any row, in or at the end of a block, means and points are those of the sums over all rows before it."""
+def test_samples_are_explicit_sums(rows, weights, memory, restarts):
+    """At any row, in or at the end of a block, means and samples are those of the sums over all rows before it."""
     updates = rows_of(rows, weights=weights)
     heads = learned(heads_of(memory=memory), updates, restarts=restarts)
-    means, deviations = heads.sampled(made_features(9, size=SIZE), arms=ARMS)
+    means, deviations = heads.sampled(made_features(9, size=SIZE), arms=ARMS, weight=0.1)
     z = np.concatenate([[1.0], made_features(9, size=SIZE).astype(float) / math.sqrt(SIZE)])
     usual = np.mean([next(u.reward.cost for u in updates if u.arm == arm) for arm in heads.seen])
     for at, arm in enumerate(ARMS):
         if arm not in heads.seen:
-            wanted, points = (0.5, usual), prior_points(arm, 32) @ z
+            wanted, samples = (0.5, usual), prior_samples(arm, 32) @ z
         else:
-            weighed, points, _ = explicit(updates, arm, memory=memory, restarts=restarts)
-            wanted, points = z @ weighed, z @ points
+            weighed, samples, _ = explicit(updates, arm, memory=memory, restarts=restarts)
+            wanted, samples = z @ weighed, z @ samples
         assert (means.quality[at], means.cost[at]) == pytest.approx(tuple(wanted), abs=1e-9)
-        assert deviations[at] == pytest.approx(heads.noise * points, abs=3e-6)
+        assert deviations[at] == pytest.approx(heads.noise * samples, abs=1e-9)
     assert means.value == pytest.approx(means.quality - 0.1 * means.cost, abs=1e-12)
 
 
-def test_means_are_those_of_row_by_row():
-    """Means and noise are those of ridge regression row by row, of quality less .5 and cost less the arm's first."""
-    updates = rows_of(120)
-    first = {arm: next(u.reward.cost for u in updates if u.arm == arm) for arm in ARMS}
-    less = [
-        replace(u, reward=replace(u.reward, quality=u.reward.quality - 0.5, cost=u.reward.cost - first[u.arm]))
-        for u in updates
-    ]
-    plain, heads = learned(RidgeHeads(ridge=RIDGE, bias_ridge=BIAS), less), learned(heads_of(), updates)
-    wanted, (means, _) = (one(made_features(9, size=SIZE), arms=ARMS) for one in (plain.predict, heads.sampled))
-    assert means.quality == pytest.approx(np.array(wanted.quality) + 0.5, abs=1e-9)
-    assert means.cost == pytest.approx(np.array(wanted.cost) + list(first.values()), abs=1e-9)
-    assert heads.noise == pytest.approx(plain.noise, rel=0.03)  # its residuals are those of a block's beginning
-
-
 @pytest.mark.parametrize(("memory", "restarts"), [(None, ()), (400.0, (70,))], ids=["plain", "fading, restarted"])
-def test_points_have_the_posteriors_covariance(memory, restarts):
-    """Over 30 arms with the same rows, 256 points each, the deviations have mean 0 and the covariance of the weights.
+def test_samples_have_the_posteriors_covariance(memory, restarts):
+    """Over 30 arms with the same rows, 256 samples each, the deviations have mean 0 and the covariance of the weights.
 
     Whatever was faded: what its prior and its signs lost came back.
     """
@@ -152,9 +136,8 @@ def test_points_have_the_posteriors_covariance(memory, restarts):
     for number in range(30):
         arm = ArmName(f"arm {number}")
         named = [replace(update, arm=arm) for update in updates]
-        heads = learned(heads_of(memory=memory, points=256), named, restarts=restarts)
-        heads.state()  # the rows of the last block as well
-        drawn.append(heads._deviation[arm])
+        heads = learned(heads_of(memory=memory, samples=256), named, restarts=restarts)
+        drawn.append(heads._current(arm).samples)
     found, covariance = np.concatenate(drawn), explicit(updates, ARMS[0], memory=memory, restarts=restarts)[2]
     root = np.sqrt(np.diag(covariance))
     assert np.abs(found.mean(axis=0) / root).max() < 0.06  # its standard error is 1 / sqrt(7680)
@@ -163,13 +146,13 @@ def test_points_have_the_posteriors_covariance(memory, restarts):
 
 def test_an_arm_that_nobody_tried_has_the_prior():
     """Its intercept has exactly the prior's width, its weights about it; it is worth .5 less what others cost first."""
-    heads, nothing = learned(heads_of(points=64), rows_of(60, arms=ARMS[:2])), np.zeros(SIZE, dtype=np.float32)
-    means, deviations = heads.sampled(nothing, arms=[ArmName("newcomer")])
+    heads, nothing = learned(heads_of(samples=64), rows_of(60, arms=ARMS[:2])), np.zeros(SIZE, dtype=np.float32)
+    means, deviations = heads.sampled(nothing, arms=[ArmName("newcomer")], weight=0.1)
     first = [next(u.reward.cost for u in rows_of(60, arms=ARMS[:2]) if u.arm == arm) for arm in ARMS[:2]]
     assert (means.quality[0], means.cost[0]) == pytest.approx((0.5, np.mean(first)), abs=1e-12)
     assert np.sqrt((deviations[0] ** 2).mean()) == pytest.approx(heads.noise / math.sqrt(BIAS), rel=1e-6)
     z = np.concatenate([[1.0], made_features(9, size=SIZE).astype(float) / math.sqrt(SIZE)])
-    many = [heads.sampled(made_features(9, size=SIZE), arms=[ArmName(f"new {n}")])[1] for n in range(50)]
+    many = [heads.sampled(made_features(9, size=SIZE), arms=[ArmName(f"new {n}")], weight=0.1)[1] for n in range(50)]
     wanted = heads.noise * math.sqrt(float((z * z / ([BIAS] + [RIDGE] * SIZE)).sum()))
     assert np.sqrt((np.concatenate(many) ** 2).mean()) == pytest.approx(wanted, rel=0.03)
 
@@ -181,13 +164,13 @@ def state_of(heads):
 
 @pytest.mark.parametrize("memory", [None, 400.0])
 def test_asking_changes_nothing(memory):
-    """Asked after every row, or snapshotted and read back, or never: the state and the points have the same bits."""
+    """Asked after every row, or snapshotted and read back, or never: the state and the samples have the same bits."""
     updates = rows_of(150, weights=(0.3, 1.0))
     asked, bulk, cut = heads_of(memory=memory), learned(heads_of(memory=memory), updates), heads_of(memory=memory)
     for place, update in enumerate(updates):
         asked.learn(update)
         asked.finish(update.arm)
-        asked.sampled(update.features, arms=ARMS[: 1 + place % 3])
+        asked.sampled(update.features, arms=ARMS[: 1 + place % 3], weight=0.1)
         cut.learn(update)
         cut.finish(update.arm)
         if place % 37 == 0:
@@ -195,39 +178,39 @@ def test_asking_changes_nothing(memory):
             cut.restore(*saved)
             assert state_of(cut) == state_of(asked)
     assert state_of(asked) == state_of(bulk) == state_of(cut)
-    said = [heads.sampled(made_features(9, size=SIZE), arms=ARMS) for heads in (asked, bulk, cut)]
+    said = [heads.sampled(made_features(9, size=SIZE), arms=ARMS, weight=0.1) for heads in (asked, bulk, cut)]
     for means, deviations in said:
         assert deviations.tobytes() == said[0][1].tobytes()
         assert means.value.tobytes() == said[0][0].value.tobytes()
 
 
 def test_order_of_arms_does_not_matter():
-    """An arm's means and points have the same bits wherever it stands and whoever else is offered."""
+    """An arm's means and samples have the same bits wherever it stands and whoever else is offered."""
     heads, x = learned(heads_of(), rows_of(70)), made_features(9, size=SIZE)
     arms = (*ARMS, ArmName("newcomer"))
-    means, deviations = heads.sampled(x, arms=arms)
+    means, deviations = heads.sampled(x, arms=arms, weight=0.1)
     for other in ((arms[3], arms[1], arms[0]), arms[2:], arms[:1], arms[::-1]):
-        turned, points = heads.sampled(x, arms=other)
+        turned, samples = heads.sampled(x, arms=other, weight=0.1)
         places = [arms.index(arm) for arm in other]
         assert turned.value.tobytes() == means.value[places].tobytes()
-        assert points.tobytes() == deviations[places].tobytes()
+        assert samples.tobytes() == deviations[places].tobytes()
 
 
-def test_some_points_are_a_part_of_all():
-    """`first` and `last` choose points, as they are among all."""
+def test_some_samples_are_a_part_of_all():
+    """`first` and `last` choose samples, as they are among all."""
     heads, x = learned(heads_of(), rows_of(70)), made_features(9, size=SIZE)
-    whole = heads.sampled(x, arms=ARMS)[1]
-    assert np.array_equal(heads.sampled(x, arms=ARMS, first=5, last=12)[1], whole[:, 5:12])
-    assert heads.sampled(x, arms=ARMS, first=5, last=5)[1].shape == (3, 0)
+    whole = heads.sampled(x, arms=ARMS, weight=0.1)[1]
+    assert np.array_equal(heads.sampled(x, arms=ARMS, first=5, last=12, weight=0.1)[1], whole[:, 5:12])
+    assert heads.sampled(x, arms=ARMS, first=5, last=5, weight=0.1)[1].shape == (3, 0)
 
 
 def test_many_sets_of_arms_have_a_limit():
     """Of the sets of arms that are kept side by side there is a fixed number; what is said does not change by it."""
     heads, x = learned(heads_of(), rows_of(70)), made_features(9, size=SIZE)
-    before = heads.sampled(x, arms=ARMS)[1]
+    before = heads.sampled(x, arms=ARMS, weight=0.1)[1]
     for number in range(100):
-        heads.sampled(x, arms=[ARMS[0], ArmName(f"new {number}")])
+        heads.sampled(x, arms=[ARMS[0], ArmName(f"new {number}")], weight=0.1)
     assert len(heads._offered) <= 16
-    assert np.array_equal(heads.sampled(x, arms=ARMS)[1], before)
+    assert np.array_equal(heads.sampled(x, arms=ARMS, weight=0.1)[1], before)
     heads.learn(replace(rows_of(1)[0], reward=made_reward(1.0)))
-    assert not np.array_equal(heads.sampled(x, arms=ARMS)[1], before)
+    assert not np.array_equal(heads.sampled(x, arms=ARMS, weight=0.1)[1], before)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.linear.mba import MbaRag
-from ragbandit.router.policies.linear.points import PointHeads
+from ragbandit.router.policies.mba import MbaRag
+from ragbandit.router.policies.posterior import BayesianHeads
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import sha_of, taught, through_files
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
@@ -73,7 +73,7 @@ def test_points_are_dealt_to_the_models():
     assert list(shares) == ["short", "question"]
     for (name, share), row in zip(shares.items(), (x[-2:], x), strict=True):
         row = row if name == "question" else (row.astype(float) * math.sqrt(2 / x.size)).astype(np.float32)
-        means, deviations = heads._models[name].sampled(row, arms=ARMS)
+        means, deviations = heads._models[name].sampled(row, arms=ARMS, weight=0.1)
         value = value + share * means.value
         last = round(64 * (share if name == "short" else 1.0))
         parts.append(means.value[:, None] + deviations[:, first:last])
@@ -172,8 +172,11 @@ def models_of(updates):
 
     All with the defaults, but that blocks are one row.
     """
-    settings = {"ridge": 3.3, "bias_ridge": 3.3, "memory": 20_000.0, "block": 1, "points": 64}
-    models, losses = {name: PointHeads(**settings) for name in ("short", "question")}, {"short": 0.0, "question": 0.0}
+    settings = {"ridge": 3.3, "bias_ridge": 3.3, "memory": 20_000.0, "block": 1, "samples": 64, "quality": 0.5}
+    models, losses = (
+        {name: BayesianHeads(**settings) for name in ("short", "question")},
+        {"short": 0.0, "question": 0.0},
+    )
     residuals = []
     for update in updates:
         best, found = min(losses, key=losses.get), {}
@@ -197,7 +200,7 @@ def test_log_has_the_heads_apart():
     scale = 2 * (0.25 + min(losses.values())) / (1 + rows)
     odds = {name: math.exp(-(loss - min(losses.values())) / scale) for name, loss in losses.items()}
     share = {name: one / sum(odds.values()) for name, one in odds.items()}
-    means = {name: models[name].sampled(row, arms=arms)[0] for name, row in parts(x).items()}
+    means = {name: models[name].sampled(row, arms=arms, weight=0.1)[0] for name, row in parts(x).items()}
     assert set(output.facts) == {"quality", "cost", "weight", "epsilon"}
     for key in ("quality", "cost"):
         wanted = sum(share[name] * getattr(one, key) for name, one in means.items())
@@ -353,7 +356,7 @@ def test_arm_that_rang_learns_anew_and_the_others_keep_all():
         place += 1
     arrays, facts = policy.state()
     changed = {name for name, array in arrays.items() if not np.array_equal(array, before[name])}
-    kinds = ("inverse", "moment", "mean", "precision", "start", "noise", "deviation")
+    kinds = ("moment", "precision", "noise")
     wanted = {"scatter", *(f"{kind}/{row.arm}" for kind in kinds)}
     assert changed == {f"{model}/{name}" for model in ("short", "question") for name in wanted}
     assert np.std(output_of(policy, row.features).deviations[ARMS.index(row.arm)]) > 2 * width

@@ -7,9 +7,8 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import epsilon_greedy, pmf_of_one
-from ragbandit.router.policies.linear.linucb import LinUcb
-from ragbandit.router.policies.linear.mba import MbaRag
-from ragbandit.router.policies.linear.ridge import RidgeHeads
+from ragbandit.router.policies.mba import LinUcb, MbaRag
+from ragbandit.router.policies.posterior import BayesianHeads
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
@@ -18,9 +17,10 @@ QUERY = Query(text="who?")
 
 
 def heads_after(updates):
-    heads = RidgeHeads(ridge=10.0, bias_ridge=1.0)
+    heads = BayesianHeads(ridge=10.0, bias_ridge=1.0, block=1)
     for update in updates:
         heads.learn(update)
+        heads.finish(update.arm)
     return heads
 
 
@@ -47,7 +47,7 @@ def test_scores_are_posterior_means(make):
     """The scores are the means and not the bounds, so that their argmax is the greedy policy."""
     updates = made_updates(90)
     output = output_of(taught(partial(make, block=1), updates), made_features(8))
-    means = heads_after(updates).predict(made_features(8), arms=ARMS).value
+    means = heads_after(updates).predict(made_features(8), arms=ARMS, weight=0.1)[0].value.tolist()
     assert output.scores == pytest.approx(means, abs=1e-12)
 
 
@@ -56,8 +56,8 @@ def test_linucb_is_greedy_on_the_bounds():
     updates = made_updates(90)
     policy = taught(lambda: LinUcb(alpha=1.5, epsilon=0.3, block=1), updates)
     output = output_of(policy, made_features(8), (*ARMS, "newcomer"))
-    prediction = heads_after(updates).predict(made_features(8), arms=(*ARMS, "newcomer"))
-    bounds = [value + 1.5 * width for value, width in zip(prediction.value, prediction.width, strict=True)]
+    means, widths = heads_after(updates).predict(made_features(8), arms=(*ARMS, "newcomer"), weight=0.1)
+    bounds = (means.value + 1.5 * widths).tolist()
     assert output.facts["ucb"] == pytest.approx(bounds, abs=1e-12)
     assert output.pmf == epsilon_greedy(output.facts["ucb"], epsilon=0.3)
     assert output.facts["epsilon"] == 0.3

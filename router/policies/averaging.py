@@ -1,4 +1,4 @@
-"""Ridge heads of several models of the same rows, weighed by what each has foretold.
+"""Posteriors of several models of the same rows, weighed by what each has foretold.
 
     short       z = (1, the lengths among x / sqrt(d), c)
     question    z = (1, x / sqrt(d))
@@ -37,33 +37,32 @@ from ragbandit.router.policies.base import (
     weight_of,
 )
 from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
-from ragbandit.router.policies.linear.points import Means, PointHeads
-from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
+from ragbandit.router.policies.posterior import BayesianHeads, Means
 from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
 #: model -> its share before any row, up to a factor: a schema that does not help must not cost the first questions
 WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
 #: where what depends on little is to be learned from few rows; without a context, and with one
 SHORT: Final = {"short": 1.0, "question": 1.0}
 SHORT_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
-#: decimals of a share
-_DIGITS: Final = 12
 #: what a row is missed by before any is seen, squared; it counts as one row, so that few rows do not decide
 _FIRST_SQUARE: Final = 0.25
-#: a feature beyond this, as a model scales it, is not learned; heads in blocks end at 256
+#: a feature beyond this, as a model scales it, is not learned; the heads end at 256
 _MOST_FEATURE: Final = 250.0
 #: neither is a reward beyond this: its square must be a float in all three models
 _MOST_REWARD: Final = 1e100
 
 
-class ContextHeads:
-    """Models with the interface of RidgeHeads, over rows that `joined` makes of features and context.
+class AveragedHeads:
+    """Models with the interface of BayesianHeads, over rows that `joined` makes of features and context.
 
     make: makes the heads of one model.
     """
 
-    def __init__(self, schema: ContextSchema, *, make: Callable[[], RidgeHeads], models: Mapping[str, float]) -> None:
+    def __init__(
+        self, schema: ContextSchema, *, make: Callable[[], BayesianHeads], models: Mapping[str, float]
+    ) -> None:
         self.columns = ContextColumns(schema)
         self._sketched = SKETCHED if schema else 0
         self._prior = dict(models)
@@ -79,7 +78,7 @@ class ContextHeads:
         self._length = 0
 
     @property
-    def _first(self) -> RidgeHeads:
+    def _first(self) -> BayesianHeads:
         return next(iter(self._models.values()))
 
     @property
@@ -89,7 +88,7 @@ class ContextHeads:
 
     @property
     def weight(self) -> float:
-        """As RidgeHeads: that of questions that come without one."""
+        """As BayesianHeads: that of questions that come without one."""
         return self._first.weight
 
     @property
@@ -130,62 +129,38 @@ class ContextHeads:
         return inputs
 
     def weights(self) -> dict[str, float]:
-        """The share of each model in a prediction; they sum to 1, and are rounded, since exp differs by machine."""
+        """The share of each model in a prediction; they sum to 1."""
         if self._shares is None:
             least = min(self._losses.values())
             scale = 2.0 * (_FIRST_SQUARE + least) / (1.0 + self._rows)
             odds = {name: self._prior[name] * math.exp(-(loss - least) / scale) for name, loss in self._losses.items()}
             total = math.fsum(odds.values())
-            self._shares = {name: round(one / total, _DIGITS) for name, one in odds.items()}
+            self._shares = {name: one / total for name, one in odds.items()}
         return self._shares
 
-    def predict(self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None) -> Prediction:
-        """As RidgeHeads, of a joined row."""
-        inputs, weight = self._inputs(features), self.weight if weight is None else weight
-        models = self._models.items()
-        return self._mixed({name: one.predict(inputs[name], arms=arms, weight=weight) for name, one in models}, weight)
-
-    def sampled(
-        self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None
-    ) -> tuple[Means, Matrix]:
-        """As PointHeads, of a joined row: of the points each model has its share."""
+    def predict(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Vector]:
+        """As BayesianHeads, of a joined row; where the models disagree the deviations are wider."""
         inputs, shares = self._inputs(features), self.weights()
-        weight = self.weight if weight is None else weight
+        some = [
+            (shares[name], *one.predict(inputs[name], arms=arms, weight=weight)) for name, one in self._models.items()
+        ]
+        means = _mean_of([(share, one) for share, one, _ in some], weight=weight)
+        squares = [share * (width**2 + (one.value - means.value) ** 2) for share, one, width in some]
+        return means, np.sqrt(np.sum(squares, axis=0))
+
+    def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
+        """As BayesianHeads, of a joined row: of the posterior samples each model has its share."""
+        inputs, shares = self._inputs(features), self.weights()
         some: list[tuple[float, Means, Matrix]] = []
         first = 0
         for (name, share), end in zip(shares.items(), accumulate(shares.values()), strict=True):
             model = self._models[name]
-            assert isinstance(model, PointHeads)
-            last = round(end * model.points)
+            last = round(end * model.samples)
             some.append((share, *model.sampled(inputs[name], arms=arms, weight=weight, first=first, last=last)))
             first = last
-        quality, cost = np.zeros(len(arms)), np.zeros(len(arms))
-        for share, means, _ in some:
-            quality += share * means.quality
-            cost += share * means.cost
-        value = quality - weight * cost
-        deviations = [(means.value - value)[:, None] + points for _, means, points in some]
-        return Means(quality=quality, cost=cost, value=value), np.concatenate(deviations, axis=1)
-
-    def predict_fast(self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None) -> Prediction:
-        """As RidgeHeads, of a joined row."""
-        inputs, weight = self._inputs(features), self.weight if weight is None else weight
-        models = self._models.items()
-        fast = {name: one.predict_fast(inputs[name], arms=arms, weight=weight) for name, one in models}
-        return self._mixed(fast, weight)
-
-    def _mixed(self, predictions: Mapping[str, Prediction], weight: float) -> Prediction:
-        shares = self.weights()
-        some = [(shares[name], one) for name, one in predictions.items()]
-        arms = range(len(some[0][1].value))
-        quality = tuple(math.fsum(share * one.quality[at] for share, one in some) for at in arms)
-        cost = tuple(math.fsum(share * one.cost[at] for share, one in some) for at in arms)
-        value = tuple(q - weight * c for q, c in zip(quality, cost, strict=True))
-        spread = [
-            math.fsum(share * (one.width[at] ** 2 + (one.value[at] - value[at]) ** 2) for share, one in some)
-            for at in arms
-        ]
-        return Prediction(quality=quality, cost=cost, value=value, width=tuple(math.sqrt(one) for one in spread))
+        means = _mean_of([(share, one) for share, one, _ in some], weight=weight)
+        deviations = [(one.value - means.value)[:, None] + samples for _, one, samples in some]
+        return means, np.concatenate(deviations, axis=1)
 
     def learn(self, update: Update) -> float:
         """One row into each model; PolicyFault and no change if it cannot be used.
@@ -222,7 +197,7 @@ class ContextHeads:
         return residuals[best]
 
     def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
-        """As RidgeHeads."""
+        """As BayesianHeads."""
         for model in self._models.values():
             model.finish(arm, restart=restart)
 
@@ -256,3 +231,10 @@ class ContextHeads:
         self.columns.restore(facts["context"])
         self._losses = {name: facts["losses"][name] for name in self._models}
         self._rows, self._length, self._shares = facts["rows"], facts["length"], None
+
+
+def _mean_of(some: Sequence[tuple[float, Means]], *, weight: float) -> Means:
+    """The mean of several models' means, by their shares."""
+    quality: Vector = np.sum([share * one.quality for share, one in some], axis=0)
+    cost: Vector = np.sum([share * one.cost for share, one in some], axis=0)
+    return Means(quality=quality, cost=cost, value=quality - weight * cost)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.policies.linear.change import ChangeTest
-from ragbandit.router.policies.linear.mba import MbaRag
+from ragbandit.router.policies.change import ChangeTest
+from ragbandit.router.policies.mba import MbaRag
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import sha_of, through_files
 from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates

@@ -1,1 +1,0 @@
-"""Linear policies: closed-form heads over the encoder's features."""

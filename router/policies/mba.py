@@ -1,0 +1,307 @@
+"""The two policies on the posterior of quality and cost: `mba` explores by posterior samples, `linucb` by a bound.
+
+MBA-RAG: epsilon-greedy on DistilBERT, reward heads per arm (arXiv 2412.01572, section 3), made for few rows.
+
+The paper regresses r_a = A(y, y_a) - lambda C(a) on the encoder's output with squared error on the drawn arm only,
+and explores with probability 1/ln(e) at step e. Kept: encoder, heads per arm, masked squared error, epsilon-greedy.
+Different, on purpose, each chosen on a board of worlds (docs/mba.md says what was tried):
+
+- Two heads per arm, quality A and cost C, so that lambda can change without learning again.
+- A head is the exact minimiser of the ridge-regularised squared error over all updates
+  (posterior.py), not one gradient step per question: no learning rate, and an exact function of the
+  ledger.
+- Epsilon is not a schedule: it follows from the posterior of this question. 64 posterior samples each say which arm is
+  best; an arm is drawn by its share of them, and epsilon is 1 less the greedy arm's share. It falls as the posterior
+  narrows, question by question. The samples' deviations count c(K) times,
+
+      c(K) = min(0.7, 1 / sqrt(2 ln K)),
+
+  K arms offered: of K arms that are all alike, the best of K guesses lies sqrt(2 ln K) deviations above the mean.
+  The pmf is a share of fixed samples: the logged propensity is exact.
+- Rewards drift, and a service has no last step. Old rows fade (memory); an abrupt change of an arm is declared, or
+  found by a test on the calibration of its newest rows (change.py), and its old rows count for little from then on.
+- A failing arm's reward is what the reward setting says (the authors' code turns -1 into 0); no dropout noise.
+
+`mba_paper`, the faithful fine-tuning, is another policy.
+
+LinUCB: an upper bound of every arm's reward, and the highest bound wins (Li et al. 2010, algorithm 1, disjoint).
+
+The paper plays argmax of mean + alpha * sqrt(x^T A^-1 x). Different, on purpose:
+
+- Epsilon of the probability goes to all arms alike, beside the floors of the draw: argmax alone leaves the other arms
+  probability 0, and then no log can judge another policy.
+- The width is multiplied by the standard deviation of the noise, which the paper leaves inside alpha: alpha 1 is one
+  posterior standard deviation, whatever the units of the reward.
+- Quality and cost are two heads, and an intercept has its own prior.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+
+from ragbandit.router.policies.averaging import SHORT, SHORT_WITH_CONTEXT, WITH_CONTEXT, AveragedHeads
+from ragbandit.router.policies.base import (
+    Arrays,
+    Facts,
+    HasParams,
+    Number,
+    PolicyNeed,
+    PolicyOutput,
+    PolicyParams,
+    Positive,
+    Share,
+    epsilon_greedy,
+    read_params,
+    weight_of,
+)
+from ragbandit.router.policies.change import ChangeTest
+from ragbandit.router.policies.context import read_schema
+from ragbandit.router.policies.posterior import LARGEST_BLOCK, LEAST_MEMORY, BayesianHeads, Means
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
+
+#: share of an array that rounding may move between two processors: sums of float64, and inverses of them
+TOLERANCE: Final = 1e-6
+#: most that a deviation of a sample counts: with two arms 1 / sqrt(2 ln K) draws the better one too seldom
+_WIDEST: Final = 0.7
+#: prior mean of the quality of an arm's answers
+_QUALITY: Final = 0.5
+#: what an arm's rows count as together where it is started again
+RESTART_ROWS: Final = 3.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RidgeParams(PolicyParams):
+    """Settings of every policy on ridge heads."""
+
+    #: prior precision of the weights, in units where |x|^2 / d is 1 on average
+    ridge: Positive = 10.0
+    #: prior precision of the intercept
+    bias_ridge: Positive = 1.0
+    #: most rows of an arm that are learned at once; 1: row by row
+    block: Annotated[int, Field(ge=1, le=LARGEST_BLOCK)] = 256
+    #: what the setting `context` declares, or did when the ledger was learned
+    context: Mapping[str, Any] | None = None
+
+
+class RidgePolicy(HasParams, ABC):
+    """A policy on these heads: a subclass only says how a posterior becomes a pmf.
+
+    The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
+    and the weight between them.
+    """
+
+    algorithm: ClassVar[str]
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
+    deterministic: ClassVar[bool] = True
+    lean: ClassVar[bool] = True
+    serves_prices: ClassVar[bool] = True
+    takes_context: ClassVar[bool] = True
+    tolerance: ClassVar[float] = TOLERANCE
+
+    def __init__(
+        self, params: RidgeParams, *, models: tuple[Mapping[str, float], Mapping[str, float]], **heads: Any
+    ) -> None:
+        """models: without a context and with one, the models that are averaged; none where there is but one."""
+        super().__init__(params)
+        #: of the context that it learns from; empty: none
+        self.schema = read_schema(params.context)
+        #: per arm: what its scores of models count as that were learned as they are, until the first calibrated one
+        self._uncalibrated: dict[ArmName, float] = {}
+        settings = {"ridge": params.ridge, "bias_ridge": params.bias_ridge, "block": params.block, **heads}
+        averaged = models[bool(self.schema)]
+        self._heads = (
+            AveragedHeads(self.schema, make=lambda: BayesianHeads(**settings), models=averaged)
+            if averaged
+            else BayesianHeads(**settings)
+        )
+
+    @abstractmethod
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
+        """The pmf over these arms for one question at a weight of cost; features as the heads read them, (d,)."""
+
+    def facts(self, means: Means, *, weight: float) -> dict[str, Json]:
+        """What the heads tell the log."""
+        return {"quality": means.quality.tolist(), "cost": means.cost.tolist(), "weight": weight}
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a reward around its mean."""
+        return self._heads.noise
+
+    def age(self, arm: ArmName) -> float:
+        """Rows of an arm since it was begun, or begun anew."""
+        return self._heads.age(arm)
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        """Number of updates learned, by arm."""
+        return self._heads.seen
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """One output per question, each from its own features and arms alone."""
+        assert features is not None
+        if isinstance(self._heads, AveragedHeads):
+            features = self._heads.joined(features, queries=queries)
+        return [
+            self.output(row, arms=offered, weight=weight_of(query, default=self._heads.weight))
+            for query, row, offered in zip(queries, features, arms, strict=True)
+        ]
+
+    def learn(self, update: Update) -> None:
+        """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
+        self._heads.learn(update)
+        self._heads.finish(update.arm, restart=self._superseded(update))
+
+    def restart(self, arm: ArmName) -> None:
+        """Let an arm that is another one from now on count as RESTART_ROWS: its estimate stays, its width grows."""
+        self._uncalibrated.pop(arm, None)
+        if self._heads.mass(arm) > 0.0:
+            self._heads.finish(arm, restart=RESTART_ROWS)
+
+    def _superseded(self, update: Update) -> float | None:
+        """What the arm's rows are to count as together, if a calibrated score takes the place of scores of before.
+
+        Scores that nobody has calibrated may favour an arm. They are all there is at first; from the arm's first
+        calibrated one on, what they taught is the best guess still, and counts for little.
+        """
+        reward, arm = update.reward, update.arm
+        if reward.judged_by != "judge" or reward.preset == "reward" or reward.sample_weight == 0.0:
+            return None
+        if reward.raw_quality is None:
+            self._uncalibrated[arm] = self._uncalibrated.get(arm, 0.0) + reward.sample_weight
+            return None
+        before = self._uncalibrated.pop(arm, None)
+        return None if before is None else max(self._heads.mass(arm) - before, RESTART_ROWS)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The heads', and per arm what scores count as that nobody has calibrated."""
+        arrays, facts = self._heads.state()
+        return arrays, facts | {"uncalibrated": dict(sorted(self._uncalibrated.items()))}
+
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
+        """Take over the heads of a saved state."""
+        self._heads.restore(arrays, facts)
+        self._uncalibrated = dict(facts["uncalibrated"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MbaParams(RidgeParams):
+    """Settings of mba."""
+
+    #: posterior samples: the pmf is a share of them, but for the floors
+    points: Annotated[int, Field(ge=8, le=256)] = 64
+    ridge: Positive = 3.3
+    bias_ridge: Positive = 3.3
+    #: factor on the deviations of the samples; 0 is greedy but for epsilon_min
+    explore: Number = 1.0
+    #: probability that is always spread over all arms, beside the floors of the draw
+    epsilon_min: Share = 0.0
+    #: rows of an arm after which an older one counts 1/e
+    memory: Annotated[float, Field(ge=LEAST_MEMORY, le=1e12, allow_inf_nan=False)] = 20_000.0
+    #: rows that an unchanged arm learns before it is said to have changed, on average at least; above 1e15: never
+    alarm: Annotated[float, Field(ge=100.0, le=1e18, allow_inf_nan=False)] = 100_000.0
+
+
+class MbaRag(RidgePolicy):
+    """Every arm by its share of the posterior samples in which it is the best (arXiv 2412.01572, but for the above)."""
+
+    algorithm: ClassVar[str] = "mba"
+    #: defaults where it is held back to an incumbent (docs/mba.md)
+    with_incumbent: ClassVar[Mapping[str, Json]] = {"explore": 0.5}
+
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(MbaParams, given=params)
+        more: dict[str, Any] = {"memory": settings.memory, "samples": settings.points, "quality": _QUALITY}
+        super().__init__(settings, models=(SHORT, SHORT_WITH_CONTEXT), **more)
+        self.explore, self.epsilon_min = settings.explore, settings.epsilon_min
+        self._changes = ChangeTest(alarm=settings.alarm)
+        #: per arm: changes that its rows told of
+        self.alarms: dict[ArmName, int] = {}
+
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
+        """Every arm by its share of the posterior samples in which it is the best."""
+        means, deviations = self._heads.sampled(features, arms=arms, weight=weight)
+        even = self.epsilon_min / len(arms)
+        shares = shares_of_samples(means.value, deviations, explore=self.explore)
+        pmf = tuple([even + (1.0 - self.epsilon_min) * share for share in shares])
+        facts = self.facts(means, weight=weight) | {"epsilon": 1.0 - max(pmf)}
+        return PolicyOutput(pmf=pmf, scores=tuple(means.value.tolist()), deviations=deviations, facts=facts)
+
+    def learn(self, update: Update) -> None:
+        """One row into the heads of the drawn arm and into its test for changes; PolicyFault as in BayesianHeads."""
+        arm, residual, rows = update.arm, self._heads.learn(update), update.reward.sample_weight
+        if rows == 0.0:
+            return
+        superseded = self._superseded(update)
+        if superseded is not None:
+            self._heads.finish(arm, restart=superseded)
+            self._changes.restart(arm)
+            return
+        predicted = update.reward.value - self._heads.missed
+        is_changed = self._changes.learn(arm, residual, predicted=predicted, rows=rows)
+        self._heads.finish(arm, restart=RESTART_ROWS if is_changed else None)
+        if is_changed:
+            self.alarms[arm] = self.alarms.get(arm, 0) + 1
+
+    def restart(self, arm: ArmName) -> None:
+        """As of RidgePolicy; the test for changes that nobody declares begins anew too."""
+        super().restart(arm)
+        self._changes.restart(arm)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The heads' state, and per arm the alarms and the test's numbers."""
+        arrays, facts = super().state()
+        return arrays, facts | {"alarms": dict(sorted(self.alarms.items())), "changes": self._changes.state()}
+
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
+        """Take over a saved state."""
+        super().restore(arrays, facts)
+        self.alarms = dict(facts["alarms"])
+        self._changes.restore(facts["changes"])
+
+
+def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.0) -> list[float]:
+    """Of each arm the share of samples in which it is the best; arms that tie share. Shapes (arms,), (arms, samples).
+
+    Deviations count explore * min(_WIDEST, 1 / sqrt(2 ln K)) times, K arms.
+    """
+    width = explore * min(_WIDEST, 1.0 / math.sqrt(2.0 * math.log(max(len(values), 2))))
+    moved = values[:, None] + width * deviations
+    best = moved == moved.max(axis=0)
+    shares: list[float] = (best / best.sum(axis=0)).mean(axis=1).tolist()
+    return shares
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinUcbParams(RidgeParams):
+    """Settings of linucb."""
+
+    #: standard deviations of optimism
+    alpha: Number = 1.0
+    #: share of the probability that is spread over all arms; the floors keep every arm possible
+    epsilon: Share = 0.0
+
+
+class LinUcb(RidgePolicy):
+    """Epsilon-greedy on mean + alpha * width of the reward; an arm without rows has the prior's mean 0 and width."""
+
+    algorithm: ClassVar[str] = "linucb"
+
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(LinUcbParams, given=params)
+        super().__init__(settings, models=({}, WITH_CONTEXT))
+        self.alpha, self.epsilon = settings.alpha, settings.epsilon
+
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
+        """Most on the highest bound; the bounds go to the log as "ucb", with epsilon."""
+        means, widths = self._heads.predict(features, arms=arms, weight=weight)
+        bounds: list[float] = (means.value + self.alpha * widths).tolist()
+        facts = self.facts(means, weight=weight) | {"ucb": bounds, "epsilon": self.epsilon}
+        scores = tuple(means.value.tolist())
+        return PolicyOutput(pmf=epsilon_greedy(bounds, epsilon=self.epsilon), scores=scores, facts=facts)

@@ -1,0 +1,333 @@
+"""The Bayesian heads against closed forms: means, covariances, the noise, the widths, what fades, residuals."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import apply, pmf_of_one
+from ragbandit.router.policies.mba import LinUcb
+from ragbandit.router.policies.posterior import BayesianHeads
+from ragbandit.shared.errors import ConfigError, PolicyFault
+from ragbandit.shared.types import Query
+from ragbandit.testing.policies import sha_of, taught
+from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
+from tests.support.policy_examples import maker
+
+SIZE = 24
+
+
+def learned(heads, updates):
+    """The heads after these rows; the residual of each."""
+    residuals = []
+    for update in updates:
+        residuals.append(heads.learn(update))
+        heads.finish(update.arm)
+    return residuals
+
+
+def on_grid(updates):
+    """The rows with features that rounding leaves as they are."""
+    return [replace(u, features=(np.rint(u.features * 2.0**14) / 2.0**14).astype(np.float32)) for u in updates]
+
+
+def heads_after(updates, *, ridge=10.0, bias_ridge=1.0, memory=None, block=64):
+    heads = BayesianHeads(ridge=ridge, bias_ridge=bias_ridge, memory=memory, block=block)
+    learned(heads, updates)
+    return heads
+
+
+def said(heads, features, *, arms=ARMS):
+    return heads.predict(features, arms=arms, weight=heads.weight)
+
+
+def output_of(policy, features):
+    return pmf_of_one(policy, Query(text="who?"), features=features, arms=ARMS)
+
+
+def row_of(features, *, quality=0.5, cost=1.0, weight=0.1, arm=ARMS[0]):
+    """One lesson, whatever its seq and question."""
+    reward = made_reward(quality, cost=cost, weight=weight)
+    return replace(made_updates(1)[0], arm=arm, features=features.astype(np.float32), reward=reward)
+
+
+def design(features):
+    """The row (1, x / sqrt(d)), shape (d+1,)."""
+    return np.concatenate([[1.0], features.astype(np.float64) / math.sqrt(features.size)])
+
+
+def solution(updates, arm, *, ridge, bias_ridge):
+    """By linear solves: inverse precision (d+1, d+1), means (2, d+1), scatter that is left (2, 2)."""
+    rows = [update for update in updates if update.arm == arm]
+    z = np.array([design(update.features) for update in rows])  # (n, d+1)
+    y = np.array([(update.reward.quality, update.reward.cost) for update in rows])  # (n, 2)
+    precision = np.diag([bias_ridge] + [ridge] * (z.shape[1] - 1)) + z.T @ z
+    mean = np.linalg.solve(precision, z.T @ y).T
+    return np.linalg.inv(precision), mean, y.T @ y - mean @ precision @ mean.T
+
+
+@pytest.mark.parametrize(("ridge", "bias_ridge", "size"), [(10.0, 1.0, 24), (0.3, 2.0, 48), (3.0, 0.01, 5)])
+def test_posterior_is_the_ridge_solution(ridge, bias_ridge, size):
+    """After 300 rows per arm means and inverses of both heads equal the closed form to 1e-9."""
+    updates = on_grid(made_updates(900, seed=3, size=size))
+    heads = heads_after(updates, ridge=ridge, bias_ridge=bias_ridge)
+    for arm in ARMS:
+        inverse, mean, _ = solution(updates, arm, ridge=ridge, bias_ridge=bias_ridge)
+        assert np.abs(heads._current(arm).covariance - inverse).max() < 1e-9
+        assert np.abs(heads._current(arm).mean - mean).max() < 1e-9
+
+
+def test_weights_are_those_of_weighted_least_squares():
+    """Rows that count as w give inverse and means of the regression weighted by w, to 1e-9."""
+    rng = np.random.default_rng(7)
+    updates = [
+        replace(update, reward=replace(update.reward, sample_weight=float(rng.uniform(0.05, 4.0))))
+        for update in on_grid(made_updates(900, seed=4))
+    ]
+    heads, total = heads_after(updates), 0.0
+    for arm in ARMS:
+        rows = [update for update in updates if update.arm == arm]
+        z = np.array([design(update.features) for update in rows])
+        y = np.array([(update.reward.quality, update.reward.cost) for update in rows])
+        w = np.array([update.reward.sample_weight for update in rows])
+        precision = np.diag([1.0] + [10.0] * (z.shape[1] - 1)) + z.T @ (w[:, None] * z)
+        mean = np.linalg.solve(precision, z.T @ (w[:, None] * y)).T
+        assert np.abs(heads._current(arm).covariance - np.linalg.inv(precision)).max() < 1e-9
+        assert np.abs(heads._current(arm).mean - mean).max() < 1e-9
+        total += w.sum()
+    assert heads._rows == pytest.approx(total)
+
+
+@pytest.mark.parametrize("policy", ["linucb", "mba", "vw", "popularity"])
+@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf"), 1e7])
+def test_a_weight_that_is_none_is_refused(policy, weight):
+    """A row that counts as less than none, or as more than a million, is a PolicyFault, and leaves no trace."""
+    taught_one = taught(maker(policy), made_updates(9))
+    before, bad = sha_of(taught_one), made_updates(1, first=10)[0]
+    with pytest.raises(PolicyFault, match="sample weight"):
+        taught_one.learn(replace(bad, reward=replace(bad.reward, sample_weight=weight)))
+    assert sha_of(taught_one) == before
+
+
+def test_noise_is_that_of_the_rewards():
+    """Where quality has noise .2, cost .5 and the weight is .3, the noise of the value is sqrt(.2^2 + .15^2) to 5 %."""
+    rng = np.random.default_rng(1)
+    slope = {arm: 0.2 * rng.standard_normal(SIZE) for arm in ARMS}
+    heads = BayesianHeads(ridge=1.0, bias_ridge=1.0)
+    for update in made_updates(3000, seed=2):
+        quality = 0.5 + slope[update.arm] @ update.features / math.sqrt(SIZE) + 0.2 * rng.standard_normal()
+        learned(
+            heads, [replace(update, reward=made_reward(quality, cost=2.0 + 0.5 * rng.standard_normal(), weight=0.3))]
+        )
+    assert heads.noise == pytest.approx(math.hypot(0.2, 0.15), rel=0.05)
+
+
+def test_width_covers_the_truth():
+    """Where truths come from the prior, 1.96 widths hold the true value of 95 % of questions, give or take 2 %."""
+    rng, inside = np.random.default_rng(4), []
+    for world in range(60):
+        weights = 0.4 * rng.standard_normal(SIZE + 1) / np.sqrt([1.0] + [4.0] * SIZE)
+        heads = BayesianHeads(ridge=4.0, bias_ridge=1.0)
+        for update in made_updates(80, arms=ARMS[:1], seed=100 + world):
+            quality = float(weights @ design(update.features)) + 0.4 * rng.standard_normal()
+            learned(heads, [replace(update, reward=made_reward(quality, weight=0.0))])
+        for seed in range(40):
+            means, widths = said(heads, made_features(10_000 + seed), arms=ARMS[:1])
+            inside.append(abs(weights @ design(made_features(10_000 + seed)) - means.value[0]) < 1.96 * widths[0])
+    assert len(inside) == 2400
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
+
+
+def test_arm_without_rows_has_the_prior():
+    """It has mean 0 and width noise * sqrt(1/bias_ridge + |x|^2 / d / ridge), before any row with noise .5."""
+    x = made_features(3)
+    prior = math.sqrt(1 / 2.0 + float((x.astype(np.float64) ** 2).mean()) / 5.0)
+    fresh = heads_after([], ridge=5.0, bias_ridge=2.0)
+    late = heads_after(made_updates(100), ridge=5.0, bias_ridge=2.0)
+    assert fresh.noise == 0.5
+    assert late.noise != 0.5
+    for heads in (fresh, late):
+        means, widths = said(heads, x, arms=["newcomer"])
+        assert (means.quality[0], means.cost[0], means.value[0]) == (0.0, 0.0, 0.0)
+        assert widths[0] == pytest.approx(heads.noise * prior, rel=1e-12)
+
+
+def test_rows_make_the_width_shrink():
+    """An arm's width falls with every row like its own question's; the other arms keep their spread."""
+    x = made_features(3)
+    heads = BayesianHeads(ridge=1.0, bias_ridge=1.0)
+    spreads = []
+    for update in made_updates(20, arms=ARMS[:1]):
+        spreads.append(said(heads, x)[1] / heads.noise)
+        learned(heads, [replace(update, features=x)])
+    shrunk = np.array(spreads)
+    assert (np.diff(shrunk[:, 0]) < 0).all()
+    assert np.ptp(shrunk[:, 1:]) < 1e-12
+
+
+def test_weight_is_that_of_the_last_row():
+    """The weight is 0 before any row and then the last judged row's; scores and facts use it at once."""
+    updates = made_updates(10)
+    policy = taught(LinUcb, updates)
+    assert output_of(LinUcb(), made_features(1)).facts["weight"] == 0.0
+    assert output_of(policy, made_features(1)).facts["weight"] == 0.1
+    policy.learn(replace(updates[0], reward=made_reward(0.5, cost=2.0, weight=0.4)))
+    facts = output_of(policy, made_features(1)).facts
+    scores = [q - 0.4 * c for q, c in zip(facts["quality"], facts["cost"], strict=True)]
+    assert facts["weight"] == 0.4
+    assert list(output_of(policy, made_features(1)).scores) == scores
+
+
+def test_reward_without_parts_is_learned_as_it_is():
+    """A reward that the caller made itself moves the value towards it, at the weight that was in force."""
+    judged = made_updates(20, arms=ARMS[:1])
+    given_ = replace(judged[0].reward, preset="reward", weight=0.0, value=0.7, quality=0.7, cost=3.0)
+    heads = heads_after([*judged, *(replace(judged[0], reward=given_) for _ in range(5000))])
+    assert heads.weight == 0.1
+    assert said(heads, judged[0].features, arms=ARMS[:1])[0].value[0] == pytest.approx(0.7, abs=0.01)
+
+
+def test_learning_one_arm_leaves_the_others():
+    """An update moves no array but the drawn arm's and the shared scatter."""
+    heads = heads_after(made_updates(30))
+    before = {name: array.copy() for name, array in heads.state()[0].items()}
+    learned(heads, [replace(made_updates(1, first=31)[0], arm=ARMS[0])])
+    for name, array in heads.state()[0].items():
+        assert name.endswith((ARMS[0], "scatter")) or np.array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("name", ["linucb", "mba"])
+@pytest.mark.parametrize("block", [1, 8])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e200])
+def test_number_that_cannot_be_learned_is_refused(name, block, number):
+    """A quality, cost, weight or feature that is not finite or too large is a PolicyFault and changes nothing."""
+    params = {"block": block} | ({"alarm": 100.0} if name == "mba" else {})  # so low that sums and alarms are there
+    policy = taught(lambda: make_policy(name, params=params), made_updates(200))
+    row = made_updates(1, first=201)[0]
+    before = sha_of(policy)
+    spoilt = row.features.copy()
+    spoilt[3] = number if not math.isfinite(number) else math.inf
+    names = ("quality", "cost", "weight")
+    if number == 1e200:
+        names = ("quality", "weight")  # a cost that is only too large counts as the most that the reward can say
+    bad = [replace(row, reward=replace(row.reward, **{name: number})) for name in names]
+    for update in (*bad, replace(row, features=spoilt)):
+        with pytest.raises(PolicyFault):
+            policy.learn(update)
+        assert not apply(policy, update)
+        assert sha_of(policy) == before
+    assert apply(policy, row)
+
+
+def test_long_memory_is_no_memory():
+    """With a memory of 1e12 rows nothing is forgotten: the posterior is that of memory None, to 1e-8."""
+    updates = made_updates(300)
+    plain, long = heads_after(updates), heads_after(updates, memory=1e12)
+    for arm in ARMS:
+        assert np.abs(plain._current(arm).mean - long._current(arm).mean).max() < 1e-8
+        assert np.abs(plain._current(arm).covariance - long._current(arm).covariance).max() < 1e-8
+
+
+def test_noise_fades_too():
+    """After noise of .4 comes noise of .1: with a memory of 100 rows that is what is found; else a mean of both."""
+    rng = np.random.default_rng(3)
+    rows = [
+        row_of(rng.standard_normal(SIZE), quality=0.5 + (0.4 if i < 1000 else 0.1) * rng.standard_normal(), weight=0.0)
+        for i in range(2000)
+    ]
+    assert heads_after(rows, memory=100.0).noise == pytest.approx(0.1, rel=0.15)
+    assert heads_after(rows).noise == pytest.approx(math.sqrt((0.4**2 + 0.1**2) / 2), rel=0.05)
+
+
+@pytest.mark.parametrize("memory", [0.0, 1.0, 49.9, -3.0, math.nan, math.inf])
+def test_memory_that_rounding_would_not_survive_is_refused(memory):
+    """Fewer than 50 rows, or no number, is a ConfigError that names the param."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy("mba", params={"memory": memory})
+    assert caught.value.field == "policy.params.memory"
+
+
+def test_residual_is_standard_where_the_world_is_linear():
+    """Where truths come from the prior and the noise is Gaussian, residuals have mean 0 and deviation 1, to 5 %."""
+    rng, found = np.random.default_rng(5), []
+    for world in range(20):
+        weights = 0.4 * rng.standard_normal(SIZE + 1) / np.sqrt([1.0] + [4.0] * SIZE)
+        heads = BayesianHeads(ridge=4.0, bias_ridge=1.0)
+        for update in made_updates(250, arms=ARMS[:1], seed=200 + world):
+            quality = float(weights @ design(update.features)) + 0.4 * rng.standard_normal()
+            (residual,) = learned(heads, [replace(update, reward=made_reward(quality, weight=0.0))])
+            if heads.age(ARMS[0]) > 50:  # the noise itself is known by then
+                found.append(residual)
+    assert len(found) == 4000
+    assert np.mean(found) == pytest.approx(0.0, abs=0.05)
+    assert np.std(found) == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_price_of_its_own_hides_no_cost():
+    """What a row at 500 times the usual weight costs is learned whole; at the usual weight it is cut as before."""
+    zero = np.zeros(SIZE)
+    usual = row_of(zero, cost=1.0, weight=0.1)
+    own = row_of(zero, cost=1.0, weight=50.0)
+    own = replace(own, query=replace(own.query, cost_weight=50.0))
+
+    def cost_after(rows):
+        return said(heads_after([usual, *rows]), zero.astype(np.float32), arms=ARMS[:1])[0].cost[0]
+
+    assert cost_after([own] * 30) == cost_after([usual] * 30)
+    assert cost_after([row_of(zero, cost=1e6, weight=0.1)] * 30) < 20.0
+
+
+def test_noise_is_found():
+    """The noise of rewards around a linear truth is estimated, as row by row, within a few percent."""
+    rng, truth = np.random.default_rng(0), np.random.default_rng(1).standard_normal(24) / 24
+    updates = [
+        replace(u, reward=made_reward(0.5 + float(u.features @ truth) + 0.2 * float(rng.standard_normal())))
+        for u in made_updates(3000)
+    ]
+    heads = heads_after(updates, ridge=3.0, bias_ridge=0.5, memory=20_000.0, block=256)
+    assert heads.noise == pytest.approx(0.2, rel=0.05)
+
+
+def test_asking_changes_nothing():
+    """The state after n rows has the same bits, whether somebody asked after every row or nobody did."""
+    updates = made_updates(150)
+    asked, bulk = (make_policy("mba", params={"block": 32}) for _ in range(2))
+    for update in updates:
+        asked.learn(update)
+        sha_of(asked)
+        bulk.learn(update)
+    assert sha_of(asked) == sha_of(bulk)
+
+
+@pytest.mark.parametrize("bad", [256.0, -1e9, float("inf"), float("nan")])
+def test_features_beyond_the_grid_are_refused(bad):
+    """A feature that the grid cannot hold is a PolicyFault that names the way out, and leaves no trace."""
+    policy = make_policy("mba", params={"block": 8})
+    first, second = made_updates(2)
+    policy.learn(first)
+    before = sha_of(policy)
+    features = second.features.copy()
+    features[3] = bad
+    with pytest.raises(PolicyFault, match="a feature is not finite, or beyond 250; use an encoder"):
+        policy.learn(replace(second, features=features))
+    assert sha_of(policy) == before
+
+
+def test_an_alarm_ends_the_block():
+    """When an arm's rewards change an alarm ends its block at once, and the arm soon has its new mean."""
+    policy = make_policy("mba", params={"block": 256, "epsilon_min": 0.0})
+    arms = ARMS[:1]
+    for number, update in enumerate(made_updates(900, arms=arms)):
+        policy.learn(replace(update, reward=made_reward((0.8 if number < 800 else 0.0) + 0.2 * (number % 2))))
+    assert policy.alarms == {ARMS[0]: 1}
+    assert policy._heads.age(ARMS[0]) < 100
+    output = pmf_of_one(policy, made_query(1), features=made_features(1), arms=arms)
+    assert output.facts["quality"][0] == pytest.approx(0.1, abs=0.1)
+
+
+def test_blocks_are_short_beside_the_memory():
+    """Rows of a block count alike, so a block has at most 1/16 of the rows that a policy remembers."""
+    for memory, rows in ((None, 256), (20_000.0, 256), (1000.0, 32), (50.0, 2)):
+        assert BayesianHeads(ridge=1.0, bias_ridge=1.0, memory=memory, block=256).block == rows

@@ -21,7 +21,7 @@ WIDE, MANY = made_updates(250, size=150), made_updates(60, arms=TWENTY)
 
 
 def said():
-    """Case -> scores, and the numbers of the state, after 60 lessons; of the classifiers, the last step's."""
+    """Case -> pmfs, or sums of the state, after its lessons; of the classifiers, the last step's."""
     lessons = made_updates(60)
     cases = {name: EXAMPLES[name] for name in ("conservative", "linucb", "mba", "popularity")}
     cases |= {
@@ -32,7 +32,7 @@ def said():
     for case, params in cases.items():
         policy = taught(lambda case=case, params=params: make_policy(case.split()[0], params=params), lessons)
         outputs = [pmf_of_one(policy, made_query(n), features=made_features(n), arms=ARMS) for n in range(10)]
-        found[case] = [list(output.scores) for output in outputs]
+        found[case] = [list(output.pmf) for output in outputs]
     found["mba in blocks"] = sums_of(taught(lambda: make_policy("mba", params={"block": 64}), WIDE))
     many = taught(lambda: make_policy("linucb", params={}), MANY)
     found["linucb over many arms"] = [list(pmf_of(many, arms=TWENTY).values())]

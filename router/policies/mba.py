@@ -67,6 +67,8 @@ from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix,
 TOLERANCE: Final = 1e-6
 #: most that a deviation of a sample counts: with two arms 1 / sqrt(2 ln K) draws the better one too seldom
 _WIDEST: Final = 0.7
+#: values of a sample that are nearer than this tie, in units of reward: no processor's rounding decides
+_TIE: Final = 1e-7
 #: prior mean of the quality of an arm's answers
 _QUALITY: Final = 0.5
 #: what an arm's rows count as together where it is started again
@@ -273,7 +275,7 @@ def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.
     """
     width = explore * min(_WIDEST, 1.0 / math.sqrt(2.0 * math.log(max(len(values), 2))))
     moved = values[:, None] + width * deviations
-    best = moved == moved.max(axis=0)
+    best = moved >= moved.max(axis=0) - _TIE
     shares: list[float] = (best / best.sum(axis=0)).mean(axis=1).tolist()
     return shares
 

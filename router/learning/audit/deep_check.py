@@ -316,7 +316,8 @@ def _agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
 
     Of a rounded policy, arms whose scores are a tie within rounding may trade.
     """
-    if all(abs(p - q) <= PMF_ROUNDING for p, q in zip(redrawn.pmf, decision.pmf, strict=True)):
+    least = max(PMF_ROUNDING, min(tolerance, _AS_LEARNED))
+    if all(abs(p - q) <= least for p, q in zip(redrawn.pmf, decision.pmf, strict=True)):
         return True
     if tolerance == 0.0 or redrawn.scores is None:
         return False

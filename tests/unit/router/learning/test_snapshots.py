@@ -168,7 +168,7 @@ def test_sha_covers_everything(other):
 def test_sha_covers_the_last_bit():
     """One unit in the last place of one weight makes another policy."""
     policy = taught_mba()
-    mean = next(iter(policy._heads._models["question"]._mean.values()))
+    mean = next(iter(policy._heads._models["question"]._arms.values())).moment
     mean[0, 3] = np.nextafter(mean[0, 3], np.inf)
     assert sha_of(policy) != sha_of(taught_mba())
 
@@ -280,7 +280,7 @@ def test_numbers_that_are_not_finite_are_refused(written, number):
     """A snapshot with a fitting sha256 but a weight that is not finite is refused."""
     files, info = written
     arrays = taught_mba().state()[0]
-    name = next(name for name in arrays if "/mean/" in name)
+    name = next(name for name in arrays if "/moment/" in name)
     arrays = arrays | {name: np.full_like(arrays[name], number)}
     info = forged(files, info, tensors=save_tensors(arrays))
     with pytest.raises(SnapshotError, match="not finite"):

@@ -316,6 +316,8 @@ def _agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
 
     Of a rounded policy, arms whose scores are a tie within rounding may trade.
     """
+    if len(redrawn.pmf) != len(decision.pmf):
+        return False
     least = max(PMF_ROUNDING, min(tolerance, _AS_LEARNED))
     if all(abs(p - q) <= least for p, q in zip(redrawn.pmf, decision.pmf, strict=True)):
         return True

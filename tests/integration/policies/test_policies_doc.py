@@ -208,7 +208,7 @@ def test_size_of_a_snapshot():
     policy = taught(lambda: make_policy("mba", params={"block": 1}), made_updates(9, size=width))
     arm = next(iter(policy.seen))
     size = sum(array.nbytes for key, array in policy.state()[0].items() if key.endswith(f"/{arm}"))
-    assert size == 8 * ((width + 1) * (width + 2) + 134 * (width + 1) + 414)
+    assert size == 8 * ((width + 1) * (width + 2) // 2 + 66 * (width + 1) + 204)
     assert f"{size:,} bytes" in section("mba")[0]
     blocks = [
         taught(lambda: make_policy("mba", params={}), made_updates(count, arms=[arm], size=width)) for count in (16, 19)

@@ -73,7 +73,7 @@ from ragbandit.shared.types import (
 )
 
 if TYPE_CHECKING:
-    from ragbandit.router.learning.audit.rules import Verdict
+    from ragbandit.router.learning.audit.verdict import Verdict
     from ragbandit.router.queue.streams import StreamReader
     from ragbandit.router.rollouts.evaluator import Evaluator, Look
 

@@ -5,19 +5,13 @@ the store's secret, arms from pmf and seed, the pmf of a canary from its parts.
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, get_args
-
-from sqlalchemy import func, select
+from dataclasses import replace
+from typing import Any, Final
 
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.policies.mixing import mixed
-from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
-from ragbandit.router.storage.rows.conversion import canonical, snapshot_value
-from ragbandit.router.storage.sql.tables import decisions, snapshots
-from ragbandit.shared.types import CANDIDATE, SEEDED_ELSEWHERE, Decision, SnapshotInfo, Update
+from ragbandit.shared.types import CANDIDATE, SEEDED_ELSEWHERE, Decision, Update
 
 #: a mixture is made of floats that the row has: but for this, another release may add them up in another order
 _ROUNDING: Final = 1e-12
@@ -102,129 +96,3 @@ def _mixture_of(decision: Decision) -> Mapping[str, Any] | None:
     if not isinstance(facts, Mapping) or facts.get("state") != "canary" or facts.get("pmf") is None:
         return None
     return facts
-
-
-#: counters of what did not agree
-Counter = Literal[
-    "counter_mismatches",
-    "deep_mismatches",
-    "ledger_mismatches",
-    "propensity_mismatches",
-]
-
-#: mismatches that are described; all are counted
-MOST_NAMED = 20
-
-
-@dataclass(kw_only=True, slots=True)
-class Verdict:
-    """Counts of what was checked and of what did not agree. `ok` is the exit code's question."""
-
-    decisions: int = 0
-    #: of all, the ones that were not drawn by us: their draws cannot be made again
-    made_elsewhere: int = 0
-    #: of all, the ones that were drawn by their ids alone after the store had a secret for seeds
-    seeded_by_id: int = 0
-    #: seed, drawn arm, logged propensity, sum or floor of the pmf
-    propensity_mismatches: int = 0
-    updates: int = 0
-    #: gaps in seq, rewards that do not follow from their parts
-    ledger_mismatches: int = 0
-    #: updates that the policy refuses, live as in replay
-    refused: int = 0
-    replay_sha256: str = ""
-    live_sha256: str = ""
-    live_version: str = ""
-    #: where the two sha256 differ by no more than rounding: the largest relative difference of the policies' arrays
-    within_rounding: float | None = None
-    #: with deep: decisions whose pmf was made again by the policy version that made it
-    deep_decisions: int = 0
-    deep_mismatches: int = 0
-    #: with deep: decisions of ours that were imported, by versions whose snapshots are in another store
-    not_checkable: int = 0
-    #: with deep: versions of a rounded policy with another sha256, whose files are pruned, so that nothing can be
-    #: compared but their decisions' pmfs; and versions whose rows are pruned, which no policy gives that can be made
-    #: again to the last bit
-    not_compared: int = 0
-    #: decisions whose texts, or texts and features, were erased on request
-    erased: int = 0
-    #: updates of the live policy that cannot be learned again, since what they were learned from was erased
-    not_relearnable: int = 0
-    #: updates that an earlier release archived: their rows are not here, and are not checked
-    archived: int = 0
-    #: counters that differ from what is in the tables
-    counter_mismatches: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """No difference anywhere, but for rounding and for what was erased or archived."""
-        differences = sum(getattr(self, counter) for counter in get_args(Counter))
-        same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
-        same = same or self.not_relearnable > 0 or self.archived > 0
-        return differences == 0 and same and not self.broken
-
-    @property
-    def broken(self) -> bool:
-        """A snapshot that is needed could not be read."""
-        return self.live_version != "" and self.live_sha256 == ""
-
-    def fail(self, counter: Counter, text: str) -> None:
-        """Count a mismatch, and name it."""
-        setattr(self, counter, getattr(self, counter) + 1)
-        self.note(text)
-
-    def note(self, text: str) -> None:
-        """Name something, up to a number that a person reads."""
-        if len(self.notes) < MOST_NAMED:
-            self.notes.append(text)
-
-
-#: when the first and the last decision of a version were made
-Span = tuple[float, float]
-#: last update and beginning of the sha256, as a version's name ends
-_NAMED: Final = re.compile(r"(\d{1,18})-([0-9a-f]{12})")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Versions:
-    """The versions of one ledger."""
-
-    #: those with a row
-    known: dict[str, SnapshotInfo]
-    #: those of decisions in the database, and when they were made
-    used: dict[str, Span]
-    #: rows of snapshots up to this update may have been pruned; -1: none was
-    pruned_upto: int
-
-    def could_be(self, version: str, *, label: str) -> Iterator[SnapshotInfo]:
-        """What a version without a row may have been, one for every policy that the ledger had; none if none was.
-
-        The sha256 of these is the beginning that the name tells.
-        """
-        named = _NAMED.fullmatch(version.removeprefix(f"{label}-"))
-        if named is None or int(named[1]) > self.pruned_upto:
-            return
-        policies = {(i.algorithm, canonical(dict(i.params)), i.encoder_hash): i for i in self.known.values()}
-        for info in policies.values():
-            yield replace(info, version=version, last_seq=int(named[1]), sha256=named[2])
-
-
-def is_pruned(info: SnapshotInfo) -> bool:
-    """Whether this is what a version without a row may have been."""
-    return len(info.sha256) < 64
-
-
-def versions_of(ledger: Ledger) -> Versions:
-    """The versions of a ledger, read from the database."""
-    mine = select(snapshots).where(snapshots.c.policy == ledger.label)
-    oldest = mine.order_by(snapshots.c.last_seq.desc()).offset(SNAPSHOT_ROWS - 1).limit(1)
-    with ledger.database.read() as connection:
-        known = [snapshot_value(row) for row in connection.execute(mine).mappings()]
-        last = connection.execute(oldest).mappings().first()
-        at = decisions.c.made_at
-        spans = select(decisions.c.version, func.min(at).label("first"), func.max(at).label("last"))
-        spans = spans.where(decisions.c.policy == ledger.label).group_by(decisions.c.version)
-        used = {row.version: (row.first, row.last) for row in connection.execute(spans)}
-    upto = -1 if last is None else last["last_seq"]
-    return Versions(known={info.version: info for info in known}, used=used, pruned_upto=upto)

@@ -10,19 +10,24 @@ it: where only its sha256 differs, its arrays are compared.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ragbandit.router.learning.audit.deep_check import check_deep, check_draws
-from ragbandit.router.learning.audit.rounding import compared, sha256_after
-from ragbandit.router.learning.audit.rules import Verdict, update_faults
+from sqlalchemy import func, select
+
+from ragbandit.router.learning.audit.deep_check import PAGE, DeepCheck, difference, pages, sha256_after
+from ragbandit.router.learning.audit.rules import draw_fault, seed_fault, update_faults
+from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.policies.base import Policy, apply, tolerance_of
+from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.storage.access.audit_log import ARCHIVED, last_entry
+from ragbandit.router.storage.access.spending import DRAWS, Secret, known_secret
 from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import SnapshotError, StoreError
-from ragbandit.shared.types import IMPORTED, SnapshotInfo
+from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision, SnapshotInfo
 
 
 def verify(
@@ -42,7 +47,7 @@ def verify(
     verdict = Verdict()
     _check_counters(ledger, verdict=verdict)
     live = _live(ledger, files=files, serving=serving, verdict=verdict)
-    check_draws(ledger, verdict=verdict, progress=progress)
+    _check_draws(ledger, verdict=verdict, progress=progress)
     if verdict.seeded_by_id:
         verdict.note(
             f"{verdict.seeded_by_id} decisions have seeds of their ids alone: an earlier release made them beside this "
@@ -61,7 +66,7 @@ def verify(
     if deep and verdict.archived:
         verdict.note("the probabilities of decisions are not made again, since that takes every update")
     elif deep:
-        check_deep(ledger, files=files, verdict=verdict)
+        DeepCheck(ledger, files=files, verdict=verdict).run()
     return verdict
 
 
@@ -119,15 +124,15 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
         lost = f"{verdict.not_relearnable} updates cannot be learned again, since what they learned from was erased"
         verdict.note(f"{lost}: the policy is not compared with its ledger; its snapshots go on")
         return
-    if verdict.live_sha256 == live.sha256:
-        comparison = compared(policy, files=files, info=live)
-        if comparison.result == "rounding":
-            verdict.within_rounding = comparison.apart
-            verdict.note(f"{live.version}: {comparison.text}: rounding by another processor explains it")
-            return
-        if comparison.text:
-            verdict.note(f"{live.version}: {comparison.text}: more than rounding")
-    verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
+    apart = difference(policy, files=files, info=live) if verdict.live_sha256 == live.sha256 else None
+    if apart is None:
+        verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
+    elif apart <= tolerance_of(policy):
+        verdict.within_rounding = apart
+        verdict.note(f"{live.version}: the replay differs by {apart:.2g}: rounding by another processor explains it")
+    else:
+        allowed = tolerance_of(policy)
+        verdict.note(f"{live.version}: the replay differs by {apart:.2g}, more than rounding ({allowed:.2g})")
 
 
 def _learned(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdict) -> int | None:
@@ -162,3 +167,61 @@ def _archived_spans(ledger: Ledger) -> Sequence[tuple[int, int]]:
         entry = last_entry(connection, action=ARCHIVED, target="store")
     spans: Any = {} if entry is None else entry.facts["spans"]
     return [(first, last) for first, last in spans.get(ledger.label, [])]
+
+
+def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
+    """Draw every decision again."""
+    with ledger.database.read() as connection:
+        total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
+
+    def unreadable(text: str) -> None:
+        verdict.decisions += 1
+        verdict.fail("propensity_mismatches", text)
+
+    stayed: list[Decision] = []
+    secret = known_secret(ledger.database, name=DRAWS)
+    for decision in pages(ledger, unreadable=unreadable):
+        _check_draw(decision, secret=secret, verdict=verdict)
+        if STICKY in decision.facts and IMPORTED not in decision.facts:
+            stayed.append(decision)
+        if verdict.decisions % PAGE == 0 or verdict.decisions == total:
+            _check_stays(ledger, stayed, verdict=verdict)
+            stayed = []
+            progress(verdict.decisions, total)
+    _check_stays(ledger, stayed, verdict=verdict)
+
+
+def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) -> None:
+    verdict.decisions += 1
+    elsewhere = IMPORTED in decision.facts
+    verdict.made_elsewhere += elsewhere
+    verdict.erased += ERASED in decision.facts
+    if elsewhere:
+        return
+    # A release before this one that still runs beside it draws so.
+    verdict.seeded_by_id += (
+        secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id)
+    )
+    fault = seed_fault(decision, secret=None if secret is None else secret.value) or draw_fault(decision)
+    if fault:
+        verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
+
+
+def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict) -> None:
+    """Hold turns that stayed on an arm against the draws that they name, where these are in the database still."""
+    firsts = {decision.id: _first_of(decision) for decision in stayed}
+    known = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({*firsts.values()} - {None}))
+    with ledger.database.read() as connection:
+        arms = {row.id: row.arm for row in connection.execute(known)}
+    for decision in stayed:
+        arm = arms.get(firsts[decision.id] or "")
+        if arm is not None and arm != decision.arm:
+            stayed_on = f"it stayed on {decision.arm}, and {firsts[decision.id]} drew {arm}"
+            verdict.fail("propensity_mismatches", f"decision {decision.id}: {stayed_on}")
+
+
+def _first_of(decision: Decision) -> str | None:
+    """The decision that drew the arm on which this one stayed."""
+    facts = decision.facts[STICKY]
+    first = facts.get("first") if isinstance(facts, dict) else None
+    return first if isinstance(first, str) else None

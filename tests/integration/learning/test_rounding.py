@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.learning.audit.deep_check import _agrees
+from ragbandit.router.learning.audit.deep_check import agrees
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies.base import tolerance_of
 from ragbandit.router.policies.draw import Drawn
@@ -148,9 +148,9 @@ def test_ties_may_trade(world):
     made = Drawn(index=0, pmf=tuple(pmf), floor=0.0, scores=decision.scores)
     gap = decision.scores[best] - decision.scores[others[0]]
     share = gap / 2.0 / max(map(abs, decision.scores))
-    assert _agrees(made, decision=decision, tolerance=share * 1.01)
-    assert not _agrees(made, decision=decision, tolerance=share * 0.99)
-    assert not _agrees(made, decision=decision, tolerance=0.0)
+    assert agrees(made, decision=decision, tolerance=share * 1.01)
+    assert not agrees(made, decision=decision, tolerance=share * 0.99)
+    assert not agrees(made, decision=decision, tolerance=0.0)
 
 
 def test_pruned_version(world):

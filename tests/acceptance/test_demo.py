@@ -49,7 +49,6 @@ def run_demo(data, *options):
     assert (report["decided"], report["learned"], report["waiting"]) == (before + asked, before + asked - 3, 3)
     assert report["duplicates_recognised"] == report["duplicates_sent"] == asked - 3
     assert report["late_feedback"] == min(5, asked - 3)
-    assert report["replay_sha256"] == report["live_sha256"]
     assert report["failed"] == 0
     return done.stdout, report
 

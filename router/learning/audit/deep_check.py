@@ -297,13 +297,17 @@ def _is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> boo
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
-    """Whether a pmf is the logged one but for rounding; arms whose scores are a tie within rounding may trade."""
+    """Whether a pmf is the logged one but for rounding; arms whose scores are a tie within rounding may trade theirs."""
     if len(redrawn.pmf) != len(decision.pmf):
         return False
     least = max(PMF_ROUNDING, min(tolerance, _MOST_APART))
-    if all(abs(p - q) <= least for p, q in zip(redrawn.pmf, decision.pmf, strict=True)):
+
+    def near(one: Sequence[float], other: Sequence[float]) -> bool:
+        return all(abs(p - q) <= least for p, q in zip(one, other, strict=True))
+
+    if near(redrawn.pmf, decision.pmf):
         return True
-    if tolerance == 0.0 or redrawn.scores is None:
+    if tolerance == 0.0 or redrawn.scores is None or not near(sorted(redrawn.pmf), sorted(decision.pmf)):
         return False
     moved = [score for score, p, q in zip(redrawn.scores, redrawn.pmf, decision.pmf, strict=True) if p != q]
     return max(moved) - min(moved) <= 2.0 * tolerance * max(map(abs, redrawn.scores))

@@ -297,7 +297,7 @@ def _is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> boo
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
-    """Whether a pmf is the logged one but for rounding; arms whose scores are a tie within rounding may trade theirs."""
+    """Whether a pmf is the logged one but for rounding; arms that tie within rounding may trade theirs."""
     if len(redrawn.pmf) != len(decision.pmf):
         return False
     least = max(PMF_ROUNDING, min(tolerance, _MOST_APART))

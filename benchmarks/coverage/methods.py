@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from ragbandit.router.offline.estimation.estimators import (
     cressie_read,
     extreme_rows,
     heavy_weight,
-    normal,
     weight_powers,
 )
 from ragbandit.router.offline.processes import cores
@@ -66,8 +66,6 @@ class Rows:
     pmf: Matrix
     candidate: Matrix
     rival: Matrix
-    #: largest 1 / chance of a rating, where the rewards were completed from few (benchmarks/judged_coverage.py)
-    rating_weight: float = 1.0
 
     def drawn(self, values: Matrix) -> Vector:
         """The values of the arms that were drawn, shape (n,)."""
@@ -250,9 +248,7 @@ def fixed(world: World, rows: Rows) -> Found:
     seen = float((rows.candidate * guess).sum(axis=1).mean())
 
     def likely(*columns: Vector, **more: Any) -> Interval:
-        extremes = extreme_rows(
-            heavy[: len(columns) - 1], rewards=world.rewards, rating_weight=rows.rating_weight, **more
-        )
+        extremes = extreme_rows(heavy[: len(columns) - 1], rewards=world.rewards, **more)
         point = float(columns[0].mean())
         return cressie_read(Moments.of(*columns), confidence=CONFIDENCE, extremes=extremes, value=point)
 
@@ -262,7 +258,7 @@ def fixed(world: World, rows: Rows) -> Found:
         "Cressie-Read, DR less logged": (likely(robust - reward, weight, baseline=seen, minus_logged=True), lead),
         "Cressie-Read, two candidates": (likely(against, weight, other, baseline=seen), ahead),
         "normal, IPS": (_normal(plain), value),
-        "delta method, SNIPS": (normal(float(share), standard_error=spread, confidence=CONFIDENCE), value),
+        "delta method, SNIPS": (_around(float(share), error=spread), value),
         "normal, DR": (_normal(robust), value),
         "empirical Bernstein, IPS": (
             _empirical_bernstein(
@@ -275,7 +271,13 @@ def fixed(world: World, rows: Rows) -> Found:
 
 def _normal(scores: Vector) -> Interval:
     error = float(scores.std(ddof=1)) / len(scores) ** 0.5
-    return normal(float(scores.mean()), standard_error=error, confidence=CONFIDENCE)
+    return _around(float(scores.mean()), error=error)
+
+
+def _around(value: float, *, error: float) -> Interval:
+    """Value and so many standard errors to both sides."""
+    reach = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * error
+    return value - reach, value + reach
 
 
 def baselines(world: World, rows: Rows) -> Found:
@@ -358,7 +360,7 @@ def _empirical_bernstein(moments: Moments, *, confidence: float, low: float, hig
     if rows < 2:
         return low, high
     tail = math.log(4.0 / (1.0 - confidence))
-    variance = float(moments.covariance[0, 0])
+    variance = float(moments.scatter[0, 0]) / (rows - 1)
     reach = math.sqrt(2.0 * variance * tail / rows) + 7.0 * (high - low) * tail / (3.0 * (rows - 1))
     mean = float(moments.mean[0])
     return max(low, mean - reach), min(high, mean + reach)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, in_words, proposal
-from ragbandit.router.offline.charts import BLUE, RED, check_png, finish, png
+from ragbandit.router.offline.charts import BLUE, RED, check_page, check_png, finish, png, write_page
 from ragbandit.router.offline.processes import cluster_executor, process_executor
 from ragbandit.router.offline.replay import (
     CandidateSpec,
@@ -31,7 +32,6 @@ from ragbandit.router.offline.replay import (
 )
 from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval
 from ragbandit.router.offline.replay.prepare import price_frontier
-from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.text import headline, print_replay
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.shared.confidence_sequences import NOT_TRIED
@@ -99,14 +99,6 @@ Database = Annotated[
 Label = Annotated[str | None, typer.Option(help="the store's ledger; default policy.label", rich_help_panel=_LOG)]
 Since = Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d", rich_help_panel=_LOG)]
 MixedArms = Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms", rich_help_panel=_LOG)]
-Judged = Annotated[
-    bool,
-    typer.Option(
-        "--judged",
-        help="complete rewards where no person rated, by a judge's scores corrected by the ratings",
-        rich_help_panel=_LOG,
-    ),
-]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used", rich_help_panel=_LOG)]
 Estimator = Annotated[
     str,
@@ -115,7 +107,7 @@ Estimator = Annotated[
         rich_help_panel=_ESTIMATE,
     ),
 ]
-RewardModel = Annotated[str, typer.Option(help="ridge, mean or package.module:Class", rich_help_panel=_ESTIMATE)]
+RewardModel = Annotated[str, typer.Option(help="ridge or mean", rich_help_panel=_ESTIMATE)]
 Folds = Annotated[int, typer.Option(help="folds of the questions for cross-fitting", rich_help_panel=_ESTIMATE)]
 Price = Annotated[
     str | None,
@@ -138,7 +130,7 @@ Cluster = Annotated[
     str | None,
     typer.Option(help="tcp://HOST:PORT of a Dask scheduler, whose workers judge the files", rich_help_panel=_LOG),
 ]
-Report = Annotated[Path | None, typer.Option(help="write the page as FILE.html", rich_help_panel=_OUTPUT)]
+Report = Annotated[Path | None, typer.Option(help="write the tables as FILE.html", rich_help_panel=_OUTPUT)]
 FailBelow = Annotated[
     float | None,
     typer.Option(help="exit 1 unless the lower bound of every difference is at least this", rich_help_panel=_OUTPUT),
@@ -165,7 +157,6 @@ def replay_verb(
     since: Since = None,
     mixed_arms: MixedArms = False,
     skip_bad: SkipBad = False,
-    judged: Judged = False,
     workers: Workers = None,
     cluster: Cluster = None,
     estimator: Estimator = "dr",
@@ -204,7 +195,6 @@ def replay_verb(
         since=_beginning(since),
         mixed_arms=mixed_arms,
         skip_bad=skip_bad,
-        judged=judged,
     )
     plan = Plan(
         estimator=estimator.strip(),
@@ -283,11 +273,11 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
 def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
     """Page, JSON or tables, and the exit status."""
     if report is not None:  # first: whoever reads the terminal through `head` wants the page too
-        write_page(result, report)
+        write_page(report, show=partial(print_replay, result, stretches=True))
     if as_json:
         print_json({"headline": headline(result), **result.as_json()})
     else:
-        print_replay(result, console=console)
+        print_replay(result, console)
     if result.faults:
         raise typer.Exit(2)
     failing = [] if fail_below is None else _failing(result, fail_below)
@@ -304,8 +294,8 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
         gap = candidate.difference
         if gap is None:
             continue
-        if gap.low is None or gap.biased:
-            failing.append(f"{candidate.name} ({'biased' if gap.biased else 'no interval is known'})")
+        if gap.low is None:
+            failing.append(f"{candidate.name} (no interval is known)")
         elif not gap.low >= margin:
             failing.append(f"{candidate.name} ({gap.low:+.4g} at the least)")
     return failing

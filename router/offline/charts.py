@@ -1,10 +1,13 @@
-"""Charts by matplotlib, as PNG files."""
+"""Files of results: charts by matplotlib as PNG, and what the terminal shows as HTML."""
 
 import importlib.util
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
 
 from ragbandit.shared.errors import ConfigError, InvalidInput, missing_package
 from ragbandit.shared.files import whole_file
@@ -35,11 +38,35 @@ def check_png(path: str | Path) -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise missing_package("matplotlib", extra="plots", field="plot")
+    _check_file(path, suffix=".png", field="plot")
+
+
+def check_page(path: str | Path) -> None:
+    """Raises InvalidInput where the path is no HTML page that can be written."""
+    _check_file(path, suffix=".html", field="report")
+
+
+def _check_file(path: str | Path, *, suffix: str, field: str) -> None:
     file = Path(path)
-    if file.suffix.lower() != ".png" or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
-        raise InvalidInput(
-            f"{file} cannot be written", field="plot", remedy="name a .png in a folder that exists and is yours"
-        )
+    if file.suffix.lower() != suffix or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
+        remedy = f"name a {suffix} in a folder that exists and is yours"
+        raise InvalidInput(f"{file} cannot be written", field=field, remedy=remedy)
+
+
+def write_page(path: str | Path, *, show: Callable[[Console], None]) -> None:
+    """Write what `show` prints to this file, as HTML without scripts or network requests. Raises as check_page."""
+    check_page(path)
+    console = Console(record=True, file=io.StringIO(), width=120, emoji=False)
+    show(console)
+    _write(path, lambda beside: beside.write_text(console.export_html(), encoding="utf-8"), field="report")
+
+
+def _write(path: str | Path, write: Callable[[Path], object], *, field: str) -> None:
+    try:
+        with whole_file(Path(path), durable=False) as beside:
+            write(beside)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}", field=field, remedy="give another path") from error
 
 
 def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"], None]) -> None:
@@ -52,8 +79,4 @@ def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"
     figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     draw(figure)
-    try:
-        with whole_file(Path(path), durable=False) as beside:
-            figure.savefig(beside, format="png")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}", field="plot", remedy="give another path") from error
+    _write(path, lambda beside: figure.savefig(beside, format="png"), field="plot")

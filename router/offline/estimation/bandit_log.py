@@ -66,9 +66,6 @@ class Log:
     #: features of the questions, shape (n, d), and the encoder that made them; None where the log has none
     features: npt.NDArray[np.float32] | None = None
     encoder_hash: str = ""
-    #: rewards were completed where nobody rated (rated_rewards.py): largest 1 / chance of a rating; 1: each row has its
-    #: own. Completed rewards may lie outside of the bounds
-    rating_weight: float = 1.0
     #: name of a field -> its value in every row, for segments: "tenant", "version", fields of the context
     fields: Mapping[str, Strings] = field(default_factory=dict)
     #: name of a column -> the pmf of a candidate that stands in the rows, shape (n, K)
@@ -94,10 +91,7 @@ class Log:
         """
         kept = self.raw if rows is None else self.raw | ~rows
         reward = np.where(kept, self.reward, self.quality - weight * self.cost)
-        seen = reward
-        if self.rating_weight > 1.0:  # what is completed is wider than any reward can be
-            seen = np.array([0.0 - weight * float(self.cost.max(initial=0.0)), 1.0])
-        low, high = float(seen.min(initial=self.minimum)), float(seen.max(initial=self.maximum))
+        low, high = float(reward.min(initial=self.minimum)), float(reward.max(initial=self.maximum))
         return replace(self, reward=reward, minimum=low, maximum=high)
 
     @property
@@ -170,7 +164,7 @@ class Log:
         low, high = self.minimum - ROUNDING, self.maximum + ROUNDING
         yield (
             "reward",
-            (self.reward >= low) & (self.reward <= high) | (self.rating_weight > 1.0),
+            (self.reward >= low) & (self.reward <= high),
             lambda row: f"{self.reward[row]:.9g} lies outside [{self.minimum:g}, {self.maximum:g}]",
             "declare the bounds that the rewards have (minimum, maximum)",
         )

@@ -7,15 +7,13 @@ folds by their keys, and each fold is predicted by what was learned on the other
 Targets have t columns (reward, quality, cost, say): they share what is costly.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
-from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.plugins import import_class
+from ragbandit.router.offline.types import Choices, Keys, Matrix
+from ragbandit.shared.errors import InvalidInput
 
 #: of every row, arm and target, shape (n, K, t)
 Predictions = npt.NDArray[np.float64]
@@ -24,16 +22,6 @@ FeatureRows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 #: Prior rows of the features' weights: what the features of a question tell of its reward is little beside the noise.
 _PENALTY = 10.0
-
-
-class Regressor(Protocol):
-    """A regressor: the two methods of scikit-learn that are used."""
-
-    def fit(self, features: Any, targets: Any, /) -> Any:
-        """Learn from features (n, d) and targets (n,)."""
-
-    def predict(self, features: Any, /) -> Any:
-        """Predicted targets, shape (n,)."""
 
 
 def folds_of(keys: Keys, *, folds: int) -> Choices:
@@ -209,56 +197,3 @@ def _no_others(fold: int, *, rows: int) -> InvalidInput:
         what = "has one row: what a row would earn is learned from the other rows"
         return InvalidInput(what, field="log", remedy="replay a log of two rows or more")
     return InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy="use a longer log, or a fixed model")
-
-
-def cross_fitted(
-    make: Callable[[], Regressor],
-    *,
-    features: FeatureRows,
-    action: Choices,
-    targets: Matrix,
-    folds: Choices,
-    arms: int,
-) -> Predictions:
-    """Predictions of any regressor, one fitted per fold, arm and target on the rows of the other folds, (n, K, t).
-
-    An arm without such rows is predicted by their mean over all arms. Raises InvalidInput where they are none at all,
-    ConfigError where the regressor does not give one finite number per row.
-    """
-    predicted = np.empty((len(action), arms, targets.shape[1]))
-    for fold in np.unique(folds):
-        others, here = folds != fold, folds == fold
-        if not others.any():
-            raise _no_others(fold, rows=len(action))
-        for arm in range(arms):
-            learned = others & (action == arm)
-            if not learned.any():
-                predicted[here, arm] = targets[others].mean(axis=0)
-                continue
-            for column in range(targets.shape[1]):
-                model = make()
-                model.fit(features[learned], targets[learned, column])
-                predicted[here, arm, column] = _numbers(model.predict(features[here]), rows=int(here.sum()))
-    return predicted
-
-
-def regressor_named(name: str) -> Callable[[], Regressor]:
-    """Factory of a regressor, by "package.module:Name": a class or a function without arguments. Raises ConfigError."""
-    remedy = "for example sklearn.ensemble:HistGradientBoostingRegressor"
-    factory = import_class(name, where="model")
-    for method in ("fit", "predict"):
-        if isinstance(factory, type) and not callable(getattr(factory, method, None)):
-            raise ConfigError(f"{name} has no method {method}", field="model", remedy=remedy)
-    if not callable(factory):
-        raise ConfigError(f"{name} is neither a class nor a function", field="model", remedy=remedy)
-    return factory  # type: ignore[no-any-return]
-
-
-def _numbers(predicted: Any, *, rows: int) -> Vector:
-    """Output of a regressor, checked to be one finite number per row."""
-    values = np.asarray(predicted, dtype=np.float64)
-    if values.shape != (rows,) or not np.isfinite(values).all():
-        raise ConfigError(
-            f"predicted {values.shape}, not {rows} finite numbers", field="model", remedy="use a regressor"
-        )
-    return values

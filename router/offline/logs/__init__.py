@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ragbandit.router.offline.logs.place import check_format, place_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import known_choices
@@ -33,13 +32,10 @@ def read_rows(
 ) -> Iterator[Logged | BadRow]:
     """The rows of a log in the order of the file, what cannot be used as BadRow.
 
-    format: one of FORMATS; None goes by the file's name. Raises InvalidInput for a file that cannot be read at all or
-    begins like another format, ConfigError for a format whose package is not installed.
+    format: one of FORMATS; None goes by the file's name. Raises InvalidInput for a file that cannot be read at all,
+    ConfigError for a format whose package is not installed.
     """
     format_name = format_of(path, format=format)
-    place = place_of(path)
-    if isinstance(place, Path):
-        check_format(place, expected=format_name)
     module = import_module(f"ragbandit.router.offline.logs.{format_name}")
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
 

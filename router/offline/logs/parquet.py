@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs.place import Place, check_format, file_system, place_of, shown
+from ragbandit.router.offline.logs.place import Place, file_system, place_of, shown
 from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
@@ -50,7 +50,6 @@ def opened(path: Place, **options: Any) -> Any:
 
 def _opened(path: Place, **options: Any) -> Any:
     if isinstance(path, Path):
-        check_format(path, expected="parquet")
         name: str | Path = path
     else:
         options["filesystem"], name = file_system(path)

@@ -1,26 +1,18 @@
 """Where a log lies, and in which format: local paths, or the URL of Parquet files that fsspec reads (s3://, file://)."""
 
 import glob
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError, InvalidInput, required_module
-from ragbandit.shared.files import open_binary, parsed
 from ragbandit.shared.redaction import without_secrets
 
 #: a Path; or a str, which is a URL
 Place = Path | str
 
 _SUFFIX: Final = ".parquet"
-#: first bytes -> format
-_MAGIC = {b"PAR1": "parquet"}
-#: keys that every row of JSONL has
-_KEYS = {"arm", "pmf"}
-#: bytes of a first row that are read to tell its format
-_GLANCE = 1 << 20
 
 
 def place_of(text: str | Path) -> Place:
@@ -95,29 +87,3 @@ def _listing(place: str) -> Iterator[None]:
         raise InvalidInput(
             f"cannot be listed: {message}", field=shown(place), remedy="check the URL and this user's rights"
         ) from error
-
-
-def check_format(path: Path, *, expected: str) -> None:
-    """Raises InvalidInput for a file whose beginning is recognised as another format than `expected`."""
-    actual = _begins_like(path)
-    if actual not in (None, expected):
-        raise InvalidInput(
-            f"is no {expected} file: it begins like {actual}", field=str(path), remedy=f"give --format {actual}"
-        )
-
-
-def _begins_like(path: Path) -> str | None:
-    """The format that the first bytes or the first row tell, or None."""
-    if not path.is_file():  # what is read from a pipe is gone
-        return None
-    try:
-        with path.open("rb") as stream:
-            begin = stream.read(4)
-        if begin in _MAGIC:
-            return _MAGIC[begin]
-        with open_binary(path) as stream:
-            first = next((line for line in iter(lambda: stream.readline(_GLANCE), b"") if line.strip()), b"")
-        entry = parsed(first.removeprefix(b"\xef\xbb\xbf"))
-    except (OSError, EOFError, zlib.error, InvalidInput):
-        return None  # the reader says it better
-    return "jsonl" if set(entry) >= _KEYS else None

@@ -51,11 +51,6 @@ OURS = (
     "late",
     "features",
 )
-#: keys beside a row's own, for a replay that completes rewards: a judge's score in [0, 1], and the chance with which
-#: the judge sampled the row, in (0, 1]
-JUDGE_SCORE, JUDGE_PROBABILITY = "judge_score", "judge_probability"
-#: preset of the reward of a row that nobody judged; and of one whose answer failed: it is known to be worth 0
-MISSING, FAILED = "missing", "failed"
 _CAPS = tuple(cap.name for cap in fields(Budget))
 
 
@@ -102,8 +97,6 @@ class Defaults:
     maximum: float = 1.0
     #: of the cost, for a reward that is given as quality and cost
     weight: float = 0.0
-    #: a row may have no reward, or its cost alone
-    unrated: bool = False
 
 
 _OF_ROW = frozenset(part.name for part in fields(Logged))

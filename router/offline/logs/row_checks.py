@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
-from ragbandit.router.offline.logs.records import MISSING, OURS, BadRow, Defaults, Logged, Record
+from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import price_value
 from ragbandit.shared.errors import InvalidInput
@@ -336,16 +336,15 @@ def _propensity(record: Mapping[str, Any], *, logged: float) -> float:
 
 def _reward(record: Mapping[str, Any], *, defaults: Defaults) -> Reward:
     """From a number, or from its parts: quality, cost and weight; a value beside them must follow from them."""
-    given = record.get("reward", {}) if defaults.unrated else _needed(record, "reward")
+    given = _needed(record, "reward")
     parts = _reward_parts(given) if isinstance(given, dict) else {"value": number(given, "reward")}
     by_value = "quality" not in parts
-    unrated = by_value and "value" not in parts
-    if unrated and not defaults.unrated:
+    if by_value and "value" not in parts:
         raise InvalidInput("is missing", field="reward.value", remedy="give a number, or quality and cost")
     parts = {
-        "quality": parts.get("value", 0.0),
+        "quality": parts.get("value"),
         "cost": 0.0,
-        "weight": 0.0 if by_value and not unrated else defaults.weight,
+        "weight": 0.0 if by_value else defaults.weight,
         "minimum": defaults.minimum,
         "maximum": defaults.maximum,
         "terms": {},
@@ -368,7 +367,7 @@ def _reward(record: Mapping[str, Any], *, defaults: Defaults) -> Reward:
             field="reward.value",
             remedy="value = quality - weight * cost, within the bounds; leave out what is not known",
         )
-    return Reward(**parts | {"value": value} | ({"preset": MISSING} if unrated else {}))
+    return Reward(**parts | {"value": value})
 
 
 def _reward_parts(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,11 @@ from ragbandit.router.offline.estimation.estimators import (
     Extremes,
     Interval,
     Moments,
-    combination,
     corrected,
     cressie_read,
     estimated,
     extreme_rows,
     heavy_weight,
-    normal,
     rows_needed,
     verdict,
 )
@@ -165,8 +163,8 @@ class ResultAssembler:
         estimator = self.columns.estimators[index] if other is None else Estimator(name=other)
         moments, confidence = moments.part(self.columns.of(index, target=target, other=other)), self.plan.confidence
         estimate = estimated(estimator, moments=moments)
-        if estimate.biased:
-            return _chance_only(estimate.value, estimate.standard_error, confidence=confidence)
+        if estimator.facts.biased:
+            return EstimateWithInterval(value=estimate.value)
         heavy = [self._heavy(index)]
         extremes = self._extremes(heavy, target=target, baseline=_predicted(estimator, moments.mean[2]))
         scored = moments.combined(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
@@ -185,18 +183,15 @@ class ResultAssembler:
         estimate, ones, heavy = estimated(estimator, moments=mine), np.eye(len(both.mean)), [self._heavy(first)]
         if second is None:
             value, predicted = estimate.value - float(theirs.mean[0]), mine.mean[2]
-            gradient, score, weights = np.ones(1), np.array([0.0, 1.0, 1.0, -1.0]), ones[[0]]
+            score, weights = np.array([0.0, 1.0, 1.0, -1.0]), ones[[0]]
         else:
             rival = self.columns.estimators[second]
             value = estimate.value - estimated(rival, moments=theirs).value
             predicted = (mine.mean[2] + theirs.mean[2]) / 2.0
-            gradient = combination(rival, moments=theirs)
             score, weights = np.array([0.0, 1.0, 1.0, 0.0, -1.0, -1.0]), ones[[0, 3]]
             heavy.append(self._heavy(second))
-        if estimate.biased:
-            scores = both.combined(np.concatenate([combination(estimator, moments=mine), -gradient])[None, :])
-            error = float(np.sqrt(max(scores.covariance[0, 0], 0.0) / max(both.rows, 1)))
-            return _chance_only(value, error, confidence=confidence)
+        if estimator.facts.biased:
+            return EstimateWithInterval(value=value)
         extremes = self._extremes(
             heavy, target=target, baseline=_predicted(estimator, predicted), minus_logged=second is None
         )
@@ -212,8 +207,6 @@ class ResultAssembler:
             rewards=self.summary.bounds(target),
             baseline=baseline,
             minus_logged=minus_logged,
-            # Costs are known of every row.
-            rating_weight=self.summary.rating_weight if target < 2 else 1.0,
         )
 
     def _heavy(self, index: int) -> float:
@@ -285,7 +278,7 @@ class ResultAssembler:
 
     def _needed(self, gap: EstimateWithInterval | None) -> int | None:
         """Rows needed for a verdict; None where too little is known for a forecast."""
-        if gap is None or gap.low is None or gap.high is None or gap.biased:
+        if gap is None or gap.low is None or gap.high is None:
             return None
         return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
 
@@ -303,11 +296,6 @@ def mean_of(values: Vector, *, possible: Interval, confidence: float) -> Estimat
     return EstimateWithInterval(value=mean, low=low, high=high)
 
 
-def _chance_only(value: float, error: float, *, confidence: float) -> EstimateWithInterval:
-    low, high = normal(value, standard_error=error, confidence=confidence)
-    return EstimateWithInterval(value=value, low=low, high=high, biased=True)
-
-
 def _open(measured: EstimateWithInterval) -> EstimateWithInterval:
     """Without its interval, which is not known."""
     return replace(measured, low=None, high=None)
@@ -322,7 +310,7 @@ def _standing(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> C
     if gap is None:
         return "baseline"
     standing: CandidateVerdict = "cannot tell"
-    if gap.low is not None and gap.high is not None and not gap.biased:
+    if gap.low is not None and gap.high is not None:
         standing = verdict((gap.low, gap.high))
     return "cannot be judged" if unsupported_mass and standing == "cannot tell" else standing
 
@@ -433,10 +421,10 @@ def _notes_on_rows(summary: LogSummary, *, undrawn: int) -> list[str]:
     if texts and different <= FRESH * texts:
         reason = "the intervals speak of more traffic with these questions, not of new ones"
         notes.append(f"{different} different questions in {texts} rows: {reason}")
-    if summary.judged and summary.rating_weight <= 1.0:  # otherwise they were completed
+    if summary.judged:
         notes.append(
-            f"{summary.judged:,} of {summary.rows:,} rewards are a judge's, taken as they were learned: --judged "
-            "corrects them by people's ratings, and its intervals count what the judge gets wrong"
+            f"{summary.judged:,} of {summary.rows:,} rewards are a judge's, taken as they were learned: the intervals "
+            "do not count what the judge gets wrong"
         )
     return notes
 

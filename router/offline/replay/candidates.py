@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log, wrong_pmfs
-from ragbandit.router.offline.logs.records import MISSING, Logged
+from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.opening import MemoryLog, row_name
 from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress
@@ -179,8 +179,6 @@ class CandidatePolicy:
     def learn(self, index: int) -> None:
         """Let it learn one row."""
         row = self.log.rows[index]
-        if row.reward.preset == MISSING:  # nobody judged it: there is nothing to learn
-            return
         update = update_of(row, features=self.features, index=index, weight=self._weight, share=self.share)
         if not apply(self.policy, update):
             self.refused.add(index)

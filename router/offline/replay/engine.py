@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import ALPHA, Log, WeightTally
+from ragbandit.router.offline.estimation.bandit_log import ALPHA, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import (
@@ -29,7 +29,7 @@ from ragbandit.router.offline.replay.assemble import (
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.opening import all_older, no_times
 from ragbandit.router.offline.replay.parts import KEPT_BYTES, KeptPart, LeftOut, LogPart, Room
-from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, RIDGES, CandidateSpec, Plan, ReplayResult, Skipped
+from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, CandidateSpec, Plan, ReplayResult, Skipped
 from ragbandit.router.offline.replay.service import LoggedPolicies
 from ragbandit.router.offline.replay.sums import (
     EstimationPlan,
@@ -39,7 +39,6 @@ from ragbandit.router.offline.replay.sums import (
     ScoreColumns,
     ScoreSums,
     candidate_rows,
-    regressed,
     shown_segments,
 )
 from ragbandit.router.offline.types import Progress, no_progress
@@ -93,7 +92,7 @@ def judge(
     plan, summary = first.fit.plan, first.summary
     _check_summary(first, plan=plan, since=since, log=log, empty=empty)
     _check_ids(summary, parts=parts)
-    model = _model(first, parts=parts)
+    first.fit.solve()
     columns = ScoreColumns(
         estimators=[Estimator(name=plan.estimator)] * len(summary.weights),
         others=_other_estimators(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
@@ -102,7 +101,7 @@ def judge(
         plan=plan,
         columns=columns,
         summary=summary,
-        sums=passes.measured(first, model=model, columns=columns),
+        sums=passes.measured(first, columns=columns),
         baseline=baseline,
     )
     return _result(
@@ -150,11 +149,11 @@ class _Passes:
         work = partial(learn_part, plan=plan, candidates=candidates)
         return self._merged("summarized", work, SummedPart.merged, jobs=self.parts)
 
-    def measured(self, first: SummedPart, *, model: Model, columns: ScoreColumns) -> ScoreSums:
+    def measured(self, first: SummedPart, *, columns: ScoreColumns) -> ScoreSums:
         """The sums of the estimates."""
         segments = {name: shown_segments(first.summary.fields[name]) for name in first.fit.plan.segments}
         estimation = EstimationPlan(columns=columns, rows=first.summary.rows, segments=segments)
-        work = partial(measure_part, model=model, middles=first.summary.middles, estimation=estimation)
+        work = partial(measure_part, model=first.fit.predicted, middles=first.summary.middles, estimation=estimation)
         return self._merged("judged", work, ScoreSums.merged, jobs=self._jobs(first))
 
     def _jobs(self, first: SummedPart) -> list[tuple[LogPart, int]]:
@@ -188,19 +187,6 @@ def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress
         fit.learn(log)
         progress("rows summarized", summary.rows, 0)
     return SummedPart(summary=summary, fit=fit, left_out=part.left_out, rows=(summary.rows,))
-
-
-def _model(first: SummedPart, *, parts: Sequence[LogPart]) -> Model:
-    plan = first.fit.plan
-    if plan.reward_model not in RIDGES:
-        return regressed(plan, logs=_all_rows(parts), has_features=first.summary.has_features)
-    first.fit.solve()
-    return first.fit.predicted
-
-
-def _all_rows(parts: Sequence[LogPart]) -> list[Log]:
-    """All rows, in memory: for what needs them in their order."""
-    return [log for part in parts for log in part.batches()]
 
 
 def measure_part(

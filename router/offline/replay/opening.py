@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,6 @@ from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, r
 from ragbandit.router.offline.logs.batches import FIELDS, BatchSpec, check_choice, decoded
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
-from ragbandit.router.offline.logs.rated_rows import rated_rows
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.logs.sources import LedgerSource, LogSource, ParquetSource, open_ledger, rows_batch
 from ragbandit.router.offline.replay.plan import CandidateSpec, Skipped, instant
@@ -65,7 +64,6 @@ def open_log(
     since: float | None = None,
     mixed_arms: bool = False,
     skip_bad: bool = False,
-    judged: bool = False,
 ) -> "OpenLog":
     """A log for `replay`. Nothing but the configuration is read here.
 
@@ -78,8 +76,6 @@ def open_log(
     since: rows decided before are left out, seconds since the epoch.
     mixed_arms: rows may offer different arms.
     skip_bad: rows that cannot be used are left out and counted, instead of refused.
-    judged: rewards are completed where no person rated, by a judge's scores and the ratings that there are; of the
-    store all decisions with an outcome or feedback are read, not the ledger.
     Raises InvalidInput for an unknown format, and for bounds that are not finite or not in order; ConfigError for a
     wrong setting.
     """
@@ -89,11 +85,10 @@ def open_log(
         format=None if path is None else _format(place_of(path), format=format),
         settings=settings,
         label=label or settings.policy.label,
-        defaults=replace(reward_defaults(settings.reward, minimum=minimum, maximum=maximum), unrated=judged),
+        defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
         since=since,
         mixed_arms=mixed_arms,
         skip_bad=skip_bad,
-        judged=judged,
     )
 
 
@@ -110,7 +105,6 @@ class OpenLog:
     since: float | None = None
     mixed_arms: bool = False
     skip_bad: bool = False
-    judged: bool = False
 
     @property
     def several(self) -> bool:
@@ -138,13 +132,13 @@ class OpenLog:
         self, candidates: Sequence[CandidateSpec], *, whole: bool = False
     ) -> Iterator[Sequence[LogSource] | None]:
         """What can be judged in batches; None where all rows are needed in memory: where one of them cannot be used
-        and is skipped, where rewards are completed, where a candidate reads questions, and of formats of text.
+        and is skipped, where a candidate reads questions, and of formats of text.
 
         whole: the baseline reads questions. Raises InvalidInput for a ledger without rows, StoreError where it
         cannot be read.
         """
         own = {spec.what for spec in candidates if spec.kind == "column"}
-        if whole or self.judged or any(spec.needs_rows for spec in candidates):
+        if whole or any(spec.needs_rows for spec in candidates):
             yield None
         elif self.path is None and not own:
             with ledger_of(self.settings, label=self.label) as ledger:
@@ -190,8 +184,6 @@ class OpenLog:
     @property
     def described(self) -> str:
         """Where the rows come from, for the report."""
-        if self.path is None and self.judged:
-            return "the decisions of the store"
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
     def current(self) -> Settings | None:
@@ -246,12 +238,7 @@ class OpenLog:
         since = None if older else self.since
         with ledger_of(self.settings, label=self.label) as ledger:
             total = ledger.last_seq()
-            source = (
-                rated_rows(ledger.database, settings=self.settings, since=since)
-                if self.judged
-                else ledger_rows(ledger, since=since)
-            )
-            for row in source:
+            for row in ledger_rows(ledger, since=since):
                 rows.append(row)
                 if len(rows) % 1000 == 0:
                     progress("rows read", len(rows), total)

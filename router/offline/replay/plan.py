@@ -19,8 +19,7 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.estimators import DifferenceVerdict, Estimator
-from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
-from ragbandit.router.offline.estimation.reward_models import folds_of, regressor_named
+from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.types import Choices
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
@@ -41,8 +40,7 @@ RIDGES = ("ridge", "mean")
 class Plan:
     """Settings of a replay.
 
-    Raises InvalidInput for a confidence outside (0, 1), fewer than two folds and an unknown estimator; ConfigError for
-    a regressor that cannot be imported.
+    Raises InvalidInput for a confidence outside (0, 1), fewer than two folds, an unknown estimator or reward model.
     """
 
     #: name of one of ESTIMATORS
@@ -63,8 +61,7 @@ class Plan:
     #: "question": rows that ask the same are in one fold. "decision": each row for itself, where one
     #: fold would have all questions
     folds_by: Literal["question", "decision"] = "question"
-    #: "ridge"; "mean" (the arms' means, whatever the features); or
-    #: "package.module:Class" of a regressor with scikit-learn's fit and predict
+    #: "ridge"; or "mean" (the arms' means, whatever the features)
     reward_model: str = "ridge"
     #: least probability of every arm of a policy from its first decision on; None: policy.floor and
     #: policy.cold_start_floor, as it would be served
@@ -75,7 +72,8 @@ class Plan:
     def __post_init__(self) -> None:
         Estimator(name=self.estimator)
         if self.reward_model not in RIDGES:
-            regressor_named(self.reward_model)
+            message = f"{self.reward_model!r} is not known"
+            raise InvalidInput(message, field="reward_model", remedy=f"use {' or '.join(RIDGES)}")
         if not 0.0 < self.confidence < 1.0:
             raise InvalidInput(f"{self.confidence!r}", field="confidence", remedy="use a number in (0, 1), as 0.95")
         if self.folds < 2:
@@ -175,8 +173,6 @@ class EstimateWithInterval:
     value: float
     low: float | None = None
     high: float | None = None
-    #: the interval covers chance only: the estimator is biased, and by how much is not in it
-    biased: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -337,8 +333,6 @@ class ReplayResult:
     notes: tuple[str, ...] = ()
     #: the policies that decided the rows; () where the store does not know all of them, and of a log from elsewhere
     logged: tuple[LoggedPolicy, ...] = ()
-    #: where rewards were completed: what people and the judge said
-    ratings: RatingFacts | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, keys as documented; None for a number that is not finite."""

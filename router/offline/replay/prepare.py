@@ -12,7 +12,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.monitoring.price import LEAST_LABELS, Price, means_of, price_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.logs.batches import check_choice
 from ragbandit.router.offline.logs.place import check_shared
 from ragbandit.router.offline.logs.sources import LedgerSource, LogSource
@@ -28,13 +27,10 @@ from ragbandit.router.offline.replay.candidates import (
     row_pmf,
 )
 from ragbandit.router.offline.replay.comparison import (
-    check_judged,
     current_candidate,
     is_current,
-    judged_log,
     judged_rows,
     may_be_current,
-    rating_notes,
     with_sides,
 )
 from ragbandit.router.offline.replay.engine import judge
@@ -43,7 +39,6 @@ from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
-    RIDGES,
     CandidateSpec,
     Plan,
     ReplayResult,
@@ -96,7 +91,7 @@ def replay(
     plan = replace(plan, usual_weight=settings.reward.weight)
     specs = None if candidates is None else _specs(candidates)
     judging = partial(judge, executor=executor, progress=progress)
-    judged, current = False, None
+    current = None
     if isinstance(log, MemoryLog):
         rows = log
     else:
@@ -107,11 +102,7 @@ def replay(
                 plan = replace(plan, baseline=plan.baseline or LOGGED)
                 return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging, notes=notes)
         # What a snapshot learned before `since`, the others learn too.
-        judged, rows = log.judged, log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
-    facts: RatingFacts | None = None
-    if judged:
-        rows, facts = judged_log(rows, plan=plan)
-        notes = (*rating_notes(facts), *notes)
+        rows = log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
     specs = baselines(rows.log.arms) if specs is None else specs
     if current is None and is_current(rows, candidates=specs, plan=plan, settings=settings):
         current = settings
@@ -131,7 +122,6 @@ def replay(
         notes=(*notes, *ready.notes),
         skipped=rows.skipped,
     )
-    result = replace(result, ratings=facts)
     return with_sides(
         result, candidates=specs, candidate_pmfs=ready.candidate_pmfs, served=ready.served, logged=ready.log.log.pmf
     )
@@ -171,8 +161,6 @@ def _replay_sources(
 
 def check_spread(log: OpenLog, *, plan: Plan, candidates: Sequence[CandidateSpec], executor: Executor | None) -> None:
     """Raises InvalidInput, with the reason, for what several files do not allow, and for files no worker can read."""
-    if log.judged:
-        check_judged(several=log.several)
     if not log.several:
         return
     remedy = "give it one file"
@@ -180,12 +168,6 @@ def check_spread(log: OpenLog, *, plan: Plan, candidates: Sequence[CandidateSpec
         raise InvalidInput("a policy that learns along the log needs all rows in order", field="learn", remedy=remedy)
     if plan.baseline == CURRENT:
         raise InvalidInput("the policy that serves learns from all rows in order", field="baseline", remedy=remedy)
-    if plan.reward_model not in RIDGES:
-        raise InvalidInput(
-            f"{plan.reward_model} is fitted to all rows at once, and its fits cannot be merged",
-            field="reward_model",
-            remedy=f"use {', '.join(RIDGES)}, or one file",
-        )
     for spec in candidates:
         if spec.needs_rows:
             kind = "learns from all rows in order" if spec.learns else "is asked about questions"

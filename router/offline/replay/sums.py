@@ -9,21 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, ArmTally, Log, WeightTally
 from ragbandit.router.offline.estimation.estimators import Estimator, Moments, terms
-from ragbandit.router.offline.estimation.reward_models import (
-    Regressor,
-    Ridge,
-    cross_fitted,
-    regressor_named,
-)
-from ragbandit.router.offline.replay.plan import RIDGES, Plan
+from ragbandit.router.offline.estimation.reward_models import Ridge
+from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
-from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, FeatureRows
 
 #: no features
@@ -37,7 +31,7 @@ class RewardModelFit:
     """The cross-fitted reward model of a plan. Features are read where all rows have them, by one encoder."""
 
     plan: Plan
-    #: None: no row was learned yet, or a regressor of another package predicts
+    #: None: no row was learned yet
     ridge: Ridge | None = None
     #: rows that were learned, by fold
     fold_rows: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
@@ -47,12 +41,10 @@ class RewardModelFit:
     _last: tuple[Log, Matrix] | None = None
 
     def learn(self, log: Log) -> None:
-        """Take in some rows; a regressor of another package is fitted to the whole log at once, by `regressed`."""
+        """Take in some rows."""
         folds = self.plan.folds_in(log)
         rows = np.bincount(folds, minlength=self.plan.folds)
         self.fold_rows = rows + (self.fold_rows if len(self.fold_rows) else 0)
-        if self.plan.reward_model not in RIDGES:
-            return
         self.read_only(self._kind(log))
         self.ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
         self.ridge.add(self._read(log), action=log.action, targets=_targets(log), folds=folds)
@@ -96,73 +88,6 @@ class RewardModelFit:
 
     def _read(self, log: Log) -> FeatureRows | None:
         return None if self.kind == _BARE else log.features
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ForeignRegressor:
-    """A regressor of another package; whatever it raises, the command says in a line."""
-
-    name: str
-    made: Regressor
-
-    def fit(self, features: Any, targets: Any) -> None:
-        """Learn."""
-        try:
-            self.made.fit(features, targets)
-        except Exception as error:
-            raise _unusable(self.name, error) from error
-
-    def predict(self, features: Any) -> Any:
-        """Predictions."""
-        try:
-            return self.made.predict(features)
-        except Exception as error:
-            raise _unusable(self.name, error) from error
-
-
-def _foreign(name: str) -> _ForeignRegressor:
-    make = regressor_named(name)
-    try:
-        return _ForeignRegressor(name=name, made=make())
-    except Exception as error:
-        raise _unusable(name, error) from error
-
-
-def _unusable(name: str, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{name} cannot be used: {error}",
-        field="reward_model",
-        remedy="name a regressor that is made without arguments and learns any numbers",
-    )
-
-
-def regressed(plan: Plan, *, logs: Sequence[Log], has_features: bool) -> Model:
-    """Predictions by a regressor of another package, of the whole log; looked up by where a batch begins.
-
-    has_features: all rows have features, by one encoder.
-    Raises ConfigError for a regressor that cannot be used.
-    """
-    if not has_features:
-        raise ConfigError(
-            f"{plan.reward_model} has nothing to read: the rows have no features",
-            field="reward_model",
-            remedy="use ridge, or a log with features",
-        )
-    predicted = cross_fitted(
-        lambda: _foreign(plan.reward_model),
-        features=np.concatenate([log.features for log in logs if log.features is not None]),
-        action=np.concatenate([log.action for log in logs]),
-        targets=np.concatenate([_targets(log) for log in logs]),
-        folds=np.concatenate([plan.folds_in(log) for log in logs]),
-        arms=len(logs[0].arms),
-    )
-    places = {log.keys[0].item(): start for log, start in zip(logs, np.cumsum([0, *map(len, logs)]), strict=False)}
-
-    def model(log: Log, _index: int) -> Matrix:
-        start = places[log.keys[0].item()]
-        return predicted[start : start + len(log)]
-
-    return model
 
 
 def _targets(log: Log) -> Matrix:
@@ -210,8 +135,6 @@ class LogSummary:
     texts: list[Keys] = field(default_factory=list)
     #: rows by how their question is known, shape (3,)
     known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
-    #: as in Log
-    rating_weight: float = 1.0
     #: field -> value -> rows
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -235,14 +158,13 @@ class LogSummary:
         self.keys.append(log.keys)
         self.texts.append(np.unique(log.questions[log.known_by == BY_TEXT]))
         self.known_by = self.known_by + np.bincount(log.known_by, minlength=3)
-        self.rating_weight = max(self.rating_weight, log.rating_weight)
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
     def merged(self, other: "LogSummary") -> "LogSummary":
         """The summary of both sets of rows."""
         summed = ("rows", "defaulted", "late", "raw", "judged", "offered", "known_by", "keys", "texts")
-        smaller, larger = ("begin", "minimum"), ("end", "maximum", "rating_weight")
+        smaller, larger = ("begin", "minimum"), ("end", "maximum")
         return LogSummary(
             names=self.names or other.names,
             least=np.minimum(self.least, other.least),
@@ -272,8 +194,6 @@ class LogSummary:
     def bounds(self, target: int) -> tuple[float, float]:
         """Range of the reward (as declared), the quality ([0, 1] and what was seen) or cost (0 to what was seen)."""
         low, high = float(self.least[target]), float(self.most[target])
-        if self.rating_weight > 1.0 and target < 2:  # what is completed may lie outside
-            return (self.minimum, self.maximum) if target == 0 else (0.0, 1.0)
         if target == 0:
             return min(self.minimum, low), max(self.maximum, high)
         return (min(0.0, low), max(1.0, high)) if target == 1 else (min(0.0, low), high)

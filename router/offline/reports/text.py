@@ -26,7 +26,6 @@ _SOURCES = {
 }
 #: what a candidate had learned when it was asked
 _LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
-_COMPLETED = "completed from ratings and a judge's scores"
 #: no more decimals than this, however narrow the interval
 _DIGITS = 6
 #: a difference that takes more than so many times the log counts as close to zero
@@ -69,8 +68,6 @@ def _sentence(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
         return f"{side(candidate)} against {_other_side(replayed)}: {candidate.missing}"
     ends = interval(difference, sign="+")
     between = f"between {ends[0]} and {ends[1]}" if ends else "no interval can be computed"
-    if ends and difference.biased:
-        between += " by sampling error alone"
     gain = f"{estimate(difference, sign='+')} reward per question ({between})"
     return f"{side(candidate)} against {_other_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
 
@@ -99,8 +96,8 @@ def _while_learning(replayed: ReplayResult, *, many: bool = False) -> str:
 def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     """The verdict, and what it does not say."""
     assert candidate.difference is not None
-    if candidate.difference.biased:
-        return "cannot tell: the estimator is biased, and the bias is not in the interval"
+    if candidate.difference.low is None:
+        return f"cannot tell: {candidate.estimator} is biased"
     if candidate.same_policy:
         return _of_itself(candidate)
     if candidate.verdict == "cannot tell":
@@ -164,14 +161,13 @@ def about_the_log(replayed: ReplayResult) -> list[str]:
     every = "are valid for one look, fixed in advance"
     shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
     weight = "as logged" if plan.weight is None else f"{plan.weight:g} for all rows"
-    sources = _SOURCES if replayed.ratings is None else {**_SOURCES, "explicit": _COMPLETED}
     sentences = [
         f"Log: {number(replayed.rows)} questions from {one_line(replayed.log)} ({_times(replayed)})",
         f"Compared with {baseline}: {values}",
         f"Estimated by {_estimators(replayed)}",
         f"Intervals: {percent(plan.confidence)} confidence; they {every}{shared}",
         f"Cost weight: {weight}",
-        _listed("Rewards", {sources.get(source, source): rows for source, rows in replayed.sources.items()}),
+        _listed("Rewards", {_SOURCES.get(source, source): rows for source, rows in replayed.sources.items()}),
         _listed("Policy versions in the log", replayed.versions),
         f"Left out: {number(replayed.skipped_rows)} rows" if replayed.skipped_rows else "",
         *(f"    {one_line(row.where)}: {one_line(row.reason)}" for row in replayed.skipped),
@@ -205,9 +201,6 @@ def _estimators(replayed: ReplayResult) -> str:
 def footnotes(replayed: ReplayResult) -> list[str]:
     """Notes below the tables of estimates."""
     notes = []
-    measured = [m for c in replayed.candidates for m in (c.reward, c.difference, *c.others.values()) if m]
-    if any(one.biased for one in measured):
-        notes.append("* beside an estimate: its estimator is biased, and the bias is not in the interval")
     shown = {c.estimator for c in judged(replayed)} | {name for c in judged(replayed) for name in c.others}
     twins = [f"{one} and {other}" for one, other in (("snips", "ips"), ("sndr", "dr")) if {one, other} <= shown]
     if twins:
@@ -236,9 +229,9 @@ def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, st
 
 
 def cell(measured: EstimateWithInterval, *, sign: str = "") -> str:
-    """The number with its interval and the mark of a bias: `0.512 (0.498 to 0.526)*`."""
+    """The number with its interval: `0.512 (0.498 to 0.526)`."""
     ends = interval(measured, sign=sign)
-    return estimate(measured, sign=sign) + (f" ({ends[0]} to {ends[1]})" if ends else "") + "*" * measured.biased
+    return estimate(measured, sign=sign) + (f" ({ends[0]} to {ends[1]})" if ends else "")
 
 
 def estimate(measured: EstimateWithInterval, *, sign: str = "") -> str:
@@ -404,8 +397,11 @@ def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:
     )
 
 
-def print_replay(replayed: ReplayResult, *, console: Console) -> None:
-    """The sentences, then the tables, each wide enough to be whole in a file or a pipe; what is empty is left out."""
+def print_replay(replayed: ReplayResult, console: Console, *, stretches: bool = False) -> None:
+    """The sentences, then the tables, each wide enough to be whole in a file or a pipe; what is empty is left out.
+
+    stretches: with the candidates in consecutive parts of the log.
+    """
     for line in alarm(replayed):
         console.print(Text(line, style="bold red"), soft_wrap=True)
     for candidate, line in zip(compared(replayed), headline(replayed), strict=True):
@@ -413,7 +409,7 @@ def print_replay(replayed: ReplayResult, *, console: Console) -> None:
     _print_tables(estimates(replayed), console=console)
     for line in footnotes(replayed):
         console.print(Text(line), soft_wrap=True)
-    _print_tables(comparisons(replayed), console=console)
+    _print_tables([*comparisons(replayed), *(over_time(replayed) if stretches else [])], console=console)
     for line in about_the_log(replayed):
         console.print(Text(line), soft_wrap=True)
 
@@ -426,4 +422,5 @@ def _print_tables(tables: Sequence[Table], *, console: Console) -> None:
         for row in table.rows:
             printed.add_row(*(Text(one_line(cell), style=_STYLES.get(cell, "")) for cell in row))
         wide = Measurement.get(console, console.options.update(width=1000), printed).maximum
-        Console(file=console.file, width=max(wide, console.width), emoji=False).print(printed)
+        console.width = max(wide, console.width)
+        console.print(printed)

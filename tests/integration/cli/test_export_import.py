@@ -542,7 +542,6 @@ def test_ledger_of_another_policy(make_world, command, tmp_path):
     [
         (("data", "export", "out.jsonl"), "there is no database"),
         (("data", "export", "out.csv"), "name the format"),
-        (("data", "import", "least.jsonl", "--format", "parquet"), "it begins like jsonl (give --format jsonl)"),
         (("data", "import", "missing.jsonl", "--label", "No Name"), "no name of a ledger"),
     ],
 )

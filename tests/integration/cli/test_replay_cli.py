@@ -274,7 +274,6 @@ def test_report(run, tmp_path):
     assert found(done)["rows"] == 100
     page = (tmp_path / "page.html").read_text()
     assert "column:new" in page
-    assert "<table>" in page
     refused(run("--log", "log.jsonl", "--policy", "column:new", "--report", "no/such/page.html"))
 
 
@@ -294,7 +293,9 @@ def test_fail_below(run):
     assert json.loads(done.stdout) == said
     assert run(*words, "--fail-below", "-0.9", "--baseline", "uniform").exit_code == 0
     done = run(*words, "--fail-below", "-0.9", "--estimator", "dm")
-    assert (done.exit_code, "uniform (biased)" in done.stderr) == (1, True), "a biased difference is never sure"
+    assert (done.exit_code, "uniform (no interval is known)" in done.stderr) == (1, True), (
+        "a biased difference is never sure"
+    )
 
 
 def test_gates_are_refused(run):
@@ -434,7 +435,6 @@ def test_damaged_files(run, tmp_path):
         (("--policy", " , "), ("no candidate is named",)),
         (("--policy", "uniform", "--since", "soon"), ("since", "7d")),
         (("--policy", "uniform", "--baseline", "linucb"), ("baseline", "use current, logged, or one of uniform")),
-        (("--policy", "uniform", "--reward-model", "os.path:join"), ("CONFIG_INVALID", "os.path:join")),
         (("--policy", "multi_label"), ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)")),
         (("--policy", "linucb", "--param", "linucb.beta=3"), ("unknown parameter",)),
         (("--policy", "uniform", "--param", "linucb.alpha=1"), ("'linucb' is not among", "use one of uniform")),
@@ -446,7 +446,7 @@ def test_damaged_files(run, tmp_path):
         (("--database", "sqlite:///a.db"), ("database", "applies to the store, but --log reads a file")),
         (("--label", "main"), ("label", "applies to the store, but --log reads a file")),
         (("--minimum", "1"), ("minimum", "must be below maximum")),
-        (("--report", "r.pdf"), ("report", "does not end in .html", "r.html")),
+        (("--report", "r.pdf"), ("report", "name a .html in a folder", "r.html")),
         (("--policy", "uniform", "--format", "csv"), ("unknown format 'csv'",)),
     ],
 )

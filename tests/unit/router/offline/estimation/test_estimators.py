@@ -12,7 +12,6 @@ from ragbandit.router.offline.estimation.estimators import (
     ESTIMATORS,
     Estimator,
     Moments,
-    combination,
     estimated,
     terms,
 )
@@ -66,20 +65,6 @@ def test_by_hand():
     assert estimate("sndr", reward, **model).value == 0.375
 
 
-def test_standard_errors_by_hand():
-    """The error of a mean is the sample deviation over sqrt(n); SNIPS has the delta method's; both with n - 1."""
-    log = {
-        "action": np.array([0, 0]),
-        "logged": np.array([[0.5, 0.5], [0.25, 0.75]]),
-        "candidate": np.array([[1.0, 0.0], [0.5, 0.5]]),
-    }  # w = 2, 2
-    reward = np.array([1.0, 0.0])
-
-    assert estimate("ips", reward, **log).standard_error == pytest.approx(math.sqrt(2.0) / math.sqrt(2))  # of 2 and 0
-    assert estimate("snips", reward, **log).standard_error == pytest.approx(math.sqrt(2 * 0.5**2) / math.sqrt(2))
-    assert estimate("snips", reward, **log).effective_rows == pytest.approx(2.0)
-
-
 @given(seed=seeds)
 def test_on_policy_is_the_mean(seed):
     """Judging the logging policy by its own log gives the mean reward, the mean weight 1 and every row its worth."""
@@ -95,7 +80,7 @@ def test_on_policy_is_the_mean(seed):
 
 @given(seed=seeds, constant=st.floats(-5, 5))
 def test_a_right_model_of_constant_rewards_leaves_no_error(seed, constant):
-    """Where every reward is the same and the model knows it, every estimator with a model says so, without error."""
+    """Where every reward is the same and the model knows it, every estimator with a model says so."""
     log = log_of(seed)
     log["reward"], log["predicted"] = np.full(60, constant), np.full((60, 3), constant)
 
@@ -103,7 +88,6 @@ def test_a_right_model_of_constant_rewards_leaves_no_error(seed, constant):
         if estimator.facts.needs_model:
             found = estimate_of(estimator, log)
             assert found.value == pytest.approx(constant, abs=1e-12)
-            assert found.standard_error == pytest.approx(0.0, abs=1e-12)
 
 
 @given(seed=seeds, estimator=st.sampled_from(KINDS))
@@ -119,7 +103,6 @@ def test_neither_order_nor_names_matter(seed, estimator):
     mine, theirs = estimate_of(estimator, log), estimate_of(estimator, other)
 
     assert theirs.value == pytest.approx(mine.value, rel=1e-12, abs=1e-12)
-    assert theirs.standard_error == pytest.approx(mine.standard_error, rel=1e-9)
     assert theirs.effective_rows == pytest.approx(mine.effective_rows, rel=1e-12)
 
 
@@ -136,20 +119,8 @@ def test_pieces_make_the_whole(seed, estimator, cuts):
     found, whole = estimated(estimator, moments=moments), estimate_of(estimator, log)
 
     assert found.rows == 60
-    for name in ("value", "standard_error", "effective_rows"):
+    for name in ("value", "effective_rows"):
         assert getattr(found, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-12)
-
-
-def test_many_rows_are_as_few():
-    """The one-call function takes long logs block by block, and gives what one block would."""
-    log = log_of(3, rows=40_000)
-
-    for name in ("dr", "sndr"):
-        whole = estimate_of(Estimator(name=name), log)
-        at_once = estimate(name, log["reward"], **modelled(log))
-        assert at_once.value == pytest.approx(whole.value, rel=1e-12)
-        assert at_once.standard_error == pytest.approx(whole.standard_error, rel=1e-12)
-        assert at_once.rows == 40_000
 
 
 @given(seed=seeds, rows=st.integers(1, 20))
@@ -162,37 +133,8 @@ def test_snips_stays_in_range(seed, rows):
     assert log["reward"].min() - 1e-12 <= value <= log["reward"].max() + 1e-12
 
 
-@given(seed=seeds, estimator=st.sampled_from(KINDS))
-def test_scores_carry_the_error(seed, estimator):
-    """The rows' scores, made of the terms by the combination, have a mean whose error is the estimate's."""
-    log = log_of(seed)
-    made = terms(estimator, **log)
-    found = estimated(estimator, moments=made.moments)
-
-    columns = np.stack([made.weight, made.correction, made.baseline])
-    scores = combination(estimator, moments=made.moments) @ columns
-
-    assert scores.std(ddof=1) / math.sqrt(60) == pytest.approx(found.standard_error, rel=1e-9)
-    if not estimator.facts.self_normalised:
-        assert scores.mean() == pytest.approx(found.value, rel=1e-12, abs=1e-12)
-
-
-@pytest.mark.parametrize("name", ["snips", "sndr"])
-def test_the_delta_method_is_the_bootstrap(name):
-    """The self-normalised errors are those of resampled rows, the mean weight drawn anew each time."""
-    estimator, log, rng = Estimator(name=name), log_of(5, rows=2000), np.random.default_rng(6)
-    log["reward"] += 2.0  # far from 0 the fixed mean weight would be far off
-    made = terms(estimator, **log)
-    values = []
-    for _ in range(500):
-        rows = rng.integers(0, 2000, 2000)
-        values.append(made.correction[rows].mean() / made.weight[rows].mean() + made.baseline[rows].mean())
-
-    assert estimate_of(estimator, log).standard_error == pytest.approx(np.std(values), rel=0.1)
-
-
 def test_truth_is_found():
-    """On 20,000 simulated rows every unbiased estimate is within 4 standard errors of the candidate's true value."""
+    """On 20,000 simulated rows every unbiased estimate is near the candidate's true value."""
     rng = np.random.default_rng(7)
     pmf, means, target = np.array([0.7, 0.2, 0.1]), np.array([0.2, 0.5, 0.8]), np.array([0.0, 0.3, 0.7])
     action = rng.choice(3, size=20_000, p=pmf)
@@ -206,21 +148,8 @@ def test_truth_is_found():
 
     for estimator in KINDS:
         found = estimate_of(estimator, log)
-        close = abs(found.value - target @ means) < 4 * found.standard_error
+        close = abs(found.value - target @ means) < 0.08
         assert close == (not estimator.facts.biased), str(estimator)
-        assert found.biased == estimator.facts.biased
-
-
-def test_a_model_makes_dr_surer():
-    """A fair model narrows DR's error far below that of IPS, where rewards are far from 0."""
-    log = log_of(8, rows=5000)
-    log["reward"] += 1.0
-    log["predicted"] += 1.0
-
-    assert (
-        estimate("dr", log["reward"], **modelled(log)).standard_error
-        < 0.6 * estimate("ips", log["reward"], **plain(log)).standard_error
-    )
 
 
 def test_holes_are_as_documented():
@@ -246,27 +175,19 @@ def test_no_weight_is_no_number():
 
     for found in (estimate("snips", log["reward"], **plain(log)), estimate("sndr", log["reward"], **modelled(log))):
         assert math.isnan(found.value)
-        assert found.standard_error == math.inf
         assert found.effective_rows == 0.0
 
 
 @pytest.mark.parametrize("estimator", KINDS, ids=str)
-def test_one_row_has_no_error_to_tell(estimator):
-    """One row has a value and an infinite error, none has no value."""
+def test_one_row_has_a_value(estimator):
+    """One row has a value, none has no value."""
     log = log_of(10, rows=1)
     found = estimate_of(estimator, log)
     nothing = estimated(estimator, moments=Moments.of(*np.empty((3, 0))))
 
     assert math.isfinite(found.value)
-    assert found.standard_error == math.inf
     assert math.isnan(nothing.value)
-    assert (nothing.standard_error, nothing.rows, nothing.effective_rows) == (math.inf, 0, 0.0)
-
-
-@pytest.mark.parametrize("estimator", KINDS, ids=str)
-def test_names_are_read_back(estimator):
-    """The text of an estimator is read as that estimator."""
-    assert Estimator(name=str(estimator)) == estimator
+    assert (nothing.rows, nothing.effective_rows) == (0, 0.0)
 
 
 @pytest.mark.parametrize("text", ["magic", "", "dr:5", "dros", "clipped_ips:10", "snips:"])

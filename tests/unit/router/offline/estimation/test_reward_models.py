@@ -1,6 +1,5 @@
 """Predicted rewards: against plain least squares, never from the row itself, in pieces."""
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -9,13 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbandit.router.offline.estimation import reward_models
-from ragbandit.router.offline.estimation.reward_models import (
-    Ridge,
-    cross_fitted,
-    folds_of,
-    regressor_named,
-)
-from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.estimation.reward_models import Ridge, folds_of
+from ragbandit.shared.errors import InvalidInput
 
 ARMS = 3
 
@@ -35,26 +29,6 @@ def fitted(log, *, penalty=10.0):
     ridge = Ridge(arms=ARMS, folds=3, penalty=penalty)
     ridge.add(**log)
     return ridge.predict(log["features"], folds=log["folds"])
-
-
-class LeastSquares:
-    """As scikit-learn's regressors: fit and predict."""
-
-    def fit(self, features, targets):
-        design = np.column_stack([np.ones(len(features)), features])
-        self.found = np.linalg.lstsq(design, targets, rcond=None)[0]
-        return self
-
-    def predict(self, features):
-        return np.column_stack([np.ones(len(features)), features]) @ self.found
-
-
-class Nothing:
-    def fit(self, features, targets):
-        pass
-
-    def predict(self, features):
-        return np.full(len(features), math.nan)
 
 
 seeds = st.integers(0, 2**32 - 1)
@@ -159,14 +133,13 @@ def test_scales_do_not_matter(seed, scale):
 
 
 def test_an_arm_without_rows_is_the_mean_of_all():
-    """An arm that nobody played is predicted by the mean of the training rows, by both ways of fitting."""
+    """An arm that nobody played is predicted by the mean of the training rows."""
     log = log_of(3)
     log["action"] = np.where(log["action"] == 2, 1, log["action"])
     here = log["folds"] == 0
     mean = log["targets"][~here].mean(axis=0)
 
-    for found in (fitted(log), cross_fitted(LeastSquares, **log, arms=ARMS)):
-        assert found[here, 2] == pytest.approx(np.tile(mean, (int(here.sum()), 1)), rel=1e-12)
+    assert fitted(log)[here, 2] == pytest.approx(np.tile(mean, (int(here.sum()), 1)), rel=1e-12)
 
 
 def test_without_features_an_arm_is_its_mean():
@@ -204,61 +177,16 @@ def test_a_feature_of_zeros_is_no_trouble():
     assert fitted(empty, penalty=10.0 * 4 / 5) == pytest.approx(fitted(log, penalty=10.0), rel=1e-9, abs=1e-9)
 
 
-def test_targets_do_not_mix():
-    """A target is predicted the same alone as beside another."""
-    log = log_of(6)
-
-    alone = fitted(log | {"targets": log["targets"][:, :1]})
-
-    assert fitted(log)[:, :, :1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
-
-
 def test_a_fold_without_others():
-    """A fold that has no others to learn from is refused, by both ways of fitting."""
+    """A fold that has no others to learn from is refused."""
     alone = log_of(9) | {"folds": np.ones(200, dtype=np.intp)}
-    for fit in (lambda: fitted(alone), lambda: cross_fitted(LeastSquares, **alone, arms=ARMS)):
-        with pytest.raises(InvalidInput, match="outside of fold 1"):
-            fit()
+    with pytest.raises(InvalidInput, match="outside of fold 1"):
+        fitted(alone)
 
 
 def test_one_row():
     """A log of one row is refused by its length, not by a fold."""
     one = {key: value[:1] for key, value in log_of(9).items()}
-    for fit in (lambda: fitted(one), lambda: cross_fitted(LeastSquares, **one, arms=ARMS)):
-        with pytest.raises(InvalidInput, match="has one row") as refused:
-            fit()
-        assert refused.value.field == "log"
-
-
-def test_a_regressor_that_gives_no_numbers_is_refused():
-    """Predictions that are not finite are the regressor's fault, not an estimate."""
-    with pytest.raises(ConfigError, match="finite"):
-        cross_fitted(Nothing, **log_of(10), arms=ARMS)
-
-
-def test_a_regressor_is_found_by_its_name():
-    """The text module:Class makes that class's instances."""
-    made = regressor_named(f"{__name__}:LeastSquares")
-
-    assert made is LeastSquares
-    assert np.isfinite(cross_fitted(made, **log_of(11), arms=ARMS)).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("sklearn.linear_model.Ridge", "no import path"),
-        ("no_such_package:Model", "import"),
-        (".relative:Model", "import"),
-        ("math:no_such", "has no attribute"),
-        ("math:pi", "neither"),
-        ("fractions:Fraction", "no method fit"),
-        ("", "no import path"),
-    ],
-)
-def test_other_names_are_refused(name, said):
-    """A text that is no regressor is refused with what is wrong in it."""
-    with pytest.raises(ConfigError, match=said) as caught:
-        regressor_named(name)
-
-    assert caught.value.field == "model"
+    with pytest.raises(InvalidInput, match="has one row") as refused:
+        fitted(one)
+    assert refused.value.field == "log"

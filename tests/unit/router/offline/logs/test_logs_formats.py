@@ -164,24 +164,6 @@ def test_damaged_gzip(tmp_path):
         list(read_rows(tmp_path / "log.jsonl.gz"))
 
 
-@pytest.mark.parametrize("said", ["jsonl", "parquet"])
-@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
-def test_wrong_format(tmp_path, format_, said):
-    """A file that is read as another format is refused once, with the format to name."""
-    write_rows(tmp_path / "log", plain_rows(3), format=format_)
-    if said == format_:
-        assert len(list(read_rows(tmp_path / "log", format=said))) == 3
-        return
-    with pytest.raises(InvalidInput, match=f"is no {said} file: it begins like {format_}") as caught:
-        read_rows(tmp_path / "log", format=said)
-    assert caught.value.remedy == f"give --format {format_}"
-
-
-def test_doubtful_format(tmp_path):
-    """A first row that does not tell its format is judged by the named one's reader."""
-    assert len(list(read_rows(write_json(tmp_path / "log", [{"id": "q1"}]), format="jsonl"))) == 1
-
-
 def test_gzip_by_another_name(tmp_path):
     """A gzip is read whatever its name is."""
     write_rows(tmp_path / "log.gz", plain_rows(3), format="jsonl")

@@ -175,7 +175,6 @@ def test_results_come_in_their_order_and_few_at_a_time(monkeypatch):
     ("plan", "candidates", "said"),
     [
         ({"learn": True}, CANDIDATES, "all rows in order"),
-        ({"reward_model": "sklearn.linear_model:Ridge"}, CANDIDATES, "cannot be merged"),
         ({"baseline": "current"}, CANDIDATES, "serves learns from all rows in order"),
         ({}, ["linucb"], "learns from all rows in order"),
         ({}, [CandidateSpec(name="v", kind="snapshot", what="v")], "asked about questions"),

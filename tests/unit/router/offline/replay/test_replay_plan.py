@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.plan import Skipped
-from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.replay_logs import judged, lived_rows, rows_from
 
 
@@ -17,58 +16,11 @@ def hand_rows():
     return rows_from({"arms": ["fast", "deep"], "pmf": [p, 1 - p], "arm": a, "reward": r} for p, a, r in drawn)
 
 
-class Doubling:
-    """A regressor: twice the mean."""
-
-    def fit(self, features, targets):
-        self.mean = 2.0 * targets.mean()
-
-    def predict(self, features):
-        return np.full(len(features), self.mean)
-
-
-@pytest.mark.parametrize("model", ["ridge", "mean", f"{__name__}:Doubling"])
+@pytest.mark.parametrize("model", ["ridge", "mean"])
 def test_any_reward_model_serves(model):
-    """DR tells the truth with every reward model, also with one that is wrong."""
+    """DR tells the truth with every reward model."""
     (found,) = judged(lived_rows(1500, weight=0.0), "fixed:slow", reward_model=model).candidates
     assert found.reward.low < 0.8 < found.reward.high
-
-
-def test_regressor_needs_features():
-    """A regressor of one's own has nothing to read in rows without features, and that is said."""
-    with pytest.raises(ConfigError, match="the rows have no features"):
-        judged(hand_rows(), "fixed:deep", reward_model=f"{__name__}:Doubling")
-
-
-class Stubborn(Doubling):
-    """A regressor that cannot learn numbers."""
-
-    def fit(self, features, targets):
-        raise ValueError("unknown label type")
-
-
-class Broken(Doubling):
-    """A regressor that cannot predict."""
-
-    def predict(self, features):
-        raise RuntimeError("no luck")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (f"{__name__}:Stubborn", "unknown label type"),
-        (f"{__name__}:Broken", "no luck"),
-        ("os.path:join", "missing 1 required"),
-        ("sklearn.linear_model:LogisticRegression", "cannot be used: .*class"),
-    ],
-)
-def test_regressor_that_fails_is_named(name, said):
-    """Whatever another package raises becomes one error of ours, with the model's name and its cause."""
-    with pytest.raises(ConfigError, match=said) as caught:
-        judged(lived_rows(60), "fixed:slow", reward_model=name)
-    assert (caught.value.field, name in caught.value.message) == ("reward_model", True)
-    assert isinstance(caught.value.__cause__, Exception)
 
 
 def test_rows_left_out_are_counted():
@@ -123,6 +75,7 @@ def test_versions_of_the_log():
         ({"confidence": 0.0}, "confidence"),
         ({"confidence": float("nan")}, "confidence"),
         ({"folds": 1}, "folds"),
+        ({"reward_model": "os.path:join"}, "reward_model"),
         ({"weight": -0.1}, "price"),
         ({"weight": float("nan")}, "price"),
         ({"weight": float("inf")}, "price"),

@@ -8,11 +8,10 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import CustomQueryEngine, RouterQueryEngine
 from llama_index.core.retrievers import BaseRetriever, RouterRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.tools import QueryEngineTool, RetrieverTool, ToolMetadata
+from llama_index.core.tools import QueryEngineTool, RetrieverTool
 
 from ragbandit import Client
 from ragbandit.integrations.llama_index import BanditSelector, ServiceQueryEngine
-from ragbandit.shared.errors import InvalidInput
 
 QUESTION = "Who wrote Dracula?"
 
@@ -82,21 +81,6 @@ def test_async(client):
     assert all(client.decision(run.decision_id)["outcome"]["answer"] == str(run.response) for run in runs)
 
 
-def test_without_a_block(client):
-    """Without `reporting` the choice is made, and its id is in the response."""
-    response = engine_of(BanditSelector(client), fast="Bram Stoker").query(QUESTION)
-    assert client.decision(response.metadata["selector_result"].reason)["outcome"] is None
-
-
-def test_a_failing_engine(client):
-    """Its error is raised, and is a failed outcome."""
-    selector = BanditSelector(client)
-    run = selector.reporting()
-    with pytest.raises(LookupError), run:
-        engine_of(selector, deep="broken").query(QUESTION)
-    assert client.decision(run.decision_id)["outcome"]["error"] == "LookupError: no index"
-
-
 def test_router_retriever(client):
     """A RouterRetriever asks the chosen retriever."""
     selector = BanditSelector(client)
@@ -106,14 +90,6 @@ def test_router_retriever(client):
         (node,) = retriever.retrieve(QUESTION)
         run.fields = {"answer": node.text, "cost": {"retriever_calls": 1}}
     assert node.text == run.arm == client.decision(run.decision_id)["outcome"]["answer"]
-
-
-def test_names_must_tell_the_tools_apart(client):
-    """Two tools of one name are refused: an index of -1 would silently take the last."""
-    with pytest.raises(InvalidInput, match="names"):
-        BanditSelector(client).select([ToolMetadata(description="a", name="fast")] * 2, QUESTION)
-    with pytest.raises(InvalidInput, match="names"):
-        BanditSelector(client).select(["fast", "deep"], QUESTION)
 
 
 def test_the_service_as_an_engine(client, service):

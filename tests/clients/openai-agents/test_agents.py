@@ -68,17 +68,6 @@ def test_a_second_turn(service):
     assert decisions[0]["session_id"] == first.last_response_id
 
 
-def test_model_settings(service):
-    """Settings of models are passed over; metadata and our own fields come through."""
-    settings = ModelSettings(
-        temperature=0.2, max_tokens=100, metadata={"page": "faq"}, extra_body={"cost_weight": 0.02}, store=True
-    )
-    result = asked(service, lambda agent: Runner.run(agent, QUESTION), model_settings=settings)
-    decision = service.decision(result.last_response_id)
-    assert {"temperature", "max_output_tokens"} <= set(decision["request"]["ignored"])
-    assert (decision["request"]["metadata"], decision["cost_weight"]) == ({"page": "faq"}, 0.02)
-
-
 def test_tools(service):
     """An agent with tools gets an answer without calls; one that must call gets the client's own error by its name."""
 

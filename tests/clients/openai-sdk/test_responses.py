@@ -1,7 +1,5 @@
 """The openai package's `client.responses` as it comes from the index, version 2 or 3."""
 
-import asyncio
-
 import openai
 import pytest
 from openai.types.responses import Response
@@ -55,16 +53,6 @@ def test_stream(client, service):
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-def test_stream_helper(client, service):
-    """The client's own helper puts a stream together."""
-    with client.responses.stream(model="auto", input=QUESTION) as stream:
-        for _ in stream:
-            pass
-        final = stream.get_final_response()
-    assert final.output_text == service.answer
-    assert client.responses.retrieve(final.id).output_text == service.answer
-
-
 def test_a_conversation(client, service):
     """A second response goes on from the first, by its id or by its items."""
     first = client.responses.create(model="auto", input=QUESTION)
@@ -76,35 +64,6 @@ def test_a_conversation(client, service):
     items = [{"role": "user", "content": QUESTION}, *first.output, {"role": "user", "content": "And its river?"}]
     third = client.responses.create(model="auto", input=items)
     assert service.decision(third.id)["messages"] == turns
-
-
-def test_asynchronous(service):
-    """AsyncOpenAI reads whole responses and streams, several at once."""
-
-    async def ask():
-        async with openai.AsyncOpenAI(base_url=service.base_url, api_key=service.key, timeout=60) as client:
-
-            async def one():
-                sent = await client.responses.create(model="auto", input=QUESTION, stream=True)
-                return "".join([event.delta async for event in sent if event.type == "response.output_text.delta"])
-
-            whole = await client.responses.create(model="auto", input=QUESTION)
-            return [whole.output_text, *await asyncio.gather(*(one() for _ in range(8)))]
-
-    assert asyncio.run(ask()) == [service.answer] * 9
-
-
-def test_store(client):
-    """What is not stored cannot be read, nor gone on from; nothing is deleted."""
-    reply = client.responses.create(model="auto", input=QUESTION, store=False)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(reply.id)
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.responses.create(model="auto", input="And?", previous_response_id=reply.id)
-    assert (caught.value.code, caught.value.param) == ("not_found", "previous_response_id")
-    with pytest.raises(openai.APIStatusError) as caught:
-        client.responses.delete(reply.id)
-    assert caught.value.status_code == 405
 
 
 @pytest.mark.parametrize(
@@ -123,18 +82,3 @@ def test_errors(client, more, error, code, param):
         client.responses.create(**{"model": "auto", "input": QUESTION} | more)
     assert (caught.value.code, caught.value.param) == (code, param)
     assert caught.value.request_id
-
-
-def test_one_key_one_response(client):
-    """The same request under one Idempotency-Key gets the same response."""
-    sent = {"model": "auto", "extra_headers": {"Idempotency-Key": f"responses-{openai.VERSION.replace('.', '-')}"}}
-    first, second = (client.responses.create(input=QUESTION, **sent) for _ in range(2))
-    assert first == second
-    with pytest.raises(openai.ConflictError):
-        client.responses.create(input="Another one?", **sent)
-
-
-def test_cancel(client, service):
-    """A response that has ended stays as it is."""
-    reply = client.responses.create(model="auto", input=QUESTION)
-    assert client.responses.cancel(reply.id).output_text == service.answer

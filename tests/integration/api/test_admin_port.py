@@ -1,23 +1,13 @@
 """A port of its own for operators: which endpoints are where, in one process and in several."""
 
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import httpx
-import pytest
-import yaml
 
 from ragbandit.router.api.dependencies import EVERYBODY, OPERATOR_PATHS, RULES, is_for_operators
-from ragbandit.router.serving.setup.bootstrap import check_exposure
-from ragbandit.router.serving.setup.requirements import check_port
-from ragbandit.shared.errors import ConfigError
 from tests.support.servers.http_service import QUESTION, refused, routed
 
 OURS = ("/health", "/ready", "/metrics", "/v1/status")
@@ -61,12 +51,6 @@ def test_operators_are_answered_while_the_public_port_stands_still(serve):
     )
 
 
-def test_one_port_has_all(service):
-    """Without server.admin_port everything is on the one port."""
-    assert all(service.http.get(path).status_code == 200 for path in OURS)
-    routed(service.http)
-
-
 def test_what_only_operators_may_call_is_theirs():
     """Endpoints go to the operators' port by the table of roles: what an app, a rater or a worker calls is public."""
     for endpoint, rule in RULES.items():
@@ -89,48 +73,3 @@ def test_a_refusal_costs_nothing(serve):
     with socket.create_connection(("127.0.0.1", service.app.state.admin_port), 10) as link:
         link.sendall(b"POST /v1/route HTTP/1.1\r\nhost: localhost\r\ncontent-length: 60000\r\n\r\n{")
         assert link.recv(4096).startswith(b"HTTP/1.1 404 ")
-
-
-def test_addresses_are_checked(settings):
-    """One port for both, a port that is taken, and an admin_host that others reach without keys are refused."""
-    with pytest.raises(ValueError, match=r"admin_port: 8100 is server\.port"):
-        settings(server={"admin_port": 8100})
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError) as refusal:
-        check_port(settings(server={"port": 0, "admin_port": taken.getsockname()[1]}).server)
-    assert refusal.value.field == "server.admin_port"
-    with pytest.raises(ConfigError) as refusal:
-        check_exposure(settings(server={"admin_port": 0, "admin_host": "0.0.0.0"}), now=time.time())
-    assert refusal.value.field == "server.admin_host"
-    check_exposure(settings(server={"admin_host": "0.0.0.0"}), now=time.time())
-
-
-def test_serve(tmp_path):
-    """`ragbandit serve` with an operators' port has probes and metrics there alone."""
-    given = {
-        "encoder": {"model": "hashing", "dimension": 8},
-        "server": {"port": 0, "admin_port": 0},
-    }
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
-    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    log = tmp_path / "log"
-    with log.open("w") as output:
-        serving = subprocess.Popen(
-            [sys.executable, "-m", "ragbandit", "serve"], cwd=tmp_path, env=environ, stdout=output, stderr=output
-        )
-    try:
-        give_up = time.monotonic() + 60
-        while not (found := re.findall(r"operators: (http://\S+:\d+)", log.read_text())):
-            assert serving.poll() is None, log.read_text()
-            assert time.monotonic() < give_up, log.read_text()
-            time.sleep(0.05)
-        (operators,) = found
-        (public,) = re.findall(r"listening on (http://\S+:\d+)", log.read_text())
-        assert httpx.post(f"{public}/v1/route", json={"question": QUESTION}, timeout=30).status_code == 200
-        assert httpx.get(f"{public}/metrics", timeout=30).status_code == 404
-        assert httpx.get(f"{operators}/ready", timeout=30).status_code == 200
-        assert "ragbandit_decisions_total" in httpx.get(f"{operators}/metrics", timeout=30).text
-        serving.send_signal(signal.SIGTERM)
-        assert serving.wait(30) in (0, -signal.SIGTERM)
-    finally:
-        serving.kill()
-        serving.wait(10)

@@ -10,45 +10,11 @@ CONTEXT = {
     "tags": {"type": "words", "hashed": 8, "most": 2},
     "tier": {"type": "category", "values": ["free", "pro"]},
 }
-#: what pays for customers of a tier
-PAYS = {"free": "no_retrieval", "pro": "multi_step"}
 
 
 @pytest.fixture
 def declared(serve):
     return serve(context=CONTEXT, server={"max_body_bytes": 1_048_576})
-
-
-def taught(service, questions=40):
-    """Feedback on as many questions: 1 for the arm that pays for the tier, else 0."""
-    for number in range(questions):
-        tier = ("free", "pro")[number % 2]
-        decision = routed(service.http, context={"tier": tier})
-        reward = float(decision["arm"] == PAYS[tier])
-        service.http.post("/v1/feedback", json={"decision_id": decision["decision_id"], "reward": reward})
-        if number % 10 == 9:
-            service.router.learn()
-
-
-def test_another_tier_gets_another_pmf(declared):
-    """After learning, the same question has its best arm by the tier of its caller, and verifies to the last pmf."""
-    before = [routed(declared.http, context={"tier": tier})["pmf"] for tier in ("free", "pro")]
-    assert before[0] == pytest.approx(before[1], abs=0.1)
-    taught(declared)
-    for tier, arm in PAYS.items():
-        pmf = routed(declared.http, context={"tier": tier})["pmf"]
-        assert max(pmf, key=pmf.get) == arm
-    assert declared.router.verify(deep=True).ok
-
-
-def test_without_a_schema_the_tier_is_kept_and_not_learned(serve):
-    """A key that is not declared is logged and changes nothing."""
-    service = serve()
-    taught(service, questions=20)
-    pmfs = [routed(service.http, context={"tier": tier})["pmf"] for tier in ("free", "pro")]
-    assert pmfs[0] == pmfs[1]
-    key = routed(service.http, context={"tier": "pro", "tags": ["a", "b"]})["decision_id"]
-    assert service.http.get(f"/v1/decisions/{key}").json()["context"] == {"tags": ["a", "b"], "tier": "pro"}
 
 
 def test_bad_context(declared):

@@ -38,16 +38,6 @@ def test_a_conversation_is_routed_by_its_rewrite(serve, model, kind):
     assert record["request"]["rewrite"]["by"] == "small"
 
 
-def test_a_question_alone_has_the_reply_of_before(serve, model):
-    """Without messages no model is asked, and the reply has no further field."""
-    http = serve(conversation=rewritten_by(model)).http
-    reply = http.post("/v1/route", json={"question": ASKED, "messages": []}).json()
-    assert "question" not in reply
-    record = http.get(f"/v1/decisions/{reply['decision_id']}").json()
-    assert (record["question"], record["asked"], record["session_id"], record["messages"]) == (ASKED, None, None, [])
-    assert model.requests == []
-
-
 def test_the_same_request_again(serve, model):
     """Under one id the same conversation is one decision, and one call of the model; another question is a conflict."""
     http = serve(conversation=rewritten_by(model)).http
@@ -75,23 +65,6 @@ def test_a_batch_rewrites_its_items_at_once(serve):
         found = http.post("/v1/route/batch", json={"items": items}).json()["items"]
     assert [item.get("question") for item in found[:3]] == [ALONE, None, "Why?"]
     assert [item["error"]["field"] for item in found[3:]] == ["question", "session_id"]
-
-
-def test_an_answer_is_asked_in_the_same_way(serve, model):
-    """POST /v1/answer takes a conversation too, and says what is being answered."""
-    http = serve(conversation=rewritten_by(model)).http
-    reply = http.post("/v1/answer", params={"wait_s": 0}, json=BODY)
-    assert (reply.status_code, reply.json()["question"]) == (202, ALONE)
-
-
-def test_ten_thousand_messages_are_one_question(serve, model):
-    """A long chat costs bounded work: the last turns are kept, the others are counted."""
-    http = serve(conversation=rewritten_by(model), server={"max_body_bytes": 2_000_000}).http
-    chat = [{"role": ("user", "assistant")[n % 2], "content": f"turn {n}"} for n in range(10_000)]
-    reply = http.post("/v1/route", json={"question": ASKED, "messages": chat}).json()
-    record = http.get(f"/v1/decisions/{reply['decision_id']}").json()
-    assert [message["content"] for message in record["messages"]] == [f"turn {n}" for n in range(9994, 10_000)]
-    assert record["request"]["history"] == {"left_out": 9994}
 
 
 def test_a_model_that_fails_is_told_and_costs_no_reply(serve):

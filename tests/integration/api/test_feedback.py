@@ -17,13 +17,6 @@ def test_feedback(http, service):
     assert service.router.decision(key).feedback[0].value == 0.75
 
 
-def test_feedback_by_header(http):
-    """Idempotency-Key is the feedback's id where the body names none."""
-    key = routed(http)["decision_id"]
-    sent = {"json": {"decision_id": key, "rating": True}, "headers": {"Idempotency-Key": "f1"}}
-    assert [http.post("/v1/feedback", **sent).status_code for _ in range(2)] == [202, 200]
-
-
 def test_feedback_with_two_ids(shared):
     """A header that names another id than the body's feedback_id is refused, and nothing is kept."""
     key = routed(shared.http)["decision_id"]
@@ -50,15 +43,6 @@ def test_feedback_events(serve):
     ]
     counted = 'ragbandit_feedback_events_total{event="followed_up",result="duplicate"} 1.0'
     assert counted in http.get("/metrics").text
-
-
-def test_feedback_late(http, service):
-    """Feedback after learning is accepted and said to be late."""
-    key = routed(http)["decision_id"]
-    http.post("/v1/feedback", json={"decision_id": key, "reward": 0.5})
-    assert service.router.learn() == 1
-    response = http.post("/v1/feedback", json={"decision_id": key, "reward": 1.0})
-    assert (response.status_code, response.json()["late"]) == (202, True)
 
 
 def test_batch(http):
@@ -89,26 +73,3 @@ def test_batch(http):
     ]
     assert [got[index]["error"]["field"] for index in (6, 7)] == ["stars", "decision_id"]
     assert [got[index]["duplicate"] for index in (0, 1, 5)] == [False, True, False]
-
-
-def test_lone_surrogate_in_a_batch(http):
-    """An item with text that UTF-8 cannot spell is refused for itself; the others have their receipts."""
-    key = routed(http)["decision_id"]
-    body = rb'{"items": [{"decision_id": "%b", "rating": true}, {"decision_id": "x", "rating": "\ud800"}]}'
-    headers = {"content-type": "application/json"}
-    response = http.post("/v1/feedback/batch", content=body % key.encode(), headers=headers)
-
-    assert response.status_code == 202
-    kept, wrong = response.json()["items"]
-    assert kept["duplicate"] is False
-    assert wrong["error"]["field"] == "rating"
-
-
-def test_batch_size(http):
-    """A batch has between one and a thousand items."""
-    item = {"decision_id": routed(http)["decision_id"], "rating": True}
-    refused(http.post("/v1/feedback/batch", json={"items": []}), 422, "INVALID_INPUT", field="items")
-    refused(http.post("/v1/feedback/batch", json={"items": [item] * 1001}), 422, "INVALID_INPUT", field="items")
-    response = http.post("/v1/feedback/batch", json={"items": [item] * 1000})
-    assert response.status_code == 202
-    assert len({got["feedback_id"] for got in response.json()["items"]}) == 1000

@@ -1,13 +1,10 @@
 """Findings: what is wrong with real settings, a real database, a real Redis and this host is said, with what to do."""
 
 import json
-import shutil
 import time
-from collections import namedtuple
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
 from typer.testing import CliRunner
 
 from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
@@ -89,29 +86,6 @@ def test_ratings_that_favour_an_arm(stored):
     (found,) = stored("sample ratio", now=now + SETTLED_S)
     assert "arm premium has 61 % of its answers rated and cheap 9 %" in found
     assert stored("sample ratio", now=now - SETTLED_S) == []
-
-
-def test_an_arm_with_another_name(stored):
-    """An arm that decided and is gone, beside one that never did, is a warning that names both; either alone is not."""
-    stored.world.router.route(Query(text="Who wrote Emma?", arms=("single_step",)))
-    assert stored("arms", arms={"single_step": {}, "new": {}}) == []
-    (found,) = stored("arms", arms={"singl_step": {}})
-    assert "single_step decided lately and is not configured, singl_step is and never did" in found
-
-
-def test_a_schema_of_another_version(stored):
-    """A schema that this version may use, and was not written for, is a warning."""
-    stored.world.write(text("UPDATE alembic_version SET version_num = '9999'"))
-    (found,) = stored("schema")
-    assert found.startswith("warning schema: it is 9999")
-
-
-def test_a_database_that_cannot_be_read(stored):
-    """It is one problem, whatever else is asked of it."""
-    stored.world.write(text("DROP TABLE updates"))
-    stored.world.write(text("DROP TABLE api_keys"))
-    (found,) = stored(None)
-    assert found.startswith("problem database: ")
 
 
 def labelled(world, numbers):
@@ -196,34 +170,6 @@ def test_a_learner_that_does_not_run(make_world):
     assert "--queue learn" in found
 
 
-def test_a_library_needs_no_redis(settings, tmp_path, redis_server):
-    """Where no Redis is configured and `up` never ran nothing is asked; after `up` its absence is a warning.
-
-    One that is configured, and does not reply, is a problem.
-    """
-    made = settings(redis_url=None)
-    assert of_processes(made) == []
-    (tmp_path / "data").mkdir(exist_ok=True)
-    (tmp_path / "data" / "redis.log").touch()
-    assert told(of_processes(made))[0].startswith("warning Redis: that of `ragbandit up` does not run")
-    gone = settings(redis_url=f"unix://{tmp_path}/none.sock")
-    assert told(of_processes(gone))[0].startswith("problem Redis: Redis is not reachable")
-
-
-def test_redis_that_evicts(running, redis_client):
-    """A Redis that throws entries away when it is full is a warning."""
-    hosts(redis_client, {})
-    before = {name: redis_client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy")}
-    try:
-        redis_client.config_set("maxmemory-policy", "allkeys-lru")
-        redis_client.config_set("maxmemory", "100mb")
-        (found,) = running()
-        assert found.startswith("warning Redis: maxmemory-policy is allkeys-lru")
-    finally:
-        for name, value in before.items():
-            redis_client.config_set(name, value)
-
-
 def test_processes_that_are_missing(running, redis_client):
     """A missing learner and a missing answer worker are problems; arms of callers need no answer worker."""
     mine = {"arms": {"mine": {"run_by": "caller"}}}
@@ -256,16 +202,6 @@ def test_hosts_that_differ(running, redis_client, about, change, words):
     assert running("snapshots", snapshots="/shared") == []
 
 
-def test_containers_that_share_a_host_name_and_process_id(running, redis_client):
-    """Each of two workers is listed, and one that ends takes away its own card alone."""
-    made = [replace(card_of(role="worker", threads={queue: 1}), host="host", pid=1) for queue in ("answer", "learn")]
-    for card in made:
-        say(redis_client, card)
-    assert ["no service is there" in one for one in running("processes")] == [True]  # and nothing else is amiss
-    Presence(client=redis_client, card=made[0]).close()
-    assert [card.queues for card in present(redis_client)] == [("learn",)]
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -281,15 +217,6 @@ def test_settings_that_contradict_each_other(settings, given, words):
     """Each is one warning that names the setting."""
     (found,) = told(of_settings(settings(**given)))
     assert found.startswith(f"warning {words}")
-
-
-def test_a_disk_that_is_nearly_full(settings, monkeypatch):
-    """Below two gigabytes it is a warning, below 200 MB a problem."""
-    usage, levels = namedtuple("usage", "total used free"), []
-    for free in (10**12, 10**9, 10**8):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _place, free=free: usage(10**12, 0, free))
-        levels.append([one.severity for one in of_disk(settings())])
-    assert levels == [[], ["warning"], ["problem"]]
 
 
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):

@@ -58,17 +58,6 @@ def test_arms_are_told_from_the_totals(service):
     assert workers["ragbandit_workers", ("queue", "learn"), ("state", "idle")] == 0
 
 
-def test_share_of_a_budget(serve):
-    """The share of each dollar budget that is known by name is told by its spender and period."""
-    service = serve(tenants={"acme": {"dollars_per_month": 2.0}, "other": {"dollars_per_day": 1.0}})
-    made = service.http.post("/v1/route", json={"question": "Who wrote Emma?", "tenant": "acme"}).json()
-    outcome = {"decision_id": made["decision_id"], "answer": "Austen", "cost": {"dollars": 0.5}, "steps": 1}
-    assert service.http.post("/v1/outcomes", json=outcome).status_code == 202
-    samples = families(service)["ragbandit_budget_spent_ratio"].samples
-    found = {tuple(s.labels[name] for name in ("scope", "name", "period")): s.value for s in samples}
-    assert found == {("tenant", "acme", "month"): 0.25, ("tenant", "other", "day"): 0.0}
-
-
 @pytest.fixture
 def service(serve):
     return serve(tenants={"acme": {"dollars_per_day": 5.0}})
@@ -190,18 +179,6 @@ def test_board_and_alerts_ask_for_what_is_exported(used):
             own = grouped if name.endswith("_bucket") else grouped - {"le"}
             assert own <= exported[name], f"{title}: {name} {own}"
         assert shown <= grouped, f"{title}: {shown}"
-
-
-def test_several_hosts_count_what_they_share_once(service, used):
-    """A sum over what every service exports alike stands in a ratio or a quantile, or asks whether there is none."""
-    own = {family.name for family in text_string_to_metric_families(service.app.state.metrics.own_text().decode())}
-    shared = "|".join(sorted(name for name in used if name not in own and name.startswith("ragbandit_")))
-    queries = [(title, query) for title, query, _ in board()] + [(rule["alert"], rule["expr"]) for rule in alerts()]
-    summed = re.compile(rf"sum (?:by|without) \([\w, ]*\) \((?:\w+\()?(?:{shared})|sum\((?:\w+\()?(?:{shared})")
-    found = [title for title, query in queries if summed.search(query)]
-    ratios = [title for title, query in queries if " / " in query or "histogram_quantile" in query or "== 0" in query]
-    assert len(found) > 5
-    assert set(found) <= set(ratios)
 
 
 def test_alerts_say_what_to_do():

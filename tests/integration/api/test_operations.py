@@ -1,8 +1,5 @@
 """HTTP: overload, readiness, status and metrics."""
 
-import base64
-import hashlib
-import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client.parser import text_string_to_metric_families
 
 from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.serving.deciding.live import Serving
 from tests.support.servers.http_service import QUESTION, refused, routed
 
 
@@ -50,37 +46,6 @@ def test_ready(http):
     response = http.get("/ready")
     assert response.status_code == 200
     assert response.json() == {"status": "ok", "parts": {"router": "ok", "database": "ok", "redis": "ok"}}
-
-
-def test_the_root_leads_to_the_pages(serve):
-    """A browser is sent to /ui, a program is told where to read on; without pages both go to /docs."""
-    for dashboard, pages in ((True, "/ui"), (False, "/docs")):
-        http = serve(server={"dashboard": dashboard}).http
-        shown = http.get("/", headers={"accept": "text/html,*/*"})
-        assert (shown.status_code, shown.headers["location"]) == (307, pages)
-        assert http.get("/").json()["pages"] == pages
-
-
-def test_no_frame_shows_the_documentation(http):
-    """/docs lets itself not be framed, and runs the scripts of the service and the one in the page, by its hash."""
-    reply = http.get("/docs")
-    policy = reply.headers["content-security-policy"]
-    (script,) = re.findall(r"<script>(.*?)</script>", reply.text, flags=re.DOTALL)
-    assert f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert reply.headers["x-frame-options"] == "DENY"
-
-
-def test_a_rebuild_shows(serve):
-    """/ready stays 200 and names it, /v1/status and /metrics say it too."""
-    service = serve()
-    now = service.router.service.serving
-    service.router.service.swap(Serving(policy=now.policy, version=now.version, last_seq=0, rebuilding=True))
-    ready = service.http.get("/ready")
-    assert (ready.status_code, ready.json()["status"]) == (200, "ok")
-    assert ready.json()["parts"]["policy"] == f"rebuilding: {now.version} decides until the policy is learned again"
-    assert service.http.get("/v1/status").json()["rebuilding"] is True
-    assert "ragbandit_policy_rebuilding 1.0" in service.http.get("/metrics").text
 
 
 def test_ready_without_redis(serve, tmp_path):
@@ -164,33 +129,3 @@ def test_metrics(http, service):
     assert moved("ragbandit_requests_total", "/v1/route", "200") == 1
     assert moved("ragbandit_requests_total", "/v1/feedback", "202") == 1
     assert sum(v for k, v in after.items() if k[0] == "ragbandit_requests_total" and k[-1] == "404") == 1
-
-
-def test_metrics_of_faults(http, service):
-    """A decision of the fallback is counted as a fault and shows why."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("broken")
-
-    service.router.service.serving.policy.pmf = broken
-    assert routed(http)["fault"] == "RuntimeError: broken"
-    assert http.get("/v1/status").json()["faults"] == 1
-    assert measured(http)["ragbandit_policy_faults_total",] == 1
-
-
-def test_the_judge_shows(serve):
-    """/v1/status and /metrics say how many answers wait for the judge, and what was skipped today."""
-    judge = {"generator": {"name": "scripted"}, "share": 1.0, "max_waiting": 2}
-    service = serve(judge=judge)
-    before = service.http.get("/v1/status").json()["judge"]
-    for _ in range(3):
-        key = routed(service.http)["decision_id"]
-        sent = {"decision_id": key, "answer": "Bram Stoker", "steps": 1.0}
-        assert service.http.post("/v1/outcomes", json=sent).status_code == 202
-    found = service.http.get("/v1/status").json()["judge"]
-    assert (before["waiting"], found["waiting"]) == (0, 2)
-    assert {name: count for name, count in found["today"].items() if count} == {"skipped": 1}
-    numbers = measured(service.http)
-    assert numbers["ragbandit_judge_waiting",] == 2
-    assert numbers["ragbandit_judge_today", "skipped"] == 1
-    assert numbers["ragbandit_judge_today", "dollars"] == 0

@@ -94,18 +94,6 @@ def test_callers_that_leave_are_dropped(serve):
     assert measured(service, "ragbandit_requests_total", path="/v1/route", status="499") == 21
 
 
-def test_a_caller_that_leaves_waits_for_no_answer(serve):
-    """A caller of /v1/answer that closes its connection is waited for no longer; its decision stays."""
-    service = serve()
-    link = asked(service, QUESTION, path="/v1/answer?wait_s=600")
-    until(lambda: service.jobs.enqueued)
-    [key] = service.jobs.enqueued
-    assert service.router.answers.is_awaited(key)
-    link.close()
-    until(lambda: not service.router.answers.is_awaited(key))
-    assert service.http.get(f"/v1/decisions/{key}").json()["state"] == "waiting"
-
-
 def test_probes_do_not_queue_behind_work(serve):
     """While every thread for reads is held, and more wait, /health, /ready, /v1/status and /metrics reply at once."""
     service = serve()
@@ -189,22 +177,3 @@ def test_unanswered_questions_are_bounded(serve, limit):
     worker_answers(service, keys[0], "Bram Stoker")
     until(lambda: answer().status_code == 202)
     assert service.router.queues()["answers"].refused["tenant" if limit == "tenant_unanswered" else "count"] >= 2
-
-
-def test_a_place_without_an_answer_ends(serve, monkeypatch):
-    """A question that is never answered does not hold its tenant's place for ever."""
-    monkeypatch.setattr("ragbandit.router.serving.pending.KEEP_S", 0.0)
-    service = serve(server={"tenant_unanswered": 1, "answer_wait_s": 0})
-    body = {"question": QUESTION, "tenant": "acme"}
-    assert service.http.post("/v1/answer", json=body).status_code == 202
-    until(lambda: service.http.post("/v1/answer", json=body).status_code == 202)
-
-
-def test_bodies_and_contexts_are_small_by_default(http):
-    """A body above 64 KiB is 413 and a context above 8 KiB is 422; a batch may have 1 MiB."""
-    refused(http.post("/v1/route", json={"question": "x" * 66_000}), 413, "BODY_TOO_LARGE")
-    big = {"question": QUESTION, "context": {"text": "x" * 8_200}}
-    assert "server.max_context_bytes" in refused(http.post("/v1/route", json=big), 422, "INVALID_INPUT")["remedy"]
-    items = [{"decision_id": "nobody", "label": ["x" * 900]}] * 1000
-    assert http.post("/v1/feedback/batch", json={"items": items}).status_code == 202
-    refused(http.post("/v1/feedback/batch", json={"items": items * 2}), 413, "BODY_TOO_LARGE")

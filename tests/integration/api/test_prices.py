@@ -1,18 +1,13 @@
 """HTTP: a question has a weight of cost of its own, by a number, a name or a default, and all about it says so."""
 
-import json
-
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.client import Client
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.serving.deciding.question import price_terms
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
-from ragbandit.workers.cli import app
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
 
 PRICES = {"economy": 0.2, "balanced": 0.05, "quality": 0.01}
@@ -90,24 +85,6 @@ def test_what_is_refused(dial, sent, field, words):
     assert dial.router.status().counters.decided == decided
 
 
-def test_a_request_is_the_same_by_what_its_caller_sent(dial):
-    """A default is no part of a request; another wish under its id is a conflict."""
-    first = routed(dial.http, decision_id="one", tenant="acme")
-    service, settings = dial.router.service, dial.router.service.settings
-    service.take_over(service.serving, settings=settings.model_copy(update={"tenants": {}}))
-    assert routed(dial.http, decision_id="one", tenant="acme")["cost_weight"] == first["cost_weight"] == 0.2
-    service.take_over(service.serving, settings=settings)
-    again = dial.http.post("/v1/route", json={"question": QUESTION, "decision_id": "one", "cost_weight": "economy"})
-    refused(again, 409, "CONFLICT")
-
-
-def test_a_tenants_default_is_brought_into_the_range_of_a_key(dial):
-    """The key's range holds for the default of its tenant, which then has no name."""
-    given = {"cost_weights": [0.01, 0.1]}
-    terms = price_terms(given, tenant="acme", settings=dial.router.settings)
-    assert terms == {"cost_weight": 0.1, "cost_weights": [0.01, 0.1], "narrowed_by": "key"}
-
-
 def test_a_policy_without_a_dial_refuses_it_by_name(serve):
     """A wish and a default are refused; a question without either is served, and the document offers no price."""
     service = serve(policy={"name": "uniform"}, prices=PRICES, tenants={"acme": {"cost_weight": "economy"}})
@@ -122,13 +99,6 @@ def test_a_policy_without_a_dial_refuses_it_by_name(serve):
     assert routed(service.http)["cost_weight"] is None
     fields = service.http.get("/openapi.json").json()["components"]["schemas"]["RouteBody"]["properties"]
     assert fields["cost_weight"]["anyOf"] == [{"type": "null"}]
-
-
-def test_the_document_names_the_prices(dial):
-    """The names of the setting are those that a request may send."""
-    fields = dial.http.get("/openapi.json").json()["components"]["schemas"]["RouteBody"]["properties"]
-    (names,) = [part["enum"] for part in fields["cost_weight"]["anyOf"] if part["type"] == "string"]
-    assert names == list(PRICES)
 
 
 def test_one_policy_serves_every_price(serve, tmp_path):
@@ -174,13 +144,3 @@ def test_client_and_library(dial):
     assert dial.router.route(Query(text=QUESTION, tenant="acme")).cost_weight == 0.2
     with pytest.raises(InvalidInput, match=r"from 0\.1 to 0\.3"):
         dial.router.route(Query(text=QUESTION, tenant="acme", cost_weight=0.4))
-
-
-def test_command(dial):
-    """`ragbandit route --cost-weight` takes a number or a name; an aim is NAME=NUMBER."""
-    for given, weight in (("economy", 0.2), ("0.03", 0.03)):
-        done = CliRunner().invoke(app, ["route", QUESTION, "--url", dial.url, "--cost-weight", given, "--json"])
-        assert json.loads(done.output)["cost_weight"] == weight
-    done = CliRunner().invoke(app, ["answer", QUESTION, "--url", dial.url, "--aim", "cheap"])
-    assert done.exit_code == 2
-    assert "quality=0.9" in done.output

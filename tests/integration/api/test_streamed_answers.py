@@ -1,11 +1,8 @@
 """/v1/answer?stream=true over a real socket, a real worker and a real Redis."""
 
-import json
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from http.client import HTTPResponse
 
 import pytest
 
@@ -104,14 +101,6 @@ def test_an_answer_comes_word_by_word(place):
     assert events[0][1]["decision_id"] == outcome["decision_id"] == response.headers["x-ragbandit-decision-id"]
 
 
-def test_without_stream_nothing_is_written_to_redis(place, redis_client):
-    """Nobody asked to read along: the worker writes no stream."""
-    service, _ = place(word_seconds=0.0)
-    reply = service.http.post("/v1/answer", json={"question": "Where?"}).json()
-    assert reply["answer"] == WORDS
-    assert [key for key in redis_client.keys("*") if b"stream" in key] == []
-
-
 def test_two_readers_of_one_decision_get_the_same(place):
     """The second one, who comes in mid-stream, gets all of it too; the arm runs once."""
     service, worker = place(word_seconds=0.05)
@@ -157,17 +146,6 @@ def test_a_caller_with_an_id_of_its_own_may_come_back(place):
     assert len(worker.generator.requests) == 1
 
 
-def test_without_a_worker_the_stream_ends_as_pending(place):
-    """After wait_s seconds the last event is the reply of 202, and the decision is not cancelled."""
-    service, _ = place(worker=False)
-    with service.http.stream(
-        "POST", "/v1/answer", params={"stream": "true", "wait_s": 0.2}, json={"question": "Where?"}
-    ) as response:
-        events = list(sse(response))
-    assert [name for name, _, _ in events] == ["decision", "outcome"]
-    assert events[-1][1]["status"] == "pending"
-
-
 def test_a_silent_stream_has_comments(place, monkeypatch):
     """While there is nothing to say, comments keep proxies from closing the connection."""
     monkeypatch.setattr(streaming, "PING_S", 0.05)
@@ -178,26 +156,6 @@ def test_a_silent_stream_has_comments(place, monkeypatch):
         names = [name for name, _, _ in sse(response)]
     assert names.count("") >= 3
     assert names[-1] == "outcome"
-
-
-def test_a_short_answer_comes_whole(place):
-    """Of an answer that only its end decides there are notes, and then one piece."""
-    service, _ = place(text="No. The answer is: Ohio.", arms={"single_step": {}}, word_seconds=0.1)
-    with ask(service) as response:
-        events = list(sse(response))
-    assert [data["text"] for name, data, _ in events if name == "text"] == ["Ohio"]
-    assert any(name == "status" for name, _, _ in events)
-
-
-def test_a_failing_model_ends_the_stream_with_its_outcome(place):
-    """Status "failed" and the error, as without `stream`."""
-    service, _ = place(generator=ScriptedGenerator(lambda _: WORDS, fail_at=[1]))
-    with ask(service) as response:
-        events = list(sse(response))
-    assert events[-1][0] == "outcome"
-    assert events[-1][1]["status"] == "failed"
-    assert "fails at call 1" in events[-1][1]["error"]
-    assert text_of(events) == ""
 
 
 def test_a_second_run_that_says_something_else_ends_the_stream_with_an_error(place, redis_client):
@@ -233,18 +191,6 @@ def test_an_outcome_that_does_not_continue_the_text_ends_the_stream_with_an_erro
     assert text_of(again) == again[-1][1]["answer"] == "Spielberg was born in Ohio."
 
 
-def test_entries_that_were_missed_come_with_the_outcome(place, redis_client):
-    """A gap in the stream gives no text with a hole: what follows is the rest of the stored answer."""
-    service, _ = place(worker=False)
-    events, reading = read_along(service, redis_client, "d-gap")
-    write(service, redis_client, "d-gap", "one ", at="1-1")
-    write(service, redis_client, "d-gap", "three ", at="1-3")
-    until(lambda: any(name == "text" for name, _, _ in events))
-    worker_answers(service, "d-gap", "one two three four")
-    reading.join(20)
-    assert text_of(events) == "one two three four" == events[-1][1]["answer"]
-
-
 def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):
     """What was sent is completed by the rest of the stored answer; nothing comes twice, and the run goes on."""
     made = settings(arms=LONG)
@@ -268,23 +214,3 @@ def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):
             server.stop()
         with ThreadPoolExecutor() as closing:
             list(closing.map(lambda each: each.close(), [service, worker]))
-
-
-def test_a_slow_reader_misses_nothing(place):
-    """A reader that takes a few bytes at a time gets every event."""
-    service, _ = place(word_seconds=0.01)
-    host, port = service.url.removeprefix("http://").split(":")
-    body = json.dumps({"question": "Where?"}).encode()
-    head = f"POST /v1/answer?stream=true HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
-    head += "connection: close\r\n"
-    with socket.create_connection((host, int(port)), timeout=30) as client:
-        client.sendall(head.encode() + f"content-length: {len(body)}\r\n\r\n".encode() + body)
-        reply, got = HTTPResponse(client), b""
-        reply.begin()
-        while part := reply.read(64):  # a few bytes at a time
-            got += part
-            time.sleep(0.002)
-    events = [dict(line.split(": ", 1) for line in block.splitlines()) for block in got.decode().strip().split("\n\n")]
-    read = {name: [json.loads(one["data"]) for one in events if one["event"] == name] for name in ("text", "outcome")}
-    (outcome,) = read["outcome"]
-    assert "".join(one["text"] for one in read["text"]) == outcome["answer"]

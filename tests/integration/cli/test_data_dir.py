@@ -1,19 +1,14 @@
 """data_dir: it belongs to its owner alone, and one that cannot be used is said by its name, without a traceback."""
 
-import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.console import failing_well
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import narrow_data_dir, prepare_data_dir
@@ -69,23 +64,6 @@ def test_a_folder_of_another_user(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_file_that_cannot_be_read(tmp_path, capsys):
-    """A file that fails a command in any other way is named in one line too."""
-    with pytest.raises(typer.Exit) as ended, failing_well():
-        (tmp_path / "gone").read_text()
-    assert ended.value.exit_code == 2
-    assert f"STORE_UNAVAILABLE {tmp_path / 'gone'}: No such file" in capsys.readouterr().err.replace("\n", "")
-
-
-def test_a_full_disk(tmp_path, capsys):
-    """Where no room is left the remedy is to make some, not to look for the file."""
-    with pytest.raises(typer.Exit) as ended, failing_well():
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "file"))
-    assert ended.value.exit_code == 2
-    shown = capsys.readouterr().err.replace("\n", "")
-    assert f"{tmp_path / 'file'}: No space left on device (make room on this disk" in shown
-
-
 def test_new_files_are_private(tmp_path):
     """data_dir is made 0700, and the database with the files beside it, logs and exports 0600, whatever the umask."""
     before = os.umask(0)
@@ -135,20 +113,3 @@ def test_wide_modes_are_narrowed(tmp_path, monkeypatch):
     monkeypatch.chdir(data)
     narrow_data_dir(Settings(data_dir="."))
     assert oct(data.stat().st_mode & 0o777) == "0o755"
-
-
-def test_logs_of_up_are_private(tmp_path):
-    """`up` makes its logs, its lock and the log of Redis for its owner alone."""
-    configured(tmp_path)
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "ragbandit", "up"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as up:
-        try:
-            give_up = time.monotonic() + 40
-            while not {"logs/api.log", "redis.log", "up.lock"} <= set(modes(tmp_path / "data")):
-                assert time.monotonic() < give_up
-                time.sleep(0.1)
-            assert {mode for name, mode in modes(tmp_path / "data").items() if name != "logs"} == {"0o600"}
-        finally:
-            up.send_signal(signal.SIGTERM)
-            up.wait(40)

@@ -38,13 +38,6 @@ def test_erase_asks_for_a_yes(world):
     assert {decision.query.text for _, decision in world.ledger.read_with_decisions(after=0)} == {""}
 
 
-def test_erase_wants_a_selection(world):
-    """Nothing is erased where nothing says what."""
-    done = run("data", "erase", "--yes")
-    assert done.exit_code == 2
-    assert "--tenant" in done.stderr
-
-
 def test_retire(world, make_world):
     """A ledger that nobody serves is retired; the one that is configured is not, and an unknown one is named."""
     other = make_world(policy={"label": "second"})

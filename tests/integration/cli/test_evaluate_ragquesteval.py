@@ -6,7 +6,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.workers.cli import app
 from tests.integration.cli.test_evaluate_cli import kept, report, write_lines
 
@@ -80,14 +79,6 @@ def test_figures_are_those_of_the_quizzes(run):
     assert (none["unjudged"], single["unjudged"], single["failed"]) == ([], [], 0)
 
 
-def test_the_table_names_figures_and_judge(run):
-    """On the terminal the measures are headed as in the paper, in percent, and the judge is named."""
-    said = run().output
-
-    assert all(head in said for head in ("Q-R %", "T-P %", "T-R %", "T-F1 %", "75.0 ± 25.0"))
-    assert "judged by scripted" in said
-
-
 def test_the_judge_is_asked_once(run, tmp_path):
     """Its replies are kept: with --resume the kept ones are read, and a reply that is gone is asked for again."""
     before = report(run("--json"))["single_step"]
@@ -98,18 +89,6 @@ def test_the_judge_is_asked_once(run, tmp_path):
     file.unlink()
     assert report(run("--json", "--resume"))["single_step"] == before
     assert len(replies(tmp_path)) == 5
-
-
-def test_another_configuration_may_judge(run, tmp_path):
-    """The generator of --judge judges the same answers, which are not made again; it has replies of its own."""
-    first = report(run("--json"))["no_retrieval"]
-    answers = kept(tmp_path)
-    write_config(tmp_path, JUDGE | {"文字\uff1a\n张三造的": "1: 张三\n2: 五月"}, name="judge.yaml")
-    other = report(run("--json", "--resume", "--judge", "judge.yaml"))["no_retrieval"]
-
-    assert (first["answered"], other["answered"]) == (0.75, 1.0)
-    assert other["word_f1"] == 0.75
-    assert kept(tmp_path) == answers
 
 
 def test_an_answer_that_the_judge_fails_on_counts_zero_and_is_listed(run, tmp_path):
@@ -123,36 +102,6 @@ def test_an_answer_that_the_judge_fails_on_counts_zero_and_is_listed(run, tmp_pa
     assert "no answer for this prompt" in row["unjudged"][0]["error"]
     assert "not judged: single_step q1:" in run("--resume", "--judge", "judge.yaml").output
     assert report(run("--json", "--resume"))["single_step"]["unjudged"] == []
-
-
-def test_a_gold_text_without_a_quiz_counts_zero_for_every_arm(run, tmp_path):
-    """Where the judge makes no question, nobody gets the text for free."""
-    write_config(tmp_path, JUDGE | {"请针对": "没有。"}, name="judge.yaml")
-    rows = report(run("--json", "--judge", "judge.yaml"))
-
-    assert [row["answered"] for row in rows.values()] == [0.5, 0.5]
-    assert all("made no question" in row["unjudged"][0]["error"] for row in rows.values())
-
-
-def test_judge_that_fails_on_everything_ends_with_1(run, tmp_path):
-    """The report is printed, and standard error says that its zeros are no judgement."""
-    write_config(tmp_path, {}, name="judge.yaml")
-    done = run("--json", "--judge", "judge.yaml")
-
-    assert done.exit_code == 1
-    assert [len(row["unjudged"]) for row in json.loads(done.stdout)] == [2, 2]
-    assert "every answer of no_retrieval, single_step could not be judged" in done.stderr
-    assert "failed and counts" not in done.stderr
-
-
-def test_table_counts_unanswered_questions(run):
-    """What a policy learns is T-F1 over all questions of the quiz, those without an answer included as 0."""
-    report(run("--json", "--table", "t.jsonl"))
-
-    assert [row.correct for row in read_table("t.jsonl").rows] == [
-        {"no_retrieval": 0.5, "single_step": 0.5},
-        {"no_retrieval": 1.0, "single_step": 1.0},
-    ]
 
 
 @pytest.mark.parametrize(
@@ -176,22 +125,6 @@ def test_row_without_a_gold_text_is_named(run, tmp_path, row, named):
     assert named in done.output
 
 
-@pytest.mark.parametrize(
-    ("words", "family", "named"),
-    [
-        (("--judge", "config.yaml"), "ours", "family ours has no judge"),
-        (("--judge", "nowhere.yaml"), "crud", "nowhere.yaml does not exist"),
-        ((), "crude", "known: 2wiki, adaptive_note, asqa, asqa_adaptive_note, crud, "),
-    ],
-)
-def test_judge_that_cannot_be_used_is_named(run, words, family, named):
-    """A judge where none is wanted, one that is not there and a mistyped family end with exit code 2."""
-    done = run(*words, family=family)
-
-    assert done.exit_code == 2
-    assert named in done.output
-
-
 def test_own_prompts_judge_otherwise(run, tmp_path):
     """With prompts of the user's own the same answers are judged anew; with ours the kept judgements stand again."""
     script = SAID_TO_OWN | JUDGE | ARMS
@@ -212,54 +145,3 @@ def test_own_prompts_judge_otherwise(run, tmp_path):
     write_config(tmp_path, script)
     assert report(run("--json", "--resume")) == before
     assert replies(tmp_path) == both
-
-
-def test_own_prompts_are_those_of_the_judge(run, tmp_path, monkeypatch):
-    """With --judge its file has the prompts; those of --config and of the environment do not reach it."""
-    script = SAID_TO_OWN | JUDGE | ARMS
-    write_config(tmp_path, script, judge={"templates": {"crud_answer": "nowhere.txt"}})
-    write_config(tmp_path, script, name="judge.yaml", judge={"templates": {"crud_answer": OWN}})
-    monkeypatch.setenv("RAGBANDIT_JUDGE__TEMPLATES__CRUD_QUESTIONS", "nowhere.txt")
-
-    assert report(run("--json", "--judge", "judge.yaml"))["single_step"]["answered"] == 0.25
-
-
-@pytest.mark.parametrize(
-    ("where", "templates", "named"),
-    [
-        ("config.yaml", {"crud_anwser": OWN}, "judge.templates.crud_anwser: is not used here"),
-        ("judge.yaml", {"crud_answer": "nowhere.txt"}, "judge.templates.crud_answer: 'nowhere.txt' cannot be read"),
-        ("config.yaml", {"crud_answer": "[body]\n{text}无法推断"}, "judge.templates.crud_answer: has the fields"),
-        ("judge.yaml", {"crud_answer": 4}, "judge.templates.crud_answer: must be a valid string, not 4"),
-    ],
-)
-def test_own_prompt_that_cannot_be_used_ends_the_command_at_once(run, tmp_path, where, templates, named):
-    """Nothing is indexed or answered before the prompts of the judge are read."""
-    write_config(tmp_path, JUDGE | ARMS, name=where, judge={"templates": templates})
-    done = run(*(["--judge", where] if where == "judge.yaml" else []))
-
-    assert done.exit_code == 2
-    assert named in done.output
-    assert not (tmp_path / "answers.jsonl").exists()
-    assert not (tmp_path / ".ragbandit").exists()
-
-
-def test_own_prompts_are_not_read_where_nobody_judges(run, tmp_path):
-    """Another family than crud does without the prompts, whatever they are; `validate` names what is wrong."""
-    write_config(tmp_path, JUDGE | ARMS, judge={"templates": {"crud_answer": "nowhere.txt"}})
-    write_lines(tmp_path / "questions.jsonl", [{"question": "谁在何时造了船?", "answers": ["张三"]}])
-    done = CliRunner().invoke(app, ["validate"])
-
-    assert run(family="ours").exit_code == 0
-    assert done.exit_code == 2
-    assert "judge.templates.crud_answer" in done.output
-
-
-def test_own_prompts_that_can_be_used_are_printed(tmp_path, monkeypatch):
-    """`validate` prints the prompts that are in force with where they came from."""
-    monkeypatch.chdir(tmp_path)
-    write_config(tmp_path, JUDGE | ARMS, judge={"templates": {"crud_answer": OWN}})
-    done = CliRunner().invoke(app, ["validate", "--json"])
-
-    row = {"key": "judge.templates.crud_answer", "value": OWN, "source": "file config.yaml"}
-    assert row in json.loads(done.output)

@@ -1,6 +1,5 @@
 """`ragbandit explain`: the whole story in text, with what others wrote made harmless."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -45,14 +44,3 @@ def test_hostile_texts_reach_no_terminal(world):
     assert "[red]who[/red]" in done.stdout
     assert f"Why {decision.arm}" in done.stdout
     assert "as update 3 of its ledger" in done.stdout
-
-
-def test_json_is_the_reply_of_the_service(world):
-    """--json has the record, the arms and the reasons; an unknown id ends with exit code 2 and a word."""
-    decision = world.route("Who wrote Dracula?")
-    found = json.loads(run(decision.id, "--json").stdout)
-    assert found["record"]["question"] == "Who wrote Dracula?"
-    assert sum(arm["probability"] for arm in found["arms"]) == pytest.approx(1.0)
-    missing = run("no-such-decision")
-    assert missing.exit_code == 2
-    assert "NOT_FOUND" in missing.stderr

@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import func, select, update
@@ -17,7 +16,6 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs import BadRow, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -232,30 +230,6 @@ def test_foreign_rows_are_named(new_ledger, tmp_path):
     assert verdict.deep_mismatches == 0
 
 
-@pytest.mark.parametrize("version", ["theirs-7", "main-7-0123456789ab"])
-def test_foreign_rows_of_a_version(new_ledger, tmp_path, version):
-    """Rows that name a version are foreign too, unless it is a snapshot's and their ids draw the same arms."""
-    there = new_ledger("main")
-    rows = [LEAST | {"id": f"q{n}", "version": version, "policy": "main"} for n in range(30)]
-    taken = imported(there, write_json(tmp_path / "log.jsonl", rows))
-    drawn = sum(choose((0.8, 0.2), seed=seed_of(f"q{n}")) == 1 for n in range(30))
-    assert 0 < drawn < 30
-    assert taken.made_elsewhere == (30 if version == "theirs-7" else 30 - drawn)
-    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}))
-    assert (verdict.made_elsewhere, verdict.propensity_mismatches) == (taken.made_elsewhere, 0)
-
-
-def test_own_rows_of_another_store(world, new_ledger, tmp_path):
-    """Own rows in a fresh store verify, also deep: what only the other store's snapshots could show is counted."""
-    exported(world.ledger, tmp_path / "log.jsonl")
-    there = new_ledger("main")
-    imported(there, tmp_path / "log.jsonl")
-    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("mba", params={}), deep=True)
-    assert verdict.ok, verdict.notes
-    assert (verdict.updates, verdict.not_checkable, verdict.deep_decisions, verdict.made_elsewhere) == (15, 15, 0, 0)
-    assert verdict.notes == ["the ledger was imported and no policy has learned it: there is nothing to replay"]
-
-
 def test_own_rows_under_another_secret(world, new_ledger, tmp_path):
     """Rows that another store's secret has seeded draw the same arms here, and come out of it as they went in."""
     whole = exported(world.ledger, tmp_path / "log.jsonl")
@@ -270,14 +244,6 @@ def test_own_rows_under_another_secret(world, new_ledger, tmp_path):
     with there.database.write() as connection:
         connection.execute(update(decisions).values(seed="1", facts="{}"))
     assert verify(there, files=SnapshotFiles(str(tmp_path)), serving=None).propensity_mismatches == 15
-
-
-@pytest.mark.parametrize("seed", ["x", -1, 2**64, 1.5, True])
-def test_seed_that_is_none(tmp_path, seed):
-    """A seed that is no number of 64 bits is named; without one it is the id's sha256."""
-    write_json(tmp_path / "log.jsonl", [LEAST | {"seed": seed}, LEAST | {"id": "q2", "seed": None}])
-    bad, good = read_rows(tmp_path / "log.jsonl")
-    assert (bad.field, good.decision.seed) == ("seed", seed_of("q2"))
 
 
 def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
@@ -299,57 +265,6 @@ def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
     assert verdict.ok, verdict.notes
     assert verdict.not_checkable == 6  # by the version that had learned; both fresh policies are one and the same
     assert verdict.deep_decisions == 12
-
-
-def test_own_decisions_have_no_excuse(make_world, tmp_path):
-    """A version that is gone stays a mismatch for what was decided here, imported into another ledger or not."""
-    world = make_world()
-    world.judged(5)
-    decision = world.route()
-    world.outcome(decision, stop_reason=IMPORTED)
-    world.feedback(decision, rating=1.0)
-    world.learn()
-    exported(world.ledger, tmp_path / "log.jsonl")
-    imported(Ledger(world.database, label="second"), tmp_path / "log.jsonl")
-    world.write(update(decisions).where(decisions.c.id == decision.id).values(version="main-7-0123456789ab"))
-    verdict = world.router.verify(deep=True)
-    assert (verdict.deep_mismatches, verdict.not_checkable) == (1, 0)
-    assert "main-7-0123456789ab" in verdict.notes[0]
-
-
-@pytest.mark.parametrize("values", [{"value": 0.99}, {"arm": "fast"}, {"seq": 9}], ids=str)
-def test_imported_ledger_that_was_changed(new_ledger, tmp_path, values):
-    """An imported ledger has nothing to replay, but its rows are checked as any other's."""
-    there = new_ledger()
-    imported(there, write_json(tmp_path / "log.jsonl", [LEAST, LEAST | {"id": "q2"}]))
-    with there.database.write() as connection:
-        connection.execute(update(updates).where(updates.c.seq == 2).values(**values))
-    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=None)
-    assert not verdict.ok
-    assert verdict.ledger_mismatches == 1
-
-
-def test_deep_leaves_foreign_decisions_out(make_world, tmp_path):
-    """`verify --deep` of a live ledger with foreign rows in it makes its own decisions again, and only those."""
-    world = make_world()
-    own = world.judged(4)[0].version
-    world.learn()
-    dimension = world.route().features.size
-    encoder = world.ledger.registered()["encoder_hash"]
-    rows = [
-        LEAST
-        | {"id": f"q{n}", "version": version, "policy": "main", "encoder_hash": encoder, "features": [1.0] * dimension}
-        for n, version in enumerate([own, "theirs-7"] * 6)
-    ]
-    foreign = [
-        replace(row, decision=replace(row.decision, facts={IMPORTED: "parquet"}))
-        for row in read_rows(write_json(tmp_path / "log.jsonl", rows))
-    ]
-    take_in(world.ledger, foreign, origin="parquet")
-    world.learn()
-    verdict = world.router.verify(deep=True)
-    assert verdict.ok, verdict.notes
-    assert (verdict.made_elsewhere, verdict.deep_decisions, verdict.updates) == (12, 5, 16)
 
 
 def test_counters_balance_for_every_ledger(world, tmp_path):
@@ -382,47 +297,12 @@ def test_new_ledger_learns_from_it(make_world, new_url, tmp_path):
     assert world.router.verify().ok
 
 
-def test_new_ledger_closes_it(make_world, new_url, tmp_path):
-    """A new ledger that cannot read the features closes the rows, and the imported ones stay as they were."""
-    url = new_url()
-    database = Database(url)
-    there = Ledger(database, label="imported")
-    write_rows(tmp_path / "log.jsonl", plain_rows(5))
-    imported(there, tmp_path / "log.jsonl")
-    before = exported(there, tmp_path / "before.jsonl")
-    world = make_world(database_url=url)
-    assert world.learn() == 5
-    assert (world.counters().closed, world.counters().learned) == (5, 0)
-    assert exported(there, tmp_path / "after.jsonl") == before
-    database.close()
-
-
 def test_of_another_encoder(make_world, tmp_path):
     """A live ledger does not take features that its policy cannot read."""
     world = make_world()
     with pytest.raises(Conflict, match="learns from encoder") as caught:
         imported(world.ledger, write_json(tmp_path / "log.jsonl", [LEAST]))
     assert caught.value.field == "log.jsonl:1 encoder_hash"
-
-
-@both
-def test_decision_that_waits_here(world, tmp_path):
-    """A decision of this very store can be imported into another of its ledgers: out of its waiting room."""
-    exported(world.ledger, tmp_path / "log.jsonl")
-    there = Ledger(world.database, label="second")
-    assert imported(there, tmp_path / "log.jsonl").added == 15
-    assert counters(there).balanced
-    assert exported(there, tmp_path / "again.jsonl") == (tmp_path / "log.jsonl").read_bytes()
-
-
-def test_decision_that_was_closed_here(world, tmp_path):
-    """What a ledger has closed it does not learn afterwards."""
-    row = LEAST | {"encoder_hash": world.ledger.registered()["encoder_hash"]}
-    path = write_json(tmp_path / "log.jsonl", [row])
-    imported(Ledger(world.database, label="imported"), path)
-    with pytest.raises(Conflict, match="closed 'q1' without learning it"):
-        imported(world.ledger, path)
-    assert world.counters().balanced
 
 
 @both
@@ -505,36 +385,6 @@ def test_bad_row_of_a_later_page(command, configured, tmp_path):
     assert "500 rows were added; the corrected file can be imported again" in said
     facts = command("data", "import", "log.jsonl", "--skip-bad", "-c", here, "--json")
     assert (facts["added"], facts["known"], facts["bad"]) == (200, 500, 1)
-
-
-def test_broken_import_opens_no_ledger(command, configured, tmp_path):
-    """A file of which nothing was taken in leaves no ledger behind for decisions to wait in."""
-    write_json(tmp_path / "log.jsonl", [LEAST | {"arm": "dear"}])
-    here = configured("here")
-    assert "0 rows were added" in command("data", "import", "log.jsonl", "-c", here, code=2)
-    said = command("status", "--label", "imported", "-c", here, code=2)
-    assert "NOT_FOUND label: the store has no ledger 'imported' (there is none yet" in said
-
-
-def test_ledger_of_another_policy(make_world, command, tmp_path):
-    """Status and verify of a ledger that is not the configured one take its own policy, with its params."""
-    url = f"sqlite:///{tmp_path / 'both.db'}"
-    folder = str(tmp_path / "data")
-    world = make_world(
-        database_url=url, data_dir=folder, policy={"label": "other", "name": "linucb", "params": {"alpha": 0.75}}
-    )
-    world.judged(4)
-    world.learn()
-    here = tmp_path / "here.yaml"
-    here.write_text(f"data_dir: {folder}\ndatabase_url: {url}\nencoder: {{model: hashing, dimension: 8}}\n")
-    facts = command("status", "--label", "other", "-c", here, "--json")
-    assert (facts["counters"]["learned"], facts["behind"], facts["snapshot"]) == (
-        4,
-        0,
-        world.router.service.serving.version,
-    )
-    verdict = command("verify", "--label", "other", "--deep", "-c", here, "--json")
-    assert (verdict["ok"], verdict["deep_decisions"]) == (True, 4)
 
 
 @pytest.mark.parametrize(

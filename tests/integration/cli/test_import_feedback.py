@@ -71,24 +71,6 @@ def test_a_file_again_adds_nothing(there):
     assert world.counters().balanced
 
 
-def test_the_later_vote_of_a_rater_stands(there):
-    """The order of the lines is the order of the votes."""
-    world, take = there
-    (one,) = decided(world, 1)
-    take([{"decision_id": one.id, "reward": reward, "rater": "u1"} for reward in (0.1, 0.9, 0.4)])
-    world.learn()
-    assert world.router.decision(one.id).reward.value == 0.4
-
-
-def test_one_rater_of_a_file_may_judge_much(there):
-    """The cap on a rater's day does not hold for a file that the operator imports."""
-    world, take = there
-    lines = [{"decision_id": each.id, "reward": 0.5, "rater": "annotator"} for each in decided(world, 5)]
-    take(lines)
-    world.learn()
-    assert len(world.updates()) == 5
-
-
 def test_bad_lines_are_named_and_the_others_kept(there):
     """Number, the file's own name of the field and the remedy; the first 20 are listed, and the exit code is 1."""
     world, take = there
@@ -103,20 +85,3 @@ def test_bad_lines_are_named_and_the_others_kept(there):
     assert "no label, rating, reward or event was given" in facts["faults"][2]
     assert facts["faults"][3].startswith("5 rating: 7 is out of range")
     assert world.counters().feedback == 1
-
-
-def test_source_for_all(there):
-    """--source says who judged, whatever the lines say; an unknown one makes every line a bad one."""
-    world, take = there
-    (one,) = decided(world, 1)
-    line = {"decision_id": one.id, "rating": 0.5, "source": "human"}
-    assert take([line], "--source", "robot")[0] == 1
-    assert take([line], "--source", "judge")[0] == 0
-    (kept,) = world.router.decision(one.id).feedback
-    assert kept.source == "judge"
-
-
-def test_a_file_that_is_not_there(there, tmp_path):
-    """It is said in a line, with exit code 2."""
-    done = CliRunner().invoke(app, ["feedback", "import", str(tmp_path / "none.jsonl")])
-    assert done.exit_code == 2

@@ -1,6 +1,5 @@
 """Verb `init`, as a user types it: in an empty folder, beside a model server, with documents and pipelines."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from ragbandit.shared import errors
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers import draft as servers
-from ragbandit.workers import draft as surroundings
 from ragbandit.workers.cli import app
 from ragbandit.workers.draft import Model, ModelServer, Surroundings, as_yaml, draft, pick
 from tests.support.cases import every_case
@@ -86,28 +84,6 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
     assert run("--yes", "--force")[1].count("The index default has 1 passages (bm25)") == 1  # not built again
 
 
-def test_every_choice_stands_in_the_file_as_a_comment(run, tmp_path):
-    """Each line of the terminal but the last is a comment of the file, and no comment is longer than a line."""
-    documents(tmp_path)
-    _, out = written(run, "--yes")
-    text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
-    comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))
-    for line in out.splitlines()[:-1]:
-        assert line.split(maxsplit=1)[1].removesuffix(".") in comments
-    assert max(map(len, text.splitlines())) <= 120
-
-
-def test_without_any_model_the_caller_answers(run, tmp_path, monkeypatch):
-    """Neither server nor torch: two arms of the caller, and one sentence that says what to install or start."""
-    monkeypatch.setattr(surroundings, "_LOCAL", ("no_such_package_is_installed",))
-    documents(tmp_path)
-    tree, out = written(run, "--yes")
-    assert tree["arms"] == {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
-    assert tree["policy"]["incumbent"] == "fast"
-    assert "pip install '.[models]'" in out
-    assert not (tmp_path / ".ragbandit" / "indexes").exists()  # nobody would search it
-
-
 def test_a_base_install(run, tmp_path, monkeypatch):
     """Without the extra `service` no worker can run: arms of the caller, and the extra is named."""
     monkeypatch.setitem(errors.EXTRA_OF, "no_such_package_is_installed", "service")
@@ -140,24 +116,6 @@ def test_one_question_on_a_terminal(run, tmp_path):
     assert init.returncode == 0, err
     assert out.count("What is a right answer worth (a step is one round of search and generation)?") == 1
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["reward"]["weight"] == 0.2
-    os.close(theirs)
-    os.close(ours)
-
-
-def test_prices_are_asked_on_a_terminal(tmp_path, monkeypatch):
-    """Of two models the prices are asked, after what was seen was said, and then what a right answer is worth."""
-    monkeypatch.chdir(tmp_path)
-    theirs, ours = os.openpty()
-    with ScriptedServer({"": "So."}, models=[{"id": "qwen3:32b"}, {"id": "llama3.2:3b"}]) as server:
-        command = [sys.executable, "-m", "ragbandit", "init", "--url", server.url]
-        pipes = {"stdin": ours, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(command, text=True, **pipes) as init:
-            os.write(theirs, b"0.1/0.2\n1/2\nquality\n")
-            out, err = init.communicate(timeout=60)
-    assert init.returncode == 0, err
-    assert out.index("has two models") < out.index("Price of llama3.2:3b") < out.index("What is a right answer worth?")
-    tree = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    assert (tree["generators"]["large"]["price"], tree["reward"]["weight"]) == ({"input": 1.0, "output": 2.0}, 4.0)
     os.close(theirs)
     os.close(ours)
 
@@ -251,17 +209,6 @@ def test_pipelines_are_arms(run, tmp_path):
                 assert part in err
 
 
-def test_documents_that_cannot_be_indexed(run, tmp_path, monkeypatch):
-    """Without the extra `documents` nothing is written, whoever named the folder, and the error names the extra."""
-    monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
-    documents(tmp_path)
-    for words in (["--documents", "docs"], []):
-        code, _, err = run("--yes", *words)
-        assert code == 2
-        assert "pip install '.[documents]'" in err
-        assert not (tmp_path / "config.yaml").exists()
-
-
 def test_prices_of_two_models(run, tmp_path, monkeypatch):
     """Prices that are given stand at the generators, and dollars are charged; a wrong number or form is refused."""
     documents(tmp_path)
@@ -281,12 +228,6 @@ def test_prices_of_two_models(run, tmp_path, monkeypatch):
             code, _, err = run("--yes", "--force", "--url", server.url, *words)
             assert code == 2
             assert part in err
-
-
-def test_a_corpus_is_indexed(run, tmp_path):
-    """A corpus.jsonl in the folder is indexed like a folder of documents."""
-    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "A", "text": "Some text."}))
-    assert written(run, "--yes")[0]["retriever"] == {"name": "bm25", "index": "default"}
 
 
 def test_names_of_models_stay_in_their_comment():

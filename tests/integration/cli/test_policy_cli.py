@@ -61,24 +61,6 @@ def test_from_draft_to_canary_and_back(made):
     assert {one["name"]: one["state"] for one in told("show")["policies"]} == {"main": "champion", "v1": "rolled_back"}
 
 
-def test_people_read_times_shares_and_what_it_waits_for():
-    """Of every state the list says what it waits for; a text of others does not steer the terminal."""
-    assert "no version yet" in run("show").stdout
-    run("add", "--reason", "a \x1b[31mred\x9b reason")
-    assert "\\u001b[31mred\\u009b" in run("show", "v1").stdout
-    assert "\x9b" not in run("show", "v1", "--json").stdout
-    assert told("show", "v1")["reason"] == "a \x1b[31mred\x9b reason"
-    assert "the first look" in run("shadow", "v1").stdout
-    assert "5 %" in run("canary", "v1").stdout
-    assert "policy resume v1" in run("pause", "v1").stdout
-    assert "every question gets single_step" in run("kill", "single_step").stdout
-    assert "off: champion" in run("resume").stdout
-    assert "policy shadow v1" in run("rollback", "v1").stdout
-    shown = run("show", "main").stdout
-    assert "UTC" in shown
-    assert "nothing" in shown
-
-
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [("DATA_DIR", "nothing-here", "there is no database"), ("POLICY__LABEL", "other", "no ledger 'other'")],

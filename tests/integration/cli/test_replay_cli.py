@@ -4,7 +4,6 @@ import gzip
 import json
 import random
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from sqlalchemy import update
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.store import parse_time
@@ -21,11 +19,8 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
 from ragbandit.router.serving.checks.reports import made_feedback
-from ragbandit.router.storage.policy_versions import add_version, configured_version
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import policy_versions
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import DecisionId, PolicyLabel, Query
+from ragbandit.shared.types import DecisionId, Query
 from ragbandit.workers.cli import app
 from tests.conftest import World
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
@@ -140,17 +135,6 @@ def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
     assert served["candidates"][0]["verdict"] in ("cannot tell", "same policy")
 
 
-def test_a_promoted_version_is_what_serves(store, run):
-    """Where a version was promoted, it is the baseline, with its policy."""
-    version = configured_version(PolicyLabel("main"), actor="a test", now=0.0)
-    version = replace(version, name="v2", label=PolicyLabel("main_v2"), changes={"policy": {"name": "mba"}})
-    with closing(Database(store.database)) as database, database.write() as connection:
-        add_version(connection, version)
-        connection.execute(update(policy_versions).where(policy_versions.c.name == "main").values(state="retired"))
-    (said,) = found(run("--policy", "linucb", "--json"))["headline"]
-    assert said.startswith("linucb, learned from this log, against mba as it is now: ")
-
-
 def test_prices(store, run, tmp_path):
     """All at one price, a number or a name of the settings: rewards are read at it, and policies asked at it."""
     settings = yaml.safe_load((tmp_path / "config.yaml").read_text())
@@ -211,15 +195,6 @@ def test_ledger_without_rows(store, run):
         run("--policy", "uniform", "--since", "2100-01-01"),
         "has no rows decided since 2100-01-01 00:00 UTC, of 120 in all",
     )
-
-
-def test_store_by_url(store, run, tmp_path):
-    """--database names another store than the configured one."""
-    (tmp_path / "elsewhere.db").write_bytes((tmp_path / "data" / "ragbandit.db").read_bytes())
-    (tmp_path / "config.yaml").write_text("data_dir: nowhere\n")
-    refused(run("--policy", "uniform"), "there is no database")
-    url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
-    assert found(run("--policy", "uniform", "--database", url, "--json"))["rows"] == 120
 
 
 @pytest.mark.parametrize(
@@ -296,17 +271,6 @@ def test_fail_below(run):
     assert (done.exit_code, "uniform (no interval is known)" in done.stderr) == (1, True), (
         "a biased difference is never sure"
     )
-
-
-def test_gates_are_refused(run):
-    """A gate that nothing or everything would pass, and one with nothing to judge but the baseline, are refused."""
-    write_rows("log.jsonl", candidate_rows(20))
-    words = ("--log", "log.jsonl", "--policy", "uniform")
-    for margin in ("nan", "inf", "-inf"):
-        refused(run(*words, "--fail-below", margin), "fail_below", "-0.01")
-    words = (*words, "--baseline", "uniform")
-    refused(run(*words, "--fail-below", "-0.5"), "fail_below", "nothing to judge")
-    assert run(*words).exit_code == 0
 
 
 def test_wrong_log(run):
@@ -454,69 +418,6 @@ def test_words_are_refused(run, words, said):
     """What the command cannot do it says in a line, with what it can."""
     write_rows("log.jsonl", candidate_rows(20))
     refused(run("--log", "log.jsonl", *words), *said)
-
-
-def test_words_without_a_file(run):
-    """What is said of a file is refused where none is named, and a database that is none as in the configuration."""
-    for words in (("--format", "jsonl"), ("--minimum", "0"), ("--maximum", "1")):
-        refused(run("--policy", "uniform", *words), "applies to a file", "--log FILE")
-    for url in ("foo", "mysql://host/name", "postgresql://host:port/x", "12", ""):
-        refused(run("--policy", "uniform", "--database", url), "database")
-
-
-def test_segments_between_commas(run):
-    """--segment takes several fields, with commas or repeated."""
-    write_rows("log.jsonl", candidate_rows(40))
-    words = ("--log", "log.jsonl", "--policy", "uniform", "--json")
-    said = found(run(*words, "--segment", "device, tenant"))
-    assert list(said["candidates"][0]["segments"]) == ["device", "tenant"]
-    assert said == found(run(*words, "--segment", "device", "--segment", "tenant"))
-
-
-def test_json_says_what_the_terminal_says(run):
-    """The sentences, the verdict and the whole plan are in the JSON."""
-    rows = [LEAST | {"id": f"q{n}", "pmf": [1.0, 0.0], "arm": "fast"} for n in range(60)]
-    write_json(Path("log.jsonl"), rows)
-    words = ("--log", "log.jsonl", "--policy", "fixed:deep,fixed:fast", "--baseline", "fixed:fast")
-    said = found(run(*words, "--json", "--folds", "3"))
-    assert said["headline"] == [
-        line for line in run(*words).stdout.splitlines() if line.startswith("fixed:deep cannot")
-    ]
-    assert [candidate["verdict"] for candidate in said["candidates"]] == ["cannot be judged", "baseline"]
-    plan = {"estimator": "dr", "reward_model": "ridge", "folds": 3, "floor": None, "learn": False}
-    assert {name: said["plan"][name] for name in plan} == plan
-    assert (said["since"], said["begin"]) == (None, None)
-    assert "facts" not in said
-
-
-@pytest.mark.parametrize("end", ["jsonl", "parquet"])
-def test_since_without_times(run, end):
-    """Rows without a time cannot be asked since when: how many they are is said, and no date is made up."""
-    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
-    rows = [LEAST | {"id": f"q{n}", "pmf": [0.5, 0.5], "arm": ("fast", "deep")[n % 2]} for n in range(30)]
-    parquet.write_table(arrow.Table.from_pylist(rows), "log.parquet")
-    write_json(Path("log.jsonl"), rows)
-    words = ("--log", f"log.{end}", "--policy", "uniform")
-    refused(run(*words, "--since", "7d"), "since", "30 of 30 rows have no made_at")
-    assert "(no times)" in run(*words).stdout
-    assert "Policy versions" not in run(*words).stdout
-
-
-def test_nothing_is_left(run):
-    """Where all rows are bad, that is said with their number, --skip-bad or not."""
-    write_json(Path("log.jsonl"), [LEAST | {"id": f"q{n}", "pmf": [0.5, 0.4]} for n in range(7)])
-    for more in ((), ("--skip-bad",)):
-        refused(run("--log", "log.jsonl", "--policy", "uniform", *more), "7 of 7 rows cannot be used", "no row is left")
-
-
-def test_json_is_json(run):
-    """What is not known is null, never NaN: a self-normalised estimate without weight."""
-    rows = [LEAST | {"id": f"q{n}", "pmf": [0.999, 0.001], "arm": "fast"} for n in range(20)]
-    write_json(Path("log.jsonl"), rows)
-    done = run("--log", "log.jsonl", "--policy", "fixed:deep", "--estimator", "snips", "--json")
-    said = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
-    assert said["candidates"][0]["reward"]["value"] is None
-    assert run("--log", "log.jsonl", "--policy", "fixed:deep", "--estimator", "snips").exit_code == done.exit_code
 
 
 def test_a_folder_of_files(run, tmp_path):

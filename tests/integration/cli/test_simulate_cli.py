@@ -1,20 +1,13 @@
 """`ragbandit simulate` from outside, over processes, and against a live service."""
 
-import contextlib
 import json
 import multiprocessing
 import os
 import random
-import re
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.cli import training as cli_offline
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder, embedded
 from ragbandit.router.offline.logs.tables import read_table
@@ -25,16 +18,13 @@ from ragbandit.router.offline.simulation.run import (
     SimulationData,
     SimulationRun,
     decision_id,
-    played,
     split_of,
 )
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.shared.errors import ConfigError, RagBanditError
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.cli import app
-from tests.support.waiting import until
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
-FEW = ("--folds", "2", "--seeds", "2")
 HASHING = "encoder: {model: hashing, dimension: 16}\n"
 
 
@@ -126,17 +116,6 @@ def test_processes_change_nothing(tmp_path):
     assert not multiprocessing.active_children()
 
 
-def test_error_in_a_process_ends_them_all(tmp_path):
-    """An error of ours in a process of the pool is raised here as it was, and no process is left."""
-    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(9)))
-    world = SimulationData(table=table, test=None, folds=3, settings=Settings())
-    asked = [SimulationRun(policy="fixed", params={"arm": 3}, weight=0.1, seed=0, fold=fold) for fold in range(3)]
-    with pytest.raises(ConfigError, match="cannot be used") as caught:
-        played(asked, world=world, jobs=2)
-    assert caught.value.field == "policy.params.arm"
-    assert not multiprocessing.active_children()
-
-
 def test_process_that_dies_is_named():
     """A process that is killed ends the simulation with an error of ours, not with a hang."""
     died = pytest.raises(RagBanditError, match="a process of the pool died")
@@ -167,80 +146,6 @@ def test_json_has_every_key(run):
     assert plain == [*(f"always-{arm}" for arm in ARMS), "line", "oracle", "oracle-by-reward", "oracle-by-reward"]
 
 
-def test_table_names_every_row(run):
-    """Without --json every policy and baseline has a line, no number cut off."""
-    done = run("--policy", "mba", "--total", "100", *FEW)
-    assert done.exit_code == 0, done.output
-    for name in ("mba", "always-no_retrieval", "uniform", "line", "oracle", "oracle-by-reward"):
-        assert name in done.stdout
-    assert "EM in % of 100 questions, 45 of them judged" in done.stdout
-    assert "…" not in done.stdout
-
-
-def test_params_of_config_and_command(run, tmp_path):
-    """The configured params hold for the configured policy; --param goes over them, and reaches the others."""
-    (tmp_path / "config.yaml").write_text(HASHING + "policy: {name: mba, params: {ridge: 3.0, epsilon_min: 0.1}}\n")
-    done = run("--policy", "mba,fixed", "--param", "fixed.arm=multi_step", "--param", "mba.ridge=7", "--json", *FEW)
-    assert done.exit_code == 0, done.output
-    params = {row["policy"]: row["params"] for row in json.loads(done.stdout)}
-    assert params["mba"] == {"ridge": 7, "epsilon_min": 0.1}
-    assert params["fixed"] == {"arm": "multi_step"}
-
-
-def test_few_labels_are_told(run):
-    """`--labelled` is in the JSON and in the notes as labels that were learned; a share out of range is refused."""
-    words = ("--policy", "mba", *FEW)
-    (row,) = [row for row in json.loads(run(*words, "--labelled", "0.3", "--json").stdout) if row["policy"] == "mba"]
-    labels = row["first_pass"]["labels"]
-    assert 1 <= labels <= 15
-    assert f"labels learned a pass: mba {labels:.1f}" in run(*words, "--labelled", "0.3").stdout
-    assert json.loads(run(*words, "--json").stdout)[0]["first_pass"]["labels"] == 22.5
-    refused = run(*words, "--labelled", "1.5")
-    assert refused.exit_code == 2
-    assert "labelled" in refused.output
-    assert "more than 0 and at most 1" in refused.output
-
-
-def cells_of(printed, name):
-    """Of the first table: header -> cell of the row of this policy."""
-    lines = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in printed.splitlines()]
-    header = next(cells for cells in lines if cells and cells[0] == "policy")
-    return dict(zip(header, next(cells for cells in lines if cells and cells[0] == name), strict=True))
-
-
-def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
-    """EM, steps, and shares of always one arm stand under their headings."""
-    rows = [
-        {**row, "correct": dict(zip(ARMS, right, strict=True)), "steps": dict(zip(ARMS, (0, 1, 3), strict=True))}
-        for row, right in zip(made_rows(4), [(1, 1, 1), (0, 1, 1), (0, 0, 1), (0, 0, 0)], strict=True)
-    ]
-    write_table(tmp_path / "table.jsonl", rows)
-    (tmp_path / "config.yaml").write_text(HASHING + "policy: {floor: 0.0, cold_start_floor: 0.0}\n")
-    words = ("--param", "fixed.arm=multi_step", "--lambda", "0.1", "--folds", "2", "--seeds", "2")
-    done = run("--policy", "fixed", *words)
-    assert done.exit_code == 0, done.output
-    found = cells_of(done.stdout, "fixed")
-    assert (found["lambda"], found["EM"], found["steps"]) == ("0.1", "75.00 ± 0.00", "3.00")
-    assert (found["above line"], found["arms %"]) == ("+0.00 ± 0.00", "0/0/100")
-    plain = cells_of(done.stdout, "always-multi_step")
-    assert (plain["EM"], plain["steps"]) == ("75.00", "3.00")
-
-
-def test_progress_goes_to_stderr_alone(run, monkeypatch):
-    """Bars are drawn on stderr, where that is a terminal; what is on stdout is the same with and without them."""
-    words = ("--policy", "fixed", "--param", "fixed.arm=single_step", "--json", *FEW)
-    quiet = run(*words)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    for one in (cli_offline.console, cli_offline.errors):
-        monkeypatch.setattr(one, "is_interactive", True)  # a console looks for that when it is made
-    done = run(*words)
-    assert done.exit_code == 0, done.output
-    assert "runs" in done.stderr
-    assert json.loads(quiet.stdout) == json.loads(done.stdout)
-    assert "\x1b" not in done.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -260,39 +165,3 @@ def test_wrong_words_end_the_command(run, tmp_path, words, named):
     (line,) = done.stderr.strip().splitlines()
     assert f" {named}" in line
     assert not (tmp_path / ".ragbandit").exists()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_ctrl_c_ends_all_processes(tmp_path):
-    """Ctrl-C while processes work ends the command and every one of them."""
-    (tmp_path / "config.yaml").write_text(HASHING)
-    write_table(tmp_path / "table.jsonl", made_rows(90))
-    words = ["simulate", "--table", "table.jsonl", "--policy", "mba", "--seeds", "2000", "--jobs", "2"]
-    with (tmp_path / "said").open("wb") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ragbandit", *words],
-            cwd=tmp_path,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
-    try:
-        until(lambda: sum("spawn_main" in command for command in group_of(process.pid)) == 2)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(30) in (1, 130)
-        until(lambda: not group_of(process.pid))
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert "Traceback" not in (tmp_path / "said").read_text()
-
-
-def group_of(leader):
-    """Command lines of the processes of a session."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader and state != "Z":
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
-    return found

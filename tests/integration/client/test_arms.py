@@ -24,25 +24,6 @@ def client(service):
         yield opened
 
 
-def test_under_a_dollar_budget(serve):
-    """Naming every arm that callers run forces none, so a budget refuses nothing; naming some of them is refused."""
-    given = {"tenants": {"default": {"dollars_per_day": 8.0}}, "reward": {"cost": {"dollars": 1.0}}}
-    service = serve(arms={**OURS, "single_step": {}, "multi_step": {}}, **given)
-    functions = {name: lambda question: "x" for name in OURS}
-    with Client(service.url) as client:
-        run = client.arms(functions, outcome_of=lambda value: {"answer": value, "cost": {"dollars": 0.01}})(QUESTION)
-        assert (run.reported, run.degraded) == (True, False)
-        assert set(client.decision(run.decision_id)["pmf"]) == set(OURS)
-        with pytest.raises(errors.Forbidden, match="leaves the choice of the arm to the policy"):
-            client.arms({"fast": str})(QUESTION)
-        client.route(QUESTION, arms=[*OURS, "single_step", "multi_step"])
-        with pytest.raises(errors.Forbidden, match="leaves the choice"):  # all of its own, and one of two others
-            client.route(QUESTION, arms=[*OURS, "single_step"])
-    with Client(service.url, default_arm="fast") as client:
-        run = client.arms({"fast": str})(QUESTION)
-        assert (run.arm, run.degraded) == ("fast", True)
-
-
 def test_one_call(client):
     """The arms are drawn among the functions alone; answer and seconds are stored, and no steps that nobody counted."""
     arms = client.arms({"fast": lambda question: f"fast: {question}", "deep": lambda question: f"deep: {question}"})
@@ -202,34 +183,3 @@ def test_async_arms(service):
     assert {record["feedback"][0]["value"] for record in records} == {1.0}
     assert {run.arm for run in runs} == {"fast", "deep"}
     assert failed["outcome"]["error"] == "ZeroDivisionError: division by zero"
-
-
-def test_a_run_that_is_cancelled(service):
-    """Of a run whose task is cancelled no outcome is reported."""
-
-    async def walk():
-        async with AsyncClient(service.url) as client:
-            begun = asyncio.Event()
-
-            async def fast(_):
-                begun.set()
-                await asyncio.sleep(60)
-
-            arms = client.arms({"fast": fast})
-            running = asyncio.create_task(arms(QUESTION, decision_id="mine"))
-            await asyncio.wait_for(begun.wait(), 10)
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(running, 10)
-            return await client.decision("mine")
-
-    assert asyncio.run(walk())["outcome"] is None
-
-
-def test_report(client, caplog):
-    """`report` stores how an arm went, with its seconds; what cannot be stored is logged."""
-    routed = client.route(QUESTION)
-    assert client.report(routed["decision_id"], seconds=0.5, answer="Bram Stoker") is True
-    assert client.decision(routed["decision_id"])["outcome"]["cost"]["seconds_total"] == 0.5
-    assert client.report("nobody", seconds=0.5, error=ValueError("bad")) is False
-    assert "nobody" in caplog.text

@@ -44,20 +44,6 @@ def test_client_errors(client):
         client.route("x" * 1_000_000)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_client_not_a_number(client, value):
-    """A number that JSON cannot carry is refused by the client as InvalidInput, not by a bug of its own."""
-    key = client.route(QUESTION)["decision_id"]
-    with pytest.raises(errors.InvalidInput):
-        client.feedback(key, reward=value)
-
-
-def test_client_lone_surrogate(client):
-    """Text that UTF-8 cannot carry is InvalidInput."""
-    with pytest.raises(errors.InvalidInput):
-        client.route("\ud800")
-
-
 def test_client_says_when_to_try_again(serve):
     """A refusal under overload comes back as its class, with the seconds after which it is worth another try."""
     service = serve(server={"tenant_unanswered": 1, "answer_wait_s": 0})
@@ -66,13 +52,3 @@ def test_client_says_when_to_try_again(serve):
         with pytest.raises(errors.TooManyRequests) as caught:
             client.answer(QUESTION, tenant="acme")
     assert (caught.value.field, caught.value.retry_after_s) == ("tenant", 5.0)
-
-
-def test_client_store_error(serve, postgres, postgres_url):
-    """A database that is gone comes back to the client as StoreError."""
-    service = serve(database_url=postgres_url)
-    postgres.drop(service.router.database.url.database)
-    with Client(service.url) as client:
-        with pytest.raises(errors.StoreError):
-            client.route(QUESTION)
-        assert client.ready() is False

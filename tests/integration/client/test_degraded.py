@@ -59,35 +59,6 @@ def test_a_service_that_refuses(make_client, code, status):
     assert caught.value.code == code
 
 
-def test_a_default_that_is_not_allowed(make_client):
-    """Where `arms` leaves the default out, the error is raised."""
-    with make_client(NOWHERE, default_arm="fast") as client:
-        with pytest.raises(errors.NotReady):
-            client.route(QUESTION, arms=["deep"])
-        assert client.route(QUESTION, arms=["deep", "fast"])["arm"] == "fast"
-
-
-def test_an_own_id_is_never_learned(make_client, service):
-    """What was degraded under the caller's own id is not reported under it, although the service has a decision."""
-    with make_client(service.url, default_arm="multi_step") as client:
-        client.route(QUESTION, decision_id="mine", arms=["single_step", "multi_step"])
-        stored = client.decision("mine")
-        # As a timeout would: the decision is stored, and its reply is lost.
-        list_lost(client, "mine")
-        assert client.outcome("mine", answer="x", steps=1)["degraded"] is True
-        assert client.feedback("mine", rating=True)["degraded"] is True
-        after = client.decision("mine")
-        assert (after["outcome"], after["feedback"]) == (stored["outcome"], stored["feedback"]) == (None, [])
-        client.route(QUESTION, decision_id="mine", arms=["single_step", "multi_step"])
-        assert "degraded" not in client.outcome("mine", answer="x", steps=1)
-
-
-def list_lost(client, key):
-    fallback = getattr(client, "client", client)._fallback
-    lost = fallback.reply("multi_step", decision_id=key, is_own=True, error=errors.NotReady("no reply"))
-    assert lost["degraded"] is True
-
-
 def test_it_comes_back(make_client):
     """A client that had to do without asks the service again at the next question."""
     found = json_reply({"decision_id": "d", "arm": "deep"})

@@ -1,14 +1,13 @@
 """Replies of a real service have the types that the clients say."""
 
 import asyncio
-import threading
 from dataclasses import fields
 from typing import get_type_hints
 
 import pytest
 from pydantic import TypeAdapter
 
-from ragbandit import AsyncClient, Client, Cost, Counters, Receipt
+from ragbandit import AsyncClient, Cost, Counters, Receipt
 from ragbandit.client.replies import decisions, status
 from ragbandit.router.serving.health.readiness import LagPercentiles
 from tests.support.servers.http_service import QUESTION, worker_answers
@@ -52,22 +51,6 @@ def test_replies_have_their_types(make_client, service):
         assert state["counters"]["decided"] == 3
         record = client.decision(key)
         assert decisions.RecordReply.__required_keys__ <= set(record) <= set(get_type_hints(decisions.RecordReply))
-
-
-def test_many_threads(service):
-    """One Client serves many threads at once, each with its own reply."""
-    found = {}
-
-    def ask(client, number):
-        found[number] = client.route(QUESTION, decision_id=f"d{number}")["decision_id"]
-
-    with Client(service.url, connections=4) as client:
-        threads = [threading.Thread(target=ask, args=(client, number)) for number in range(32)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-    assert found == {number: f"d{number}" for number in range(32)}
 
 
 def test_many_tasks_in_several_loops(service):

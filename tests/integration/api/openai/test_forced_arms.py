@@ -80,21 +80,3 @@ def test_keys_that_are_narrowed(serve, scopes, listed, allowed):
         worker.ended.set()
         worker.join(10)
     assert service.router.status().counters.decided == len(allowed)
-
-
-def test_an_arm_of_the_callers_own_stack(serve):
-    """An arm that our workers do not run is no model; the message names the way to it."""
-    service = serve(arms={"mine": {"run_by": "caller"}, "single_step": {}})
-    assert [model["id"] for model in service.http.get("/v1/models").json()["data"]] == ["auto", "arm/single_step"]
-    error = posted(service.http, model="arm/mine").json()["error"]
-    assert (error["code"], error["param"]) == ("model_not_found", "model")
-    assert "/v1/route" in error["message"]
-
-
-def test_no_arm_of_our_workers(serve):
-    """Where our workers run no arm there is no model, and the error says how to route."""
-    service = serve(arms={"mine": {"run_by": "caller"}})
-    assert service.http.get("/v1/models").json()["data"] == []
-    reply = posted(service.http)
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
-    assert "/v1/route" in reply.json()["error"]["message"]

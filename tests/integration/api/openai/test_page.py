@@ -1,13 +1,9 @@
 """docs/openai.md: its code runs as it stands, its bodies are taken."""
 
-import json
 import re
 import runpy
-import shlex
 import sys
 from pathlib import Path
-
-import yaml
 
 PAGE = (Path(__file__).parents[4] / "docs" / "openai.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8100"
@@ -30,26 +26,6 @@ def test_the_python_of_the_page_runs(service, answers, capsys):
     names["stream"].close()
     names["client"].close()
     assert service.router.status().counters.feedback == 1
-
-
-def test_the_curl_of_the_page_is_taken(http, answers):
-    """Its command sends a body that the service answers."""
-    answers()
-    (command,) = re.findall(r"^    (curl .*?\n(?:         .*\n)+)", PAGE, flags=re.M)
-    words = shlex.split(command.replace("\\\n", " "))
-    body = json.loads(words[words.index("-d") + 1])
-    assert words[2].startswith(ADDRESS)
-    assert http.post(words[2].removeprefix(ADDRESS), json=body).status_code == 200
-
-
-def test_the_settings_of_the_page():
-    """Headers and configuration are the JSON and the YAML that the programs read, and headers are those we read."""
-    (headers,) = blocks("json")
-    assert {"X-OpenWebUI-Chat-Id"} == set(json.loads(headers))
-    (chat,) = blocks("yaml")
-    (endpoint,) = yaml.safe_load(chat)["endpoints"]["custom"]
-    assert endpoint["baseURL"] == f"{ADDRESS}/v1"
-    assert set(endpoint["headers"]) == {"X-RagBandit-Session-Id"}
 
 
 def test_the_example_runs(service, answers, capsys, monkeypatch):

@@ -1,17 +1,13 @@
 """Open Responses: replies and events as OpenAI's types and clients read them, and the decisions behind them."""
 
 import json
-import time
 
-import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from ragbandit.router.api.openai import answering
 from ragbandit.router.api.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.erasure import Selection, erase
 from ragbandit.shared.types import Message, StatusNote, TextPiece
 from tests.integration.api.openai.conftest import COST, SOURCES, outcome_of
 from tests.integration.api.security.conftest import Keyed
@@ -102,15 +98,6 @@ def test_a_response(client, service, answers):
     assert judged.status_code == 202
 
 
-def test_what_an_answer_saved(http, service, answers, monkeypatch):
-    """Usage says it where it is known, and has no field of it elsewhere."""
-    answers()
-    assert "saved" not in posted(http).json()["usage"]
-    monkeypatch.setattr(service.router.savings, "mean", 0.25)
-    assert posted(http).json()["usage"]["saved"] == pytest.approx(0.25 - COST.dollars)
-    assert events_of(http)[0][-1]["response"]["usage"]["saved"] == pytest.approx(0.25 - COST.dollars)
-
-
 def test_the_order_of_a_stream(http, in_pieces, service):
     """The events come in the specification's order, each is as OpenAI's types have it, and the pieces are the text."""
     in_pieces(StatusNote(text="searching"), *(TextPiece(text=text) for text in PIECES))
@@ -161,26 +148,6 @@ def test_streams_that_end_otherwise(http, in_pieces, client):
     with client.responses.stream(model="auto", input=QUESTION) as stream:
         kinds = [event.type for event in stream]
     assert kinds[-1] == "response.failed"
-
-
-def test_failures_after_the_decision(http, service, in_pieces, monkeypatch):
-    """Whole replies fail as those of chat completions do, and are not asked for again; by the id they say why."""
-    in_pieces(status="failed", answer=None, error="the model is gone", stop_reason="failed")
-    reply = posted(http)
-    assert error_of(reply) == (500, "arm_failed", None)
-    assert reply.headers["x-should-retry"] == "false"
-    monkeypatch.undo()
-    monkeypatch.setattr(answering, "_limit_s", lambda router: 0.05)
-    reply = posted(http)
-    assert error_of(reply)[:2] == (504, "answer_timeout")
-    key = reply.headers["x-ragbandit-decision-id"]
-    waiting = http.get(f"/v1/responses/{key}").json()
-    assert (waiting["status"], waiting["output"], waiting["usage"]) == ("in_progress", [], None)
-    Response.model_validate(waiting, strict=True)
-    assert error_of(posted(http, previous_response_id=key)) == (400, "invalid_input", "previous_response_id")
-    service.router.store.add_outcome(outcome_of(key, status="failed", answer=None, error="gone", stop_reason="failed"))
-    ended = http.get(f"/v1/responses/{key}").json()
-    assert (ended["status"], ended["error"]["code"], ended["completed_at"]) == ("failed", "arm_failed", None)
 
 
 def test_a_conversation(http, service, answers, decided):
@@ -306,34 +273,6 @@ def test_what_is_refused(http, decided):
     assert decided() == 0
 
 
-def test_what_clients_send_by_default(http, service, answers):
-    """Parameters without a meaning here are passed over, and their names are kept."""
-    answers()
-    more = {"tool_choice": "auto", "text": {"format": {"type": "text"}, "verbosity": "low"}, "include": []}
-    ignored = {"temperature": 0.2, "max_output_tokens": 50, "reasoning": {"effort": "low"}, "truncation": "disabled"}
-    ignored |= {"tools": [{"type": "function", "name": "weather", "parameters": {}}]}
-    reply = posted(http, metadata={"premium": "true", "page": "faq"}, background=False, **more, **ignored)
-    assert reply.status_code == 200, reply.text
-    query = service.router.decision(reply.json()["id"]).decision.query
-    assert query.request["ignored"] == sorted([*ignored, "include"])
-    assert query.context == {"premium": True}
-    assert reply.json()["metadata"] == {"premium": "true", "page": "faq"}
-    forced = posted(http, model="arm/single_step").json()
-    assert (forced["model"], forced["ragbandit"]["forced"]) == ("ragbandit/single_step", True)
-
-
-def test_the_same_key(http, answers, decided):
-    """One Idempotency-Key is one decision and one reply, whole or in pieces; another request is a conflict."""
-    answers()
-    headers = {"Idempotency-Key": "mine-1"}
-    first, second = (posted(http, headers=headers) for _ in range(2))
-    assert first.json() == second.json()
-    assert first.json()["id"] == "mine-1"
-    assert events_of(http, headers=headers)[0][-1]["response"] == first.json()
-    assert error_of(posted(http, headers=headers, input="Who else?"))[:2] == (409, "conflict")
-    assert decided() == 1
-
-
 def test_cancelling_and_deleting(http, service, answers):
     """A response that waits is cancelled, one that has ended stays; none is deleted, and the reply says who erases."""
     key = http.post("/v1/answer?wait_s=0", json={"question": QUESTION}).json()["decision_id"]
@@ -348,35 +287,3 @@ def test_cancelling_and_deleting(http, service, answers):
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
     assert "data erase" in refused.json()["error"]["message"]
     assert http.get(f"/v1/responses/{made['id']}").json() == made
-
-
-def test_a_client_that_goes_away(http, service):
-    """A client that hangs up in mid-stream leaves nothing that waits, and its answer is cancelled."""
-    body = {"model": "auto", "input": QUESTION, "stream": True}
-    with http.stream("POST", "/v1/responses", json=body) as reply:
-        key = reply.headers["x-ragbandit-decision-id"]
-        assert service.router.answers.is_awaited(key)
-    give_up = time.monotonic() + 20
-    while service.router.answers.is_awaited(key) or not service.router.store.answer_task(key).cancelled:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
-def test_texts_that_were_erased(http, service, answers, decided):
-    """Without its texts a response has none, and cannot be gone on from: the reply says what to do."""
-    answers()
-    key = posted(http).json()["id"]
-    erase(service.router.database, Selection(decision=key), features=False, now=time.time())
-    (item,) = http.get(f"/v1/responses/{key}").json()["output"]
-    assert item["content"][0]["text"] == ""
-    reply = posted(http, previous_response_id=key)
-    assert error_of(reply) == (400, "invalid_input", "previous_response_id")
-    assert "send the whole conversation" in reply.json()["error"]["message"]
-    assert decided() == 1
-
-
-def test_openai_reads_it(client):
-    """A missing response is the client's own error, with our code."""
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.responses.retrieve("resp_never")
-    assert (caught.value.code, caught.value.param) == ("not_found", "response_id")

@@ -11,10 +11,9 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from ragbandit.router.api import streaming
-from ragbandit.router.api.openai import answering
 from ragbandit.router.api.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.types import StatusNote, TextPiece
+from ragbandit.shared.types import TextPiece
 from tests.integration.api.openai.conftest import SOURCES, outcome_of
 from tests.support.servers.http_service import QUESTION, Service
 
@@ -118,33 +117,6 @@ def test_a_piece_goes_out_at_once(service, in_pieces, client):
         assert list(read) == []
 
 
-def test_the_answer_of_a_worker(client, answers):
-    """What a worker has stored comes as a stream; the client puts it together."""
-    answers()
-    with client.chat.completions.stream(model="auto", messages=ASKED) as stream:
-        final = stream.get_final_completion()
-    assert final.choices[0].message.content == "Bram Stoker"
-    assert final.choices[0].finish_reason == "stop"
-
-
-def test_asynchronous_clients(service, answers, decided):
-    """AsyncOpenAI reads whole replies and ten streams at once."""
-    answers()
-
-    async def ask() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="any", max_retries=0, timeout=30) as made:
-
-            async def one() -> str:
-                stream = await made.chat.completions.create(model="auto", messages=ASKED, stream=True)
-                return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-
-            whole = await made.chat.completions.create(model="auto", messages=ASKED)
-            return [whole.choices[0].message.content, *await asyncio.gather(*(one() for _ in range(10)))]
-
-    assert asyncio.run(ask()) == ["Bram Stoker"] * 11
-    assert decided() == 11
-
-
 def test_pings(http, client, in_pieces, monkeypatch):
     """While nothing comes there are comments, which clients pass over, and no data."""
     monkeypatch.setattr(streaming, "PING_S", 0.02)
@@ -189,16 +161,6 @@ def test_the_service_fails_in_mid_stream(http, in_pieces, error):
     assert code == ("not_ready" if isinstance(error, TimeoutError) else "internal")
 
 
-def test_a_stream_without_an_answer_in_time(http, service, monkeypatch):
-    """Where no worker answers in time the stream ends with an error that names the decision."""
-    monkeypatch.setattr(answering, "_limit_s", lambda router: 0.1)
-    reply, lines = events_of(http)
-    error = chunks_of(lines)[-1]["error"]
-    assert error["code"] == "answer_timeout"
-    assert reply.headers["x-ragbandit-decision-id"] in error["message"]
-    assert not service.router.answers.is_awaited(reply.headers["x-ragbandit-decision-id"])
-
-
 def test_a_client_that_goes_away(http, service):
     """A client that hangs up in mid-stream leaves nothing that waits for its answer."""
     with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
@@ -209,22 +171,3 @@ def test_a_client_that_goes_away(http, service):
         assert time.monotonic() < give_up
         time.sleep(0.01)
     assert service.http.get("/health").status_code == 200
-
-
-def test_the_same_key_in_pieces_and_whole(http, decided, answers):
-    """One key is one decision, whether its answer is asked for in pieces or whole."""
-    answers()
-    headers = {"Idempotency-Key": "mine-1"}
-    whole = http.post("/v1/chat/completions", json=BODY | {"stream": False}, headers=headers).json()
-    chunks = chunks_of(events_of(http, headers=headers)[1])
-    assert {chunk["id"] for chunk in chunks} == {whole["id"]}
-    assert chunks[1]["choices"][0]["delta"]["content"] == whole["choices"][0]["message"]["content"]
-    assert decided() == 1
-
-
-def test_notes_are_for_those_that_show_them(http, in_pieces):
-    """What the arm does is left out, unless the client is one that shows it."""
-    in_pieces(StatusNote(text="searching"), TextPiece(text="Bram Stoker"))
-    chunks = chunks_of(events_of(http)[1])
-    assert not [chunk for chunk in chunks if "event" in chunk]
-    assert len(chunks) == 3

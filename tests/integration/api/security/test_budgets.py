@@ -122,16 +122,3 @@ def test_nobody_chooses_an_arm_at_will(world):
     narrowed = world.client(tenant="paced", scopes={"arms": ["multi_step", "single_step"]})
     assert set(routed(narrowed, arms=["single_step", "multi_step"])["pmf"]) == {"single_step", "multi_step"}
     refused(narrowed.post("/v1/route", json=body), 403, "FORBIDDEN", field="arms")
-
-
-def test_a_policy_without_prices_stops(tmp_path):
-    """A policy that has no price for each question can only be stopped."""
-    world = opened(tmp_path, policy={"name": "uniform"})
-    try:
-        client = world.client(tenant="paced")
-        spend(world, routed(client)["decision_id"], 0.99)
-        spend(world, routed(client)["decision_id"], 0.01)
-        refused(client.post("/v1/route", json={"question": QUESTION}), 429, "TOO_MANY_REQUESTS", field="tenant")
-    finally:
-        world.close()
-        world.service.close()

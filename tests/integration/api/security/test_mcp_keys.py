@@ -7,7 +7,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.servers.http_service import QUESTION, refused
+from tests.support.servers.http_service import QUESTION
 
 
 def results(world, key, *calls):
@@ -64,36 +64,3 @@ def test_a_role_has_the_tools_of_its_endpoints(keyed):
     calls[3] = ("feedback", key | {"rating": True, "feedback_id": "f1"})
     for role, expected in may.items():
         assert errors(results(world, world.key(role).text, *calls)) == expected, role
-
-
-def test_a_narrow_key_stays_narrow(keyed):
-    """A key of one arm draws that arm alone, and may name no other."""
-    world = keyed()
-    key = world.key("app", scopes={"arms": ["single_step"]}).text
-    drawn, other = results(world, key, ROUTE, ("route", ROUTE[1] | {"arms": ["multi_step"]}))
-    assert drawn.structured_content["pmf"] == {"single_step": 1.0}
-    assert errors([other]) == ["FORBIDDEN"]
-
-
-def test_a_tenant_is_alone(keyed):
-    """Another tenant's decision is to a tool what none is; the key's own tenant is that of its questions."""
-    world = keyed()
-    ours, theirs = (world.key("app", tenant=tenant).text for tenant in ("acme", "other"))
-    (routed,) = results(world, ours, ROUTE)
-    key = {"decision_id": routed.structured_content["decision_id"]}
-    foreign = [("explain", key), ("feedback", key | {"rating": True}), ("report_outcome", key | {"steps": 1})]
-    asked = [*foreign, ("explain", {"decision_id": "nobody"}), ("route", ROUTE[1] | {"tenant": "acme"})]
-    found = results(world, theirs, *asked)
-    assert errors(found) == ["NOT_FOUND"] * 4 + ["FORBIDDEN"]
-    assert found[0].content == found[3].content
-    assert world.client("admin").get(f"/v1/decisions/{key['decision_id']}").json()["tenant"] == "acme"
-
-
-def test_a_call_counts_once_against_a_rate(keyed):
-    """Every message is one request of the key; a tool is no second one. Beyond its rate the key is refused."""
-    world = keyed()
-    new = world.key("app", scopes={"rate": "3/hour"})
-    assert errors(results(world, new.text, ROUTE, ROUTE)) == [None, None]
-    reply = world.with_header(f"Bearer {new.text}").post("/mcp", json={})
-    assert (reply.status_code, reply.json()["error"]["data"]["code"]) == (429, "TOO_MANY_REQUESTS")
-    refused(world.with_header(f"Bearer {new.text}").post("/v1/route", json=ROUTE[1]), 429, "TOO_MANY_REQUESTS")

@@ -68,23 +68,6 @@ def test_an_open_service_has_one_bucket(serve, redis_client, redis_server):
     assert "x-ratelimit-limit-requests" not in asked(free.http).headers
 
 
-def test_what_a_refusal_says_is_enough(redis_client, redis_server):
-    """One more request is let through when the time of the refusal has passed, wherever in its windows that is."""
-
-    async def story() -> None:
-        limiter, caller = RateLimiter(redis_server, rates={"app": "4/second"}), Caller(key="0123456789", role="app")
-        for pause_s in (0.0, 0.3, 0.7, 0.1):
-            await asyncio.sleep(pause_s)
-            await taken(limiter, most=10, caller=caller)
-            with pytest.raises(RateLimited) as refusal:
-                await limiter.take(caller)
-            await asyncio.sleep(refusal.value.retry_after_s + 0.005)
-            assert await taken(limiter, most=1, caller=caller) == 1, pause_s
-        await limiter.close()
-
-    asyncio.run(story())
-
-
 async def taken(limiter: RateLimiter, *, most: int, caller: Caller) -> int:
     """How many of so many requests come through."""
     count = 0

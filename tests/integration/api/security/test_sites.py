@@ -2,7 +2,6 @@
 
 import pytest
 
-from ragbandit.shared.errors import Forbidden
 from tests.support.servers.http_service import QUESTION, refused
 
 
@@ -89,20 +88,7 @@ def test_writes_of_our_own_page_are_taken(http, headers):
     assert ask(http, **headers).status_code == 200
 
 
-def test_reads_of_other_sites_get_no_leave(http):
-    """No reply has CORS headers: a browser gives nothing of it to another site."""
-    reply = http.get("/v1/status", headers={"origin": "http://evil.example"})
-    assert not [name for name in reply.headers if name.startswith("access-control")]
-    assert http.options("/v1/route", headers={"origin": "http://evil.example"}).status_code == 405
-
-
 def test_a_keyed_service_may_have_any_name(keyed):
     """With keys the name does not matter: no browser sends a key by itself."""
     client = keyed().client()
     assert ask(client, host="rag.example", origin="http://evil.example").status_code == 200
-
-
-def test_forbidden_has_a_remedy(http):
-    """The refusal says what to do."""
-    error = refused(ask(http, host="rag.example"), 403, Forbidden.code)
-    assert "server.allowed_hosts" in error["remedy"]

@@ -1,13 +1,11 @@
 """Tenants: a key of one sees, judges and cancels the decisions of its tenant alone."""
 
-import time
-
 import pytest
 
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.config.settings import Settings
 from tests.integration.api.security.conftest import Keyed
-from tests.support.servers.http_service import QUESTION, Service, refused, routed, worker_answers
+from tests.support.servers.http_service import QUESTION, Service, refused, routed
 
 UNKNOWN = "never-made"
 
@@ -78,45 +76,10 @@ def test_every_item_of_a_batch_has_its_tenant(acme):
     assert acme.get(f"/v1/decisions/{replies[0]['decision_id']}").json()["tenant"] == "acme"
 
 
-def test_a_chat_is_of_the_tenant_of_the_key(world, acme, globex):
-    """A chat completion is the key's tenant's too."""
-    body = {"model": "auto", "messages": [{"role": "user", "content": QUESTION}], "stream": True}
-    with acme.stream("POST", "/v1/chat/completions", json=body) as reply:
-        assert reply.status_code == 200
-        key = reply.headers["x-ragbandit-decision-id"]
-        worker_answers(world.service, key, "Bram Stoker")
-    assert world.service.router.decision(key).decision.query.tenant == "acme"
-    refused(globex.get(f"/v1/decisions/{key}"), 404, "NOT_FOUND")
-
-
 def test_a_tenant_reads_its_own_decisions(acme, globex, decision):
     """The owner reads a decision; to another tenant it is one that was never made."""
     assert acme.get(f"/v1/decisions/{decision}").status_code == 200
     same_as_unknown(globex.get(f"/v1/decisions/{decision}"), globex.get(f"/v1/decisions/{UNKNOWN}"), decision)
-
-
-def test_a_tenant_reads_its_own_explanations(acme, globex, decision):
-    """The explanation of a decision is its owner's, as the decision is."""
-    path = "/v1/decisions/{}/explanation"
-    assert acme.get(path.format(decision)).status_code == 200
-    same_as_unknown(globex.get(path.format(decision)), globex.get(path.format(UNKNOWN)), decision)
-
-
-def test_a_tenant_cancels_its_own_decisions(world, acme, globex):
-    """The owner cancels an answer; another tenant cannot."""
-    key = acme.post("/v1/answer?wait_s=0", json={"question": QUESTION}).json()["decision_id"]
-    same_as_unknown(globex.post(f"/v1/decisions/{key}/cancel"), globex.post(f"/v1/decisions/{UNKNOWN}/cancel"), key)
-    assert acme.post(f"/v1/decisions/{key}/cancel").status_code == 202
-
-
-def test_a_tenant_reports_its_own_outcomes(acme, globex, decision):
-    """The owner reports an outcome; another tenant cannot."""
-
-    def reported(client, key):
-        return client.post("/v1/outcomes", json={"decision_id": key, "status": "answered", "answer": "a", "steps": 1})
-
-    same_as_unknown(reported(globex, decision), reported(globex, UNKNOWN), decision)
-    assert reported(acme, decision).status_code == 202
 
 
 @pytest.mark.parametrize("role", ["app", "rater"])
@@ -133,17 +96,6 @@ def test_a_tenant_judges_its_own_decisions(world, globex, decision, role):
     assert judged(client, decision).status_code == 202
     [kept] = world.service.router.decision(decision).feedback
     assert kept.api_key == new.key.public_id
-
-
-def test_a_batch_of_feedback_has_one_reply_per_item(world, acme, globex, decision):
-    """In a batch another tenant's decision is refused as an unknown one, and the others are taken."""
-    own = routed(globex)["decision_id"]
-    items = [{"decision_id": key, "rating": 1.0} for key in (own, decision, UNKNOWN)]
-    first, second, third = globex.post("/v1/feedback/batch", json={"items": items}).json()["items"]
-    assert first["duplicate"] is False
-    assert second == third
-    assert second["error"]["code"] == "NOT_FOUND"
-    assert world.service.router.decision(decision).feedback == ()
 
 
 @pytest.mark.parametrize("path", ["/v1/route", "/v1/answer?wait_s=0"])
@@ -201,29 +153,6 @@ def test_a_key_may_not_choose(world):
     assert client.post("/v1/chat/completions", json=chat).status_code == 403
 
 
-def test_a_key_that_may_not_choose_stays_no_longer_than_the_service(keyed):
-    """With the scope forced: false more sticky_turns than the setting are 403, in a batch and a stream too."""
-    world = keyed(conversation={"sticky_turns": 3})
-    client = world.client("app", scopes={"forced": False})
-    offered = [len(routed(client, session_id="s", sticky_turns=3)["pmf"]) for _ in range(4)]
-    assert offered == [3, 1, 1, 3]
-    body = {"question": QUESTION, "session_id": "s", "sticky_turns": 4}
-    for path in ("/v1/route", "/v1/answer", "/v1/answer?stream=true"):
-        error = refused(client.post(path, json=body), 403, "FORBIDDEN", field="sticky_turns")
-        assert "at most 3 (conversation.sticky_turns)" in error["remedy"]
-    (item,) = client.post("/v1/route/batch", json={"items": [body]}).json()["items"]
-    assert item["error"]["field"] == "sticky_turns"
-    assert routed(world.client("app"), session_id="s", sticky_turns=4)["decision_id"]
-
-
-def test_a_key_that_may_not_choose_stays_on_no_arm_that_another_chose(keyed):
-    """In the session of a key that names an arm the next question of one with forced: false is drawn."""
-    world = keyed(conversation={"sticky_turns": 5})
-    chooses, leaves = (world.client("app", tenant="acme", scopes=scopes) for scopes in ({}, {"forced": False}))
-    routed(chooses, session_id="s", arms=["multi_step"])
-    assert len(routed(leaves, session_id="s")["pmf"]) == 3
-
-
 def test_a_scope_of_a_newer_version_closes_the_key(world):
     """A key whose scopes this version does not know may do nothing: what it is narrowed to is not seen here."""
     from ragbandit.router.storage.sql.tables import api_keys
@@ -234,24 +163,3 @@ def test_a_scope_of_a_newer_version_closes_the_key(world):
         connection.execute(changed.values(scopes='{"hours":[9,17]}'))
     world.forget()
     refused(world.with_header(f"Bearer {new.text}").get("/v1/status"), 403, "FORBIDDEN")
-
-
-def test_remembered_owners_are_bounded():
-    """The oldest of the remembered decisions make room for new ones."""
-    owners = Owners(most=2)
-    for key in ("a", "b", "c"):
-        owners.note(key, "acme")
-    assert [owners.tenant(key) for key in ("a", "b", "c")] == [None, "acme", "acme"]
-
-
-def test_a_rotated_key_repeats_its_requests(world):
-    """The same request under the same id by the next key is a duplicate: keys are no part of a request."""
-    first = world.key("app", tenant="acme")
-    made = routed(world.with_header(f"Bearer {first.text}"), decision_id="again")
-    second = world.keys.rotate(first.key.public_id, grace_s=60, actor="cli:test", now=time.time())
-    world.forget()
-    repeated = routed(world.with_header(f"Bearer {second.text}"), decision_id="again")
-    assert repeated["arm"] == made["arm"]
-    judged = {"decision_id": "again", "rating": True, "feedback_id": "f1"}
-    assert world.with_header(f"Bearer {first.text}").post("/v1/feedback", json=judged).status_code == 202
-    assert world.with_header(f"Bearer {second.text}").post("/v1/feedback", json=judged).json()["duplicate"] is True

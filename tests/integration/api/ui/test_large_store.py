@@ -1,10 +1,7 @@
 """Pages in a large store: what they read does not grow with it."""
 
 import json
-import os
-import sys
 import threading
-import time
 from collections import Counter
 from contextlib import contextmanager
 
@@ -131,23 +128,3 @@ def test_pages_read_no_more_in_a_larger_store(world, monkeypatch):
     assert f"/ui/decisions/{service.ids[1]}" in told  # rejected
     assert min(small.values()) > 0
     assert {name: (small[name], large[name]) for name in small if large[name] > small[name] + MORE} == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_pages_of_a_huge_store(world, kind, request, capsys):
-    """DECISIONS=10000000: so many decisions; each page reads a bounded number of rows, and is there at once."""
-    given = {"database_url": request.getfixturevalue("postgres_url")} if kind == "postgresql" else {}
-    service, count = world(**given), int(os.environ.get("DECISIONS", "200000"))
-    unit, began = "steps" if kind == "sqlite" else "rows", time.monotonic()
-    grow(service.router.database, first=1, last=count, like=service.like)
-    told = [f"\n{kind}: {count:,} decisions made in {time.monotonic() - began:.0f} s"]
-    found = costs(service)
-    for name, path in pages_of(service).items():
-        began = time.monotonic()
-        service.http.get(path).raise_for_status()
-        told.append(f"{name:22} {found[name]:8} {unit} {time.monotonic() - began:7.3f} s")
-    with capsys.disabled():
-        sys.stdout.write("\n".join(told) + "\n")
-    # PostgreSQL scans a table as long as that is cheaper than the 5,000 look-ups that it comes to in a larger one.
-    assert max(found.values()) < (1_000_000 if kind == "sqlite" else 400_000)

@@ -103,15 +103,6 @@ def test_a_session_is_good_for_pages_alone(service, visit, with_keys):
     assert service.http.get("/ui", headers={"authorization": f"Bearer {key}"}).status_code == 200
 
 
-def test_roles_without_pages_do_not_log_in(service, visit, with_keys):
-    """Keys of apps, raters and workers are told which role has pages."""
-    browser = visit(service)
-    for role in ("app", "rater", "worker"):
-        reply = browser.log_in(with_keys(service, role))
-        assert reply.status_code == 403
-        assert "reader" in reply.text
-
-
 def test_readers_see_and_operators_act(service, visit, with_keys):
     """A reader's pages have no verbs, and sending one is refused; an operator's verb is done and in the audit log."""
     reader, operator = visit(service), visit(service)
@@ -164,21 +155,3 @@ def test_a_tenants_key_has_its_decisions_alone(service, visit, with_keys):
     for path in ("/ui", "/ui/arms", "/ui/policies", "/ui/policies/v1", "/ui/feedback", "/ui/queues"):
         browser.page(path, status=403)
     assert browser.send("/ui/policies/v1/promote", on="/ui/decisions", revision="1").status_code == 403
-
-
-def test_pages_can_be_turned_off(serve):
-    """Without server.dashboard there is nothing at /ui, as with a path that never was."""
-    service = serve(server={"dashboard": False})
-    for path in ("/ui", "/ui/login", "/ui/static/theme.js"):
-        reply = service.http.get(path)
-        assert reply.status_code == 404
-        assert reply.json()["error"]["code"] == "NOT_FOUND"
-
-
-def test_pages_are_on_the_operators_port(serve):
-    """With server.admin_port the pages are there alone."""
-    service = serve(server={"admin_port": 0})
-    assert service.http.get("/ui").status_code == 404
-    with_port = f"http://127.0.0.1:{service.app.state.admin_port}"
-    assert service.http.get(f"{with_port}/ui").status_code == 200
-    assert service.http.get(f"{with_port}/ui/static/theme.js").status_code == 200

@@ -7,8 +7,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-
 from ragbandit.router.api.ui.rendering import STATIC
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
@@ -52,14 +50,6 @@ class Told:
         pass
 
 
-def test_the_policy_of_the_configuration_leads_to_the_list(serve):
-    """Until a version beside it is made it has no page of its own, and what nobody made is 404."""
-    http = serve().http
-    told = http.get("/ui/policies/main")
-    assert (told.status_code, told.headers["location"]) == (303, "/ui/policies")
-    assert http.get("/ui/policies/none").status_code == 404
-
-
 def arms(count: int) -> dict[str, object]:
     return {f"arm_{number:02}": {"class": "caller"} for number in range(count)}
 
@@ -83,22 +73,6 @@ def test_an_empty_store_says_so(service, visit):
     assert "No worker is registered" in texts["/ui/queues"]
     assert "Nothing was decided in this time" in texts["/ui"]
     assert "No arm did anything" in texts["/ui/arms"]
-
-
-@pytest.mark.parametrize("count", [1, 40])
-def test_few_and_many_arms(serve, visit, count):
-    """One arm and forty of them have a page, with a bar for each and a mark that no other arm has."""
-    service, browser = serve(arms=arms(count)), None
-    browser = visit(service)
-    named = answered(service, rating=1.0)
-    service.router.learn()
-    counted(service)
-    text = browser.page(f"/ui/decisions/{named}")
-    assert text.count('class="bar"') >= count
-    marks = set(re.findall(r'<svg class="mark (arm-\d)"[^>]*><path d="([^"]+)"', text))
-    assert len(marks) == count
-    for path in PAGES:
-        browser.page(path)
 
 
 def test_what_was_earned_is_told(service, visit):
@@ -180,25 +154,6 @@ def test_the_search_finds_by_each_field(service, visit):
     browser.page(f"/ui/decisions/{first}")
 
 
-def test_pages_of_the_search_are_whole(service, visit):
-    """Following "Older" shows every decision once, the newest first."""
-    browser = visit(service)
-    for start in range(0, 120, 40):
-        items = [{"question": f"Question {number}?"} for number in range(start, start + 40)]
-        service.http.post("/v1/route/batch", json={"items": items}).raise_for_status()
-    path, seen = "/ui/decisions", []
-    for _ in range(10):
-        text = browser.page(path)
-        seen += re.findall(r'href="/ui/decisions/([^"?]+)"', text)
-        older = re.search(r'rel="next" href="([^"]+)"', text)
-        if older is None:
-            break
-        path = older[1].replace("&amp;", "&")
-    assert len(seen) == len(set(seen)) == 120
-    times = [service.router.decision(named).decision.made_at for named in (seen[0], seen[60], seen[119])]
-    assert times == sorted(times, reverse=True)
-
-
 def test_texts_of_others_are_texts(serve, visit):
     """Markup, template syntax, terminal escapes and turned text in every field that others write are shown as signs."""
     service = serve(arms={"one": {"class": "caller"}})
@@ -248,26 +203,6 @@ def test_a_version_can_be_moved_from_its_page(service, visit):
     assert "retired" in browser.page("/ui/policies/v1")
     assert browser.send("/ui/policies/v1/explode", on="/ui/policies", **sent).status_code == 404
     browser.page("/ui/policies/nobody", status=404)
-
-
-def test_the_picture_of_the_evidence_has_its_table(service, visit):
-    """A verdict's interval is a picture with its numbers in words, in a table, and in the list of versions."""
-    browser, database = visit(service), service.router.database
-    base = service.router.ledger.label
-    made = verbs.add(database, base=base, changes={"policy": {}}, actor="cli:test", reason="try", now=time.time())
-    points = [[10 * n, 0.05, 0.05 - 2 / n, 0.05 + 2 / n] for n in range(1, 60)]
-    facts = {"n": 590, "n_eff": 201.0, "low": 0.016, "difference": 0.05, "high": 0.084, "points": points}
-    facts |= {"guardrails": {"failures": {"state": "kept", "n": 300, "excess": 0.001, "low": -0.01, "high": 0.009}}}
-    with database.write() as connection:
-        told = {"kind": "hold", "reason": "not yet", "waits_for": "42 more judged decisions", "now": time.time()}
-        store.add_verdict(connection, made, inputs_sha256="0" * 64, facts=facts, **told)
-    page = browser.page("/ui/policies/v1")
-    assert "42 more judged decisions" in page
-    assert 'aria-label="Difference in reward: 0.05, between 0.016 and 0.084"' in page
-    assert page.count("<tr>") > 59
-    assert "<polygon" in page
-    assert "failures" in page
-    assert "v1: 0.016 to 0.084" in browser.page("/ui/policies")
 
 
 def test_vendored_files_are_what_was_published():

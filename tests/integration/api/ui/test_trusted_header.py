@@ -70,23 +70,6 @@ def test_a_header_from_anybody_else_is_ignored(arrive):
         assert browser("platform", **more).http.get("/ui").status_code == 303
 
 
-def test_the_proxy_is_who_is_connected(arrive):
-    """The proxy is known by its connection, whoever it says that the request is of."""
-    _, browser = arrive(trusted_proxies=["127.0.0.1"])
-    assert "role admin" in browser("platform", **{"x-forwarded-for": "203.0.113.9"}).page("/ui")
-
-
-def test_keys_go_on_beside_the_proxy(arrive, with_keys):
-    """A key logs in where the header says nothing, and a program's key counts before the header."""
-    service, browser = arrive()
-    one, key = browser("marketing"), with_keys(service, "reader")
-    assert one.log_in(key).status_code == 303
-    assert "Key <span" in one.page("/ui")
-    bearer = browser("platform", authorization=f"Bearer {key}")
-    assert bearer.http.get("/ui").status_code == 200
-    assert service.http.get("/v1/status", headers={"authorization": f"Bearer {key}"}).status_code == 200
-
-
 def test_settings_that_would_believe_anybody_are_refused():
     """The header takes proxies and roles; without it none of them means anything; a service with it may listen."""
     wrong = {

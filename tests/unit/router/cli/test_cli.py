@@ -1,26 +1,18 @@
 """The router's verbs refuse a wrong configuration with one line and exit code 2."""
 
-import http.server
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
 import socket
 import sys
-import threading
 
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.console import listen_on
-from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.router import Router
-from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.workers.cli import PANELS, VERBS, app
+from ragbandit.workers.cli import app
 from tests.support.cases import every_case
 
 
@@ -94,24 +86,6 @@ def test_generator_that_no_worker_could_make_ends_the_command(whole, tmp_path, v
     assert [file.name for file in (tmp_path / ".ragbandit").iterdir()] == ["indexes"]
 
 
-@pytest.mark.parametrize("verb", ["validate", "serve", "up"])
-@pytest.mark.parametrize("fallback", ["", "policy: {fallback: single_step}"])
-def test_a_misspelt_arm_is_named_before_its_consequences(whole, verb, fallback):
-    """An arm that nobody knows is said to be one, with what was meant, whether or not a fallback is named."""
-    done = whole(f"arms: {{no_retrieval: , single_stepp: }}\n{fallback}", verb)
-    assert done.exit_code == 2
-    assert "arms.single_stepp: 'single_stepp' is not an arm we know (did you mean single_step?" in done.output
-    assert "fallback" not in done.output
-
-
-@pytest.mark.parametrize("words", ["simulate --table t.jsonl --policy mba", "replay --log t.jsonl"])
-def test_a_fallback_that_is_no_arm_judges_nothing(whole, words):
-    """What is judged offline falls back as the service would: to an arm that there is."""
-    done = whole("policy: {fallback: single_stepp}", *words.split())
-    assert done.exit_code == 2
-    assert "policy.fallback: 'single_stepp' is not among the arms" in done.output
-
-
 def test_validate_prints_every_setting(run):
     """`validate --json` prints every setting with its value and where it came from."""
     done = run("policy: {name: fixed, params: {arm: multi_step}}", "validate", "--json")
@@ -169,33 +143,6 @@ def test_validate_tries_what_it_can(run, tmp_path):
             assert sorted(each.name for each in tmp_path.iterdir()) == ["broken.db", "config.yaml"]
 
 
-def test_a_port_on_which_the_service_runs_is_no_problem(run):
-    """Who validates a new configuration beside the running service is not told that its port is taken."""
-
-    class Health(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Health) as service:
-        threading.Thread(target=service.handle_request, daemon=True).start()
-        done = run(f"server: {{port: {service.server_address[1]}}}", "validate")
-    assert done.exit_code == 0, done.output
-
-
-def test_every_verb_stands_under_a_title_of_the_help(run):
-    """`--help` is in groups, and those who begin read first what they need first."""
-    titled = [name for names in PANELS.values() for name in names]
-    assert set(VERBS) <= set(titled)
-    assert len(titled) == len(set(titled))
-    told = run("", "--help").output
-    assert [title for title in re.findall(r"\u2500 ([A-Z][a-z ]+) \u2500", told) if title != "Options"] == list(PANELS)
-
-
 @pytest.mark.parametrize(
     ("text", "package", "extra"),
     [
@@ -243,58 +190,9 @@ def test_an_encoder_without_its_packages_is_told_both_ways_out(whole, base_insta
     assert done.output.replace("\n", " ").split("CONFIG_INVALID")[1].strip() == NO_MODELS
 
 
-def test_an_encoder_without_its_packages_is_told_in_python(base_install, tmp_path):
-    """`Router.open` raises a ConfigError with that sentence, which no other error caused."""
-    arms = {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
-    settings = Settings(arms=arms, data_dir=str(tmp_path), encoder={"model": DISTILBERT})
-    with pytest.raises(ConfigError) as caught:
-        Router.open(settings)
-    assert str(caught.value) == NO_MODELS
-    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
-
-
 def test_validate_says_which_encoder_it_is_by_itself(whole, base_install):
     """Without the extra `models` the encoder is the one that needs no model, which is said with the reason."""
     done = whole("arms: {fast: {run_by: caller}}", "validate", bare=True)
     assert done.exit_code == 0, done.output
     (line,) = [line for line in done.output.splitlines() if line.startswith("encoder.model:")]
     assert line == ("encoder.model: auto is hashing: style and words, without a model, since torch is not installed")
-
-
-@pytest.mark.parametrize("model", ["./nowhere", "no-organisation/no-model"])
-def test_validate_refuses_encoder_weights_that_cannot_be_found(whole, monkeypatch, model):
-    """Encoder weights that no start could find end `validate` with exit code 2 and the setting's name."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = whole(f"arms: {{fast: {{run_by: caller}}}}\nencoder: {{model: {model}}}", "validate", bare=True)
-    assert done.exit_code == 2
-    assert "encoder.model" in done.output
-    assert model in done.output
-
-
-def test_host_and_port_are_settings(monkeypatch):
-    """--host and --port stand for server.host and server.port, of this process and of those that it starts."""
-    monkeypatch.setenv("RAGBANDIT_SERVER__HOST", "")  # so that both are taken away again
-    monkeypatch.setenv("RAGBANDIT_SERVER__PORT", "")
-    listen_on(host="0.0.0.0", port=8200)
-    assert (os.environ["RAGBANDIT_SERVER__HOST"], os.environ["RAGBANDIT_SERVER__PORT"]) == ("0.0.0.0", "8200")
-    listen_on(host=None, port=None)
-    assert load(environ=os.environ).settings.server.port == 8200
-
-
-def test_an_error_is_one_line(tmp_path, monkeypatch):
-    """An exception whose text has line breaks is still one line of the error, without a break at its end."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_arms_of_two_lines.py").write_text('raise ValueError("first\\nsecond\\n")')
-    (tmp_path / "config.yaml").write_text('arms: {a: {class: "own_arms_of_two_lines:Arm"}}')
-    done = CliRunner().invoke(app, ["validate"])
-    assert done.exit_code == 2
-    (line,) = done.stderr.splitlines()
-    assert "ValueError: first second (correct the module" in line
-
-
-def test_one_arm_leaves_nothing_to_route(tmp_path, monkeypatch):
-    """`validate` warns of a configuration with a single arm."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\narms: {fast: {run_by: caller}}")
-    done = CliRunner().invoke(app, ["validate"])
-    assert "warning arms: fast is the only arm: nothing to route" in done.output

@@ -1,14 +1,12 @@
 """Grids of arms: which plain arms they become, names that stay, and what is refused."""
 
 import pytest
-from pydantic import ValidationError
 
 from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.named_sections import expanded
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.rollouts.overview import changed_settings
 from ragbandit.shared.errors import ConfigError
-from tests.support.cases import every_case
 
 GRID = {"generator": ["small", "large"], "rounds": [2, 4]}
 DEEP = {
@@ -45,36 +43,6 @@ def test_names_stay_when_the_grid_grows(grown):
     new = {key: values[0] for key, values in grown.items() if key not in GRID}
     arms = arms_of(grown)
     assert {name: arms[name] for name in DEEP} == {name: params | new for name, params in DEEP.items()}
-
-
-def test_an_arm_that_becomes_a_grid_keeps_its_name():
-    """What was learned of it goes on: the plain arm is the one with the first values."""
-    before = {"class": "multi_step", "rounds": 2, "generator": "small"}
-    assert arms_of(GRID)["deep"] == before
-
-
-REFUSED = [
-    ({"deep": {"grid": 7}}, "arms.deep.grid: must be a mapping"),
-    ({"deep": {"grid": {}}}, "arms.deep.grid: must be a mapping"),
-    ({"deep": {"grid": {"rounds": 2}}}, "arms.deep.grid.rounds: must be a list"),
-    ({"deep": {"grid": {"rounds": []}}}, "arms.deep.grid.rounds: must be a list"),
-    ({"deep": {"grid": {"rounds": [2, 4, 2]}}}, "arms.deep.grid.rounds: 2 stands twice"),
-    ({"deep": {"grid": {"model": ["a", "org/b"]}}}, "arms.deep.grid.model: a value cannot stand in the name"),
-    ({"deep": {"grid": {"model": ["a", {"b": 1}]}}}, "arms.deep.grid.model: a value cannot stand in the name"),
-    ({"deep": {"rounds": 2, "grid": {"rounds": [2]}}}, "arms.deep.grid.rounds: it stands beside"),
-    ({"deep": {"grid": {"a": [*range(6)], "b": [*range(6)]}}}, "arms.deep.grid: 36 arms come of it"),
-    ({"d" * 60: {"grid": {"rounds": [2, 4]}}}, f"arms.{'d' * 60}.grid: '{'d' * 60}.rounds-4' is no name"),
-    ({"deep": {"grid": {"rounds": [2, 4]}}, "deep.rounds-4": {}}, "arms.deep.grid: there is another arm"),
-]
-
-
-def test_grids_that_are_refused():
-    """The error names the entry, what is wrong and what to do."""
-    with every_case() as case:
-        for arms, message in REFUSED:
-            with case(message), pytest.raises(ValidationError) as caught:
-                Settings(arms=arms)
-            assert caught.value.errors()[0]["msg"].startswith(f"Value error, {message}")
 
 
 def test_a_grid_in_a_file(tmp_path):

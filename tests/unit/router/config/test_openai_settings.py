@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 
 import pytest
-from pydantic import ValidationError
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import GeneratorSettings, Settings
@@ -12,7 +11,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
-from ragbandit.workers.wiring.generators import check_arms, make_generator, offered
+from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import check_generators
 from tests.support.servers.openai_settings import settings
 
@@ -30,49 +29,6 @@ def test_settings_are_the_options():
     )
     assert GeneratorSettings.model_validate(read.model_dump()) == read
     assert GeneratorSettings.model_validate_json(read.model_dump_json()) == read
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"retries": "4"},
-        {"retries": True},
-        {"seed": "1"},
-        {"stream": "yes"},
-        {"stream": 1},
-        {"read_s": 0},
-        {"read_s": "5"},
-        {"read_s": float("inf")},
-        {"bytes_per_token": float("nan")},
-        {"prices": {"gpt": ["1", 2.0]}},
-        {"prices": {"gpt": "12"}},
-        {"headers": {"X-Team": 1}},
-        {"base_url": 1},
-        {"api_key_env": ""},
-        {"alternatives": 21},
-    ],
-    ids=str,
-)
-def test_values_are_taken_literally(wrong):
-    """No text is a number, no number a truth value, and no number is out of its range or not finite."""
-    with pytest.raises(ValidationError):
-        settings(**wrong)
-
-
-def test_from_the_environment():
-    """A setting of the server can stand in the environment."""
-    name = "RAGBANDIT_GENERATOR__OPENAI__BASE_URL"
-    loaded = load(environ={name: "http://host/v1"})
-    assert loaded.settings.generator.openai.base_url == "http://host/v1"
-
-
-@pytest.mark.parametrize("logprobs", [False, True])
-def test_capabilities_are_known_before_anything_is_loaded(logprobs):
-    """Log-probabilities are offered to arms where the settings say so, in the same way by settings and generator."""
-    given = settings(logprobs=logprobs)
-    assert offered(given) == make_generator(given).capabilities
-    assert ("logprobs" in offered(given)) is logprobs
-    check_arms(Settings(generator=given.model_dump()))
 
 
 @pytest.mark.parametrize("fetch", [False, True])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.api.openai.errors import as_openai_error, is_openai_path
+from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.schemas.responses import error_body
 
 
@@ -30,32 +30,3 @@ def test_statuses_types_and_codes(status, code, to, kind, name):
     """Status, type and code are those that OpenAI's clients know; validation is a 400."""
     found, error = shaped(status, code)
     assert (found, error["type"], error["code"]) == (to, kind, name)
-
-
-@pytest.mark.parametrize(
-    ("field", "param"),
-    [
-        ("question", "messages"),
-        ("arms", "model"),
-        ("messages.3.content.0.type", "messages[3].content[0].type"),
-        ("metadata.page", "metadata.page"),
-        ("tenant", None),
-        (None, None),
-    ],
-)
-def test_params(field, param):
-    """Our field becomes the parameter of a chat completion."""
-    assert shaped(422, "INVALID_INPUT", field=field)[1]["param"] == param
-
-
-def test_the_remedy_is_in_the_message():
-    """OpenAI's shape has no place for a remedy of its own."""
-    assert shaped(503, "OVERLOADED", remedy="try again")[1]["message"] == "what happened (try again)"
-
-
-def test_paths():
-    """OpenAI's paths are its own, and those under them; no others."""
-    for path in ("/v1/models", "/v1/models/arm/a", "/v1/chat/completions", "/v1/completions", "/v1/responses"):
-        assert is_openai_path(path)
-    for path in ("/v1/modelsx", "/v1/route", "/v1/decisions/models", "/health", "/"):
-        assert not is_openai_path(path)

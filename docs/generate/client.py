@@ -10,7 +10,7 @@ CLIENT: Final = Path(__file__).parents[2] / "ragbandit" / "client" / "client.py"
 _CHANGES: Final = (
     (
         r"Client for asyncio: every call is awaited\.",
-        "Client for threads: every call waits for its reply.\n\nWritten by `make docs` from async_client.py.\n",
+        "Client for threads: every call waits for its reply.\n\nWritten by the build (hatch_build.py) and by `make docs` from async_client.py; not kept in git.\n",
     ),
     (
         r"Client of one service for asyncio\. It may be used .*?\n\n",
@@ -39,3 +39,8 @@ def client_module() -> str:
     for pattern, replacement in _CHANGES:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     return text
+
+
+def write_client() -> None:
+    """Write it beside the one for asyncio."""
+    CLIENT.write_text(client_module(), encoding="utf-8")

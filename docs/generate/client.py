@@ -10,7 +10,7 @@ CLIENT: Final = Path(__file__).parents[2] / "ragbandit" / "client" / "client.py"
 _CHANGES: Final = (
     (
         r"Client for asyncio: every call is awaited\.",
-        "Client for threads: every call waits for its reply.\n\nWritten by the build (hatch_build.py) and by `make docs` from async_client.py; not kept in git.\n",
+        "Client for threads: every call waits for its reply.\n\nWritten by hatch_build.py from async_client.py.\n",
     ),
     (
         r"Client of one service for asyncio\. It may be used .*?\n\n",

@@ -1,10 +1,9 @@
-"""What is written from the code: the reference pages (settings, HTTP, command line, alerts, tables) and a client."""
+"""Reference pages, written from the code: settings, HTTP, command line, alerts, tables."""
 
 from pathlib import Path
 from typing import Final
 
 from docs.generate.alerts import alerts_page
-from docs.generate.client import CLIENT, client_module
 from docs.generate.command import command_page
 from docs.generate.configuration import configuration_page
 from docs.generate.features import architecture_page
@@ -25,5 +24,4 @@ def pages() -> dict[Path, str]:
         DOCS / "http.md": http_page(),
         DOCS / "command.md": command_page(),
         DOCS / "schema.md": schema_page(),
-        CLIENT: client_module(),
     }

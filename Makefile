@@ -31,8 +31,9 @@ lint: install
 
 # Processes that test: two more than there are cores, since many tests wait; four at most. A file is tested by one of
 # them, since its fixtures may be dear; the tiers begin with the longest, so that none is left waiting at the end.
+# One thread of BLAS and of OpenMP in each: threads of many processes on few cores wait for each other.
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
-PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
 # The linters run beside one process that only collects, and so compiles what pytest rewrites: else each process that
 # tests would compile every file. What the linters find is printed at the end.

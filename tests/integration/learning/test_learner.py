@@ -24,7 +24,7 @@ from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases, waiting
-from ragbandit.shared.errors import Conflict, NotReady
+from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Decision
 from tests.conftest import EPOCH, World
 
@@ -122,18 +122,6 @@ def test_feedback_waits_for_the_outcome(make_world):
     assert world.updates()[0]["value"] == 1.0 - 0.05
 
 
-def test_window_waits_for_the_outcome(make_world):
-    """A window that is over with feedback but no outcome waits on for the outcome."""
-    world = make_world(learning={"wait_s": 60.0, "expire_s": 1000.0, "default_reward": 0.0})
-    decision = world.route(ours=True)
-    world.feedback(decision, label=["Paris"])
-    world.now += 500
-    assert world.learn() == 0
-    world.outcome(decision, by_worker=True)
-    assert world.learn() == 1
-    assert world.updates()[0]["quality"] == 1.0
-
-
 @pytest.mark.parametrize("default", [None, -0.5])
 def test_window_of_our_own_waits_for_the_answer(make_world, default):
     """With a window a decision that our workers run stays open, and in their queue, until time has run out."""
@@ -179,20 +167,6 @@ def test_rows_that_wait_hold_up_nobody(make_world, batch):
     assert {row["decision_id"] for row in world.updates()} == {decision.id for decision in behind}
     assert world.counters().waiting == 4
     assert world.learn() == 0
-
-
-def test_ready_goes_on_after_a_page(make_world, database_url):
-    """Pages of what is ready, each begun after the last one of the page before, hold every decision once, in order."""
-    world = make_world(database_url=database_url)
-    made = []
-    for count in (3, 1, 4):  # several of one moment
-        made += world.judged(count)
-        world.now += 1
-    seen, after = [], (-1.0, "")
-    while page := world.ledger.ready(RULE, now=world.now, limit=2, after=after):
-        seen += [joined.decision for joined in page]
-        after = (seen[-1].made_at, seen[-1].id)
-    assert [decision.id for decision in seen] == [d.id for d in sorted(made, key=lambda d: (d.made_at, d.id))]
 
 
 def test_feedback_without_outcome(make_world):
@@ -277,33 +251,6 @@ def test_poisoned_rows_are_alone(make_world, database_url):
     assert {row["decision_id"] for row in world.updates()} == {decision.id for decision in good}
 
 
-def test_batches_leave_no_gap(make_world, database_url):
-    """Updates of many batches are numbered from 1 without a gap, each decision once."""
-    world = make_world(database_url=database_url, learning={"batch": 4})
-    made = world.judged(18)
-    assert world.learn() == 18
-    rows = world.updates()
-    assert [row["seq"] for row in rows] == list(range(1, 19))
-    assert {row["decision_id"] for row in rows} == {decision.id for decision in made}
-
-
-@pytest.mark.parametrize("page", [1, 2, 1000])
-def test_updates_come_with_their_decisions(make_world, page):
-    """The ledger is read in order, page by page, each update with what its decision saw."""
-    world = make_world()
-    made = {decision.id: decision for decision in world.judged(5)}
-    world.learn()
-    pairs = list(world.ledger.read_with_decisions(after=1, upto=4, page=page))
-    assert [update.seq for update, _ in pairs] == [2, 3, 4]
-    for update, decision in pairs:
-        ours = made[update.decision_id]
-        assert update.decision_id == decision.id
-        assert (update.query, update.arms, update.pmf, update.scores) == (ours.query, ours.arms, ours.pmf, ours.scores)
-        assert np.array_equal(update.features, ours.features)
-    whole = [update.seq for update, _ in world.ledger.read_with_decisions(after=0, page=page)]
-    assert whole == [update.seq for update in world.ledger.read(after=0)] == [1, 2, 3, 4, 5]
-
-
 # ------------------------------------------------------------------------------------------------- leases
 
 
@@ -334,15 +281,6 @@ def test_lease_by_the_databases_clock(make_world, database_url):
         assert now < connection.execute(select(leases.c.expires_at)).scalar_one() < time.time() + 10.1
     assert world.learner().drain() == 0
     world.expire_leases()
-    assert world.learner().drain() == 1
-
-
-def test_lease_of_a_clock_that_was_ahead(make_world):
-    """On SQLite, which has its host's clock, a lease that ends later than one taken now is as good as expired."""
-    world = make_world(learning={"lease_s": 10.0})
-    world.judged(1)
-    assert world.learner()._acquire(0)
-    world.write(leases.update().values(expires_at=time.time() + 3600))
     assert world.learner().drain() == 1
 
 
@@ -404,23 +342,6 @@ def test_append_elsewhere_is_refused(make_world, database_url):
     assert world.counters().waiting == 1
 
 
-def test_returning_learner(make_world):
-    """A learner that gets its lease back after another one learned goes on from the other's end in one drain."""
-    world = make_world(learning={"lease_s": 10.0})
-    first, second = world.learner(), world.learner()
-    world.judged(2)
-    first.drain()
-    world.now += 11
-    world.expire_leases()
-    world.judged(3)
-    second.drain()
-    second.close()
-    world.judged(4)
-    assert first.drain() == 4
-    assert [row["seq"] for row in world.updates()] == list(range(1, 10))
-    assert world.sha256(first.policy) == world.sha256(world.replayed())
-
-
 # ------------------------------------------------------------------------------------------ crashes and snapshots
 
 
@@ -475,54 +396,6 @@ def test_broken_lesson_leaves_no_half_policy(make_world, monkeypatch):
     world.router.refresh()
     assert world.router.service.serving.last_seq == 7
     assert world.router.verify(deep=True).ok
-
-
-def test_break_in_what_others_learned(make_world, monkeypatch):
-    """A policy that breaks on another learner's updates is thrown away too, and the lease is given back."""
-    world = make_world(learning={"lease_s": 1000.0})
-    first, second, learn = world.learner(), world.learner(), MbaRag.learn
-    world.judged(2)
-    assert first.drain() == 2
-    world.judged(3)
-    assert second.drain() == 3
-
-    def breaks(policy, update):
-        learn(policy, update)
-        raise ZeroDivisionError("half done")
-
-    monkeypatch.setattr(MbaRag, "learn", breaks)
-    with pytest.raises(ZeroDivisionError):
-        first.drain()
-    monkeypatch.undo()
-    world.judged(1)
-    assert first.drain() == 1
-    assert sum(first.policy.seen.values()) == 6
-    assert world.sha256(first.policy) == world.sha256(world.replayed())
-
-
-def test_nothing_new_is_not_packed(make_world, monkeypatch):
-    """Where nothing is new the policy is not packed again, however often the learner is notified."""
-    world = make_world()
-    learner, packed = world.learner(), []
-
-    def counted(policy, **named):
-        packed.append(named["last_seq"])
-        return pack(policy, **named)
-
-    monkeypatch.setattr("ragbandit.router.learning.snapshots.pack", counted)
-    world.judged(3)
-    assert learner.drain() == 3
-    for _ in range(5):
-        assert learner.drain() == 0
-    assert set(packed) == {3}
-    before = len(packed)
-    world.judged(1)
-    learner.drain()
-    assert len(packed) > before
-    (newest,) = world.ledger.latest_snapshots(limit=1)
-    (Path(world.files.root) / f"{newest.version}.json").unlink()
-    learner.drain()
-    assert world.files.exists(newest.version)
 
 
 def damage_all(world, how):
@@ -593,19 +466,6 @@ def test_params_change(make_world, database_url):
     served = changed.sha256(changed.router.service.serving.policy)
     assert served == changed.sha256(changed.replayed()) != old
     assert changed.router.verify(deep=True).ok
-
-
-@pytest.mark.parametrize("policy", [{"params": {"ridge": 3.0}}, {"name": "uniform"}], ids=str)
-def test_learner_of_another_policy(make_world, settings, policy):
-    """A learner that runs another policy than the routers of its ledger says what differs and is in nobody's way."""
-    world = make_world()
-    world.judged(2)
-    learner = world.learner(settings=settings(policy=policy))
-    with pytest.raises(NotReady, match="the routers of 'main' run mba") as caught:
-        learner.drain()
-    assert caught.value.remedy
-    assert world.ledger.last_seq() == 0
-    assert world.learn() == 2
 
 
 def test_new_label_inherits(make_world):
@@ -693,19 +553,6 @@ def test_baseline_first(make_world):
     back.learn()
     assert sum(back.router.service.serving.policy.seen.values()) == 7
     assert back.router.verify(deep=True).ok
-
-
-def test_baseline_of_another_encoder(make_world, database_url):
-    """What was logged with another encoder is refused to a policy that needs features, under the same label."""
-    world = make_world(database_url=database_url, policy={"name": "uniform"}, encoder={"dimension": 16})
-    world.judged(2)
-    world.learn()
-    theirs = world.router.encoder.hash
-    world.close()
-    with pytest.raises(Conflict) as caught:
-        make_world(database_url=database_url)
-    assert caught.value.field == "encoder"
-    assert theirs[:12] in caught.value.message
 
 
 # --------------------------------------------------------------------------------------------------- every order

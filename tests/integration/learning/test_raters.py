@@ -88,18 +88,6 @@ def test_disagreement_is_counted(make_world):
         assert counted(connection, label="main") == kept(connection, label="main")
 
 
-def test_weights_are_the_settings(make_world):
-    """A weight of 0 is counted and teaches nothing."""
-    world = make_world(learning={"weights": {"human": 0.0, "judge": 2.0}})
-    human, judge = world.route(), world.route()
-    for decision, source in ((human, "human"), (judge, "judge")):
-        world.outcome(decision)
-        world.feedback(decision, rating=0.5, source=source)
-    assert world.learn() == 2
-    assert sorted(row["sample_weight"] for row in world.updates()) == [0.0, 2.0]
-    assert world.counters().learned == 2
-
-
 def test_events_teach_what_the_settings_say(make_world):
     """The configured value, with the weight of events; a repetition is a duplicate, whatever it is worth now."""
     world = make_world(feedback_events=EVENTS)
@@ -133,17 +121,6 @@ def test_an_event_without_a_value_closes_nothing(make_world, database_url, wait_
     assert json.loads(row["feedback_ids"]) == ["r-1"]
     counters = world.counters()
     assert (counters.feedback, counters.late_feedback, counters.learned) == (2, 0, 1)
-
-
-def test_a_new_label_waits_on_after_an_event_without_a_value(make_world):
-    """Inherited decisions with nothing but such events have no feedback."""
-    world = make_world(feedback_events=EVENTS)
-    decision = world.route()
-    world.outcome(decision)
-    rated(world, decision, "e-1", event="followed_up")
-    other = make_world(feedback_events=EVENTS, policy={"label": "other"})
-    assert other.learn() in (0, 1)
-    assert other.counters().waiting == 1
 
 
 @pytest.mark.parametrize(

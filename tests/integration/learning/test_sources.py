@@ -77,22 +77,6 @@ def test_a_retraction_replaces_with_nothing(make_world):
     sound(world)
 
 
-def test_a_retraction_before_the_outcome(make_world):
-    """Without a window, a judgement that was taken back before the outcome came closes nothing; the next one does."""
-    world = make_world()
-    decision = world.route()
-    said(world, decision, rating=1.0, rater="ann")
-    said(world, decision, retract="rating", rater="ann")
-    world.outcome(decision)
-    assert world.learn() == 1  # it was looked at
-    assert world.learn() == 0  # and is not again
-    assert world.router.decision(decision.id).state == "waiting"
-    said(world, decision, rating=0.5, rater="bob", feedback_id="bob")
-    assert world.learn() == 1
-    assert used(world) == [["bob"]]
-    sound(world)
-
-
 @pytest.mark.parametrize("given", [{"retract": "event"}, {"retract": "rating", "rating": 1.0}])
 def test_what_cannot_be_retracted(make_world, given):
     """A retraction names label, rating or reward, and comes alone."""
@@ -184,20 +168,6 @@ def test_learners_that_come_and_go_learn_the_same(make_world, database_url):
         worlds[1].learn()
     assert used(worlds[0]) == used(worlds[1])
     assert len(used(worlds[0])) == 15
-
-
-def test_who_judged_beside_a_capped_rater_counts(make_world):
-    """A decision that somebody else judged too is learned from them, and what was left out is not late."""
-    world = make_world(learning={**WINDOW, "rater_per_day": 1})
-    for number in range(3):
-        decision = answered(world)
-        said(world, decision, key="app", rating=1.0, feedback_id=f"app{number}")
-        said(world, decision, key="web", rating=0.0, rater="bad", feedback_id=f"bad{number}")
-    world.now += 100
-    assert world.learn() == 3
-    assert [row["quality"] for row in world.updates()] == [0.5, 1.0, 1.0]
-    assert world.counters().late_feedback == 0
-    sound(world)
 
 
 @pytest.mark.parametrize(

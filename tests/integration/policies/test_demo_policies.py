@@ -1,14 +1,13 @@
 """`make demo POLICY=NAME` has params for every policy, and what they name is made as it should be."""
 
 import json
-import os
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from ragbandit.examples.handbook.policies import FITTING, PARAMS, TRAINED, Place, method, prepared, stand_in, table_row
+from ragbandit.examples.handbook.policies import FITTING, PARAMS, TRAINED, Place, method, prepared, stand_in
 from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
@@ -16,7 +15,6 @@ from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.kinds.llm import messages_of, parse_choice
-from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Query
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
@@ -69,12 +67,6 @@ def test_settings_read_back_as_they_were_meant(name, tmp_path):
     )
 
 
-def test_without_a_name_nothing_is_set(tmp_path):
-    """Without --policy the demo runs what its config.yaml says."""
-    with run(None, tmp_path) as environment:
-        assert load(environ=environment).settings.policy == load(HANDBOOK / "config.yaml", environ={}).settings.policy
-
-
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_reads_the_table_that_was_written(name, tmp_path):
     """`policy train` is called for the policy with a table of all questions and a folder that the params name."""
@@ -92,18 +84,6 @@ def test_training_reads_the_table_that_was_written(name, tmp_path):
     assert (asked["verb"], asked["--policy"], asked["--out"]) == (["policy", "train"], name, params["trained"])
     assert [row.question for row in rows] == [question["question"] for question in QUESTIONS]
     assert parse_policies([name], params=given, settings=Settings())[name] == FITTING
-
-
-@pytest.mark.parametrize(("kind", "cheapest"), list(zip(("none", "one", "two"), ARMS, strict=True)))
-def test_labels_follow_the_kind(kind, cheapest):
-    """A question's cheapest right arm is the one that its kind was made for, and every dearer arm is right too."""
-    row = table_row({"id": "q", "question": "?", "kind": kind})
-
-    right = [arm for arm in ARMS if row["correct"][arm]]
-
-    assert min(right, key=row["steps"].get) == cheapest
-    assert right == list(ARMS[ARMS.index(cheapest) :])
-    assert row["steps"] == {"no_retrieval": 0, "single_step": 1, "multi_step": 3}
 
 
 @pytest.mark.parametrize(
@@ -124,13 +104,6 @@ def test_the_stand_in_gives_the_number_of_its_pick(question, arm, order):
     assert (method(question), order[choice]) == (arm, arm)
 
 
-def test_the_stand_in_without_its_arm_fails():
-    """Where the arm is not in the list, the reply is a failure that the policy knows."""
-    reply = stand_in({"messages": messages_of("What colour is snow?", methods=["single_step", "multi_step"])})
-
-    assert parse_choice(reply, count=2) == "out_of_range"
-
-
 def test_llm_asks_the_stand_in(tmp_path, monkeypatch):
     """The policy that the environment describes is answered by the stand-in; after the block nobody listens."""
     query = Query(text="What was the former job of the leader of the galley service?")
@@ -143,18 +116,3 @@ def test_llm_asks_the_stand_in(tmp_path, monkeypatch):
 
     assert (inside.facts["llm"]["choice"], inside.facts["llm"]["failed"]) == ("multi_step", None)
     assert outside.facts["llm"]["failed"] == "connection"
-
-
-def test_snapshots_of_the_large_policy_are_few(tmp_path):
-    """mba_paper keeps two snapshots, of 800 MB each; the others as many as configured."""
-    with run("mba_paper", tmp_path) as large, run("uniform", tmp_path) as small:
-        kept = [load(environ=environment).settings.learning.snapshots_kept for environment in (large, small)]
-
-    assert kept == [2, load(HANDBOOK / "config.yaml", environ={}).settings.learning.snapshots_kept]
-
-
-def test_a_missing_table_is_told():
-    """Without the index, popularity's params are refused: the demo builds it first."""
-    nowhere = Path(os.devnull) / "nowhere"
-    with pytest.raises(ConfigError, match="cannot be read"):
-        make_policy("popularity", params=PARAMS["popularity"](Place(data=nowhere, index=nowhere)))

@@ -1,29 +1,22 @@
 """The LLM as selector, through the real openai client, against a server that says and fails what it is told."""
 
 import asyncio
-import gc
 import json
-import sys
 import threading
 import time
 
 import pytest
 
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.kinds.llm import (
-    DESCRIPTIONS,
-    MAX_QUESTION,
     MAX_REPLY,
     Llm,
-    messages_of,
     parse_choice,
 )
-from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
-from ragbandit.testing.policy_examples import ARMS, made_updates
+from ragbandit.testing.policies import POLICY_CHECKS
+from ragbandit.testing.policy_examples import ARMS
 
 NO, ONE, MANY = ARMS
 #: the arms as the model sees them: by name
@@ -81,36 +74,6 @@ def test_request_holds_question_methods_and_settings(monkeypatch):
     asked = body["messages"][-1]["content"]
     assert "1. multi_step: digs\n2. no_retrieval\n3. single_step\n" in asked
     assert "\nWho wrote it?\n" in asked
-
-
-def test_settings_that_are_none_are_not_sent():
-    """Some models refuse temperature and seed: None leaves them out."""
-    with ScriptedServer(['{"choice": 1}']) as server:
-        word_of(llm_of(server, temperature=None, seed=None))
-    assert not {"temperature", "seed"} & set(server.requests[0].body)
-
-
-def test_long_question_is_cut():
-    """Of a very long question the beginning is sent."""
-    asked = messages_of("x" * (MAX_QUESTION + 500), methods=["a"])[-1]["content"]
-    assert asked.count("x") == MAX_QUESTION
-
-
-def test_default_descriptions_are_sent():
-    """Without descriptions the three arms of the papers are told apart by our own."""
-    with ScriptedServer(['{"choice": 1}']) as server:
-        word_of(llm_of(server))
-    asked = server.requests[0].body["messages"][-1]["content"]
-    assert all(f"{arm}: {text}" in asked for arm, text in DESCRIPTIONS.items())
-
-
-def test_one_arm_is_no_question():
-    """Where one arm is offered nobody is asked."""
-    with ScriptedServer([]) as server:
-        output = word_of(llm_of(server), arms=(NO,))
-    assert output.pmf == (1.0,)
-    assert output.facts["llm"] is None
-    assert server.requests == []
 
 
 def test_reply_and_tokens_are_logged():
@@ -221,28 +184,6 @@ def test_deadline_ends_every_wait():
     assert outputs[0].pmf == (0.0, 1.0, 0.0)  # single_step, the default fallback
 
 
-def test_server_that_is_not_there():
-    """A refused connection is a failure like any other."""
-    with ScriptedServer([]) as server:
-        policy = llm_of(server)
-    assert failed(word_of(policy)) == "connection"
-
-
-def test_fallback_that_is_not_offered():
-    """Where the fallback arm is not among those offered all arms are alike."""
-    with ScriptedServer(["?"]) as server:
-        assert word_of(llm_of(server), arms=(NO, MANY)).pmf == (0.5, 0.5)
-
-
-def test_failures_leave_no_mark_on_the_policy():
-    """The state after failures is the state before them."""
-    with ScriptedServer(["?"] * 3) as server:
-        policy = taught(lambda: llm_of(server), made_updates(5))
-        before = sha_of(policy)
-        words_of(policy, ["a", "b", "c"])
-        assert sha_of(policy) == before
-
-
 # Many at once.
 
 
@@ -305,16 +246,6 @@ def test_it_may_be_asked_from_a_thread_with_a_loop():
         assert failed(asyncio.run(ask())) is None
 
 
-def test_policies_come_and_go_without_leaving_sockets():
-    """Snapshots replace policies all day: a dropped one leaves nothing that Python warns about."""
-    with ScriptedServer({"": '{"choice": 1}'}) as server:
-        for _ in range(3):
-            assert failed(word_of(llm_of(server))) is None
-        gc.collect()
-    threads = [thread for thread in threading.enumerate() if thread.name == "ragbandit-llm"]
-    assert len(threads) == 1
-
-
 # The contract, with a server that answers, and wrong params.
 
 
@@ -328,11 +259,3 @@ def steady_server():
 def test_contract_holds_with_a_server_that_answers(check, steady_server):
     """With a model behind it the policy keeps the whole contract."""
     check(lambda: llm_of(steady_server, epsilon=0.1))
-
-
-def test_openai_package_is_asked_for(monkeypatch):
-    """Without the openai package the policy is a ConfigError that says what to install."""
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(ConfigError, match="the package openai is missing") as caught:
-        make_policy("llm", params={"model": "m"})
-    assert "pip install '.[openai]'" in caught.value.remedy

@@ -5,11 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.worlds import measures
 from benchmarks.worlds.__main__ import main
-from benchmarks.worlds.board import installed_policies
 from benchmarks.worlds.made import WORLDS, made_world
-from benchmarks.worlds.measures import AFTER, WHOLE, Estimate, mean_of, measured, possible_gain
+from benchmarks.worlds.measures import possible_gain
 from benchmarks.worlds.passes import COLD, DEAREST, Conditions, Task, World, cut, passed
 from ragbandit.router.encoders.base import HashingEncoder
 
@@ -27,16 +25,6 @@ def task(policy="uniform", *, mode=COLD, seed=0, **conditions):
 
 
 # ------------------------------------------------------------------------------------------------------------- worlds
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_made_worlds_are_what_they_say(name):
-    """Every arm is right as often as its chances say, the same seed makes the same world, another one another."""
-    table, chances = made_world(name)
-    assert table.correct.mean(axis=0) == pytest.approx(chances.mean(axis=0), abs=0.05)
-    assert made_world(name)[0] == table
-    assert made_world(name, seed=1)[0].rows != table.rows
-    assert len({row.question for row in table.rows}) > 600
 
 
 def test_truth_of_the_made_worlds():
@@ -98,32 +86,6 @@ def test_an_incumbent_holds_a_pass_back():
 # ------------------------------------------------------------------------------------------------------------ figures
 
 
-def test_errors_are_paired():
-    """A policy less itself has no error; its own is that of a mean over the questions, more or less."""
-    there = world()
-    passes = [passed(task(seed=seed), world=there) for seed in range(2)]
-    asked = {"policy": "uniform", "mode": COLD, "labelled": 1.0, "passes": passes, "possible": 0.0}
-    one = measured(there, **asked)
-    measures._counts.cache_clear()  # as in another process
-    two = measured(there, **asked)
-    assert (one.best[WHOLE] - two.best[WHOLE]).error == 0.0
-    gaps = passes[0].earned - there.rewards[passes[0].order, there.best]
-    assert 0.4 < one.best[WHOLE].error / (gaps.std() / np.sqrt(len(gaps))) < 1.6
-    assert one.best[WHOLE].value == pytest.approx(
-        np.mean([p.earned.mean() - there.rewards[p.order, there.best].mean() for p in passes])
-    )
-    assert one.share is None
-    assert set(one.best) == {"100", WHOLE, AFTER}
-
-
-def test_means_are_over_worlds():
-    """Errors of independent worlds shrink with their number."""
-    random = np.random.default_rng(0)
-    many = [Estimate(value=float(n), draws=random.standard_normal(400)) for n in range(4)]
-    assert mean_of(many).value == 1.5
-    assert mean_of(many).error == pytest.approx(0.5, abs=0.1)
-
-
 # -------------------------------------------------------------------------------------------------------------- board
 
 
@@ -144,14 +106,6 @@ def test_a_board_from_the_command(tmp_path, capsys):
     assert result["rows"][2]["labels"] == result["rows"][3]["labels"] < 420
     assert result["worlds"][0]["truth"] > 0.02
     assert files[1].read_bytes().startswith(b"\x89PNG")
-
-
-def test_policies_that_are_not_installed_are_left_out(monkeypatch):
-    """`vw` is played where its package is, and every policy once."""
-    monkeypatch.setattr("importlib.util.find_spec", {"vowpal_wabbit_next": "there"}.get)
-    assert installed_policies(["vw", "mba", "mba"]) == ("vw", "mba")
-    monkeypatch.setattr("importlib.util.find_spec", {}.get)
-    assert installed_policies(["vw", "mba"]) == ("mba",)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from ragbandit.shared.formats import (
     NOTHING,
-    decimal,
     duration,
     iso_time,
     moment,
-    number,
     one_line,
     percent,
     printable,
@@ -36,20 +34,6 @@ def test_one_line_is_harmless_for_terminals_and_xml(text):
     assert one_line(line) == line
     kept = ET.fromstring(f"<a>{line.replace('&', '').replace('<', '')}</a>").text or ""
     assert kept == line.replace("&", "").replace("<", "")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, NOTHING), (float("nan"), NOTHING), (3.0, "3"), (1234.5, "1,234"), (0.04123, "0.0412"), (1e-7, "0.0000001")],
-)
-def test_numbers(value, text):
-    """Significant digits, whole numbers whole, never an exponent."""
-    assert number(value) == text
-
-
-def test_decimals():
-    """So many decimals, and no negative zero."""
-    assert [decimal(-0.0001), decimal(0.5, 2, sign="+"), decimal(None)] == ["0.000", "+0.50", NOTHING]
 
 
 @pytest.mark.parametrize(

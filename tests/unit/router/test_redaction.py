@@ -4,8 +4,6 @@ import pytest
 
 from ragbandit.shared.redaction import credentials_in, without_credentials, without_secrets
 
-SECRET = "hunter2"
-
 
 @pytest.mark.parametrize(
     "text",
@@ -74,12 +72,6 @@ def test_keys_of_known_services_are_removed(key):
     assert without_secrets(f"refused ({key}), try again") == "refused ([key]), try again"
 
 
-def test_where_the_server_is_stays():
-    """Scheme, host, port and path of a URL stay, and the words around it."""
-    text = "cannot open 'postgres://u:pw@h:5432/x?a=b', retrying http://h:8080/a/b."
-    assert without_secrets(text) == "cannot open 'postgres://h:5432/x?[redacted]', retrying http://h:8080/a/b."
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -100,12 +92,6 @@ def test_other_texts_stay_as_they_are(text):
     assert without_secrets(text) == text
 
 
-def test_redacting_twice_changes_nothing():
-    """A text may pass more than one place that redacts."""
-    once = without_secrets("postgres://u:p@h/x?a=b password=abc Authorization: Bearer abcdefghij;Pwd=a b;x")
-    assert without_secrets(once) == once
-
-
 def test_a_long_line_is_cut():
     """No pattern reads a longer line than 4,000 characters: their time would grow with its square."""
     for piece in (
@@ -122,25 +108,6 @@ def test_a_long_line_is_cut():
         "-----BEGIN PRIVATE KEY-----",
     ):
         assert len(without_secrets(piece * 50_000)) <= 4_100, piece
-
-
-def test_of_a_long_text_both_ends_are_kept():
-    """A text of very many lines costs no more than its ends; a line that the cut would halve is left out."""
-    lines = ["first", *(f"line {number} password=abc" for number in range(100_000)), "last"]
-
-    kept = without_secrets("\n".join(lines)).split("\n")
-
-    assert (kept[0], kept[-1]) == ("first", "last")
-    assert len(kept) < 3_000
-    middle = kept.index("...")
-    assert all(line.endswith("password=[redacted]") for line in (*kept[1:middle], *kept[middle + 1 : -1]))
-    assert "abc" not in without_secrets("\n".join(lines))
-
-
-def test_half_a_key_is_not_kept():
-    """A private key that the cut of a long text would halve is hidden whole."""
-    key = "-----BEGIN PRIVATE KEY-----\n" + "c2VjcmV0\n" * 9_000 + "-----END PRIVATE KEY-----"
-    assert "c2VjcmV0" not in without_secrets("a\n" * 15_000 + key + "\nb" * 5_000)
 
 
 @pytest.mark.parametrize(

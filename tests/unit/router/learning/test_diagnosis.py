@@ -82,13 +82,6 @@ def test_few_labels_are_stuck_and_a_restraint_holds_back():
     assert read(output(0.0, spread=0.2, pmf=rare), pmf=rare, floor=0.02).arms[PAIR[1]].state == "held back"
 
 
-def test_much_traffic_may_take_a_week():
-    """Ten questions a second are six million a week: what takes 990,000 questions is learned by then."""
-    rare = (0.9999, 0.0001)
-    assert read(output(-0.1, spread=0.2, pmf=rare), pmf=rare, apart_s=0.1).arms[PAIR[1]].state == "learning"
-    assert read(output(-0.1, spread=0.2, pmf=rare), pmf=rare, apart_s=10.0).arms[PAIR[1]].state == "stuck"
-
-
 def test_no_labels_at_all():
     """Where nothing is labelled no wait has an end; without a label for long, learning starves whatever it knew."""
     never = read(output(-0.1, spread=0.2), labelled=0.0).arms[PAIR[1]]

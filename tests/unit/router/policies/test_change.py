@@ -1,16 +1,12 @@
 """The test for changes that nobody declares: its wealths against their definition, false alarms, and what it finds."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ragbandit.router.policies.change import ChangeTest
-from ragbandit.router.policies.mba import MbaRag
 from ragbandit.shared.types import ArmName
-from ragbandit.testing.policies import sha_of, through_files
-from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
 from tests.support.cases import every_case
 
 ARM = ArmName("single_step")
@@ -119,27 +115,3 @@ def test_it_is_within_bounds_and_begins_anew():
     assert test.state() == {}
     with pytest.raises(ValueError, match="bets"):
         test.restore({ARM: [1, 1.0, 0.0, 0.0, *[0.0] * 9]})
-
-
-def test_an_alarm_begins_the_arm_anew():
-    """In mba the row that raises it leaves the arm's mass at 0, counts it, and the state goes on through files."""
-    policy, place, learned = MbaRag(), 0, []
-    rng = np.random.default_rng(1)
-
-    for row in made_updates(900, size=8):
-        changed = row.seq > 500 and row.arm == ARMS[1]
-        quality = float(rng.random() < (0.1 if changed else 0.8))
-        learned.append(replace(row, reward=made_reward(quality, cost=1.0)))
-    while not policy.alarms:
-        policy.learn(learned[place])
-        place += 1
-    assert place > 500
-    assert policy.alarms == {ARMS[1]: 1}
-    assert policy._heads.mass(ARMS[1]) == 0.0
-    assert min(policy._heads.mass(arm) for arm in (ARMS[0], ARMS[2])) > 100
-    back = through_files(policy)
-    for row in learned[place:]:
-        policy.learn(row)
-        back.learn(row)
-    assert sha_of(back) == sha_of(policy)
-    assert back.alarms == policy.alarms == {ARMS[1]: 1}

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.policies import draw as draws
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import draw, draw_group, is_explored, seed_of
 from ragbandit.router.policies.mixing import Holdback
@@ -97,13 +96,3 @@ def test_edges_of_the_draw(seed):
     common = {"arms": ARMS, "floor": 0.0, "fallback": None}
     alone = [draw(output, seed=seed, **common) for output in said]
     assert draw_group(said, seeds=[seed] * 8, **common) == alone
-
-
-def test_sound_outputs_do_not_go_one_by_one(monkeypatch):
-    """A group of sound outputs is drawn as arrays; `draw` is called for the broken one alone."""
-    alone = []
-    monkeypatch.setattr(draws, "draw", lambda output, **more: alone.append(output) or draw(output, **more))
-    said = [PolicyOutput(pmf=(0.5, 0.25, 0.25), scores=(1.0, 2.0, 3.0))] * 8
-    said[3] = PolicyOutput(pmf=(0.5, 0.25, 0.5))
-    draws.draw_group(said, arms=ARMS[:3], floor=0.01, fallback=None, seeds=list(range(8)))
-    assert alone == [said[3]]

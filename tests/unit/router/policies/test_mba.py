@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.mba import MbaRag
-from ragbandit.router.policies.posterior import BayesianHeads
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import sha_of, taught, through_files
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
@@ -63,28 +61,6 @@ def test_pmf_is_the_share_of_points(arms, factor):
     assert len({p for p in output.pmf if p > 0.1 / arms + 1e-12}) > 1 or arms == 2
 
 
-def test_points_are_dealt_to_the_models():
-    """Every model has its share of the points, one after the other, each about that model's own means."""
-    updates = made_updates(40, seed=3)
-    policy = taught(by_rows, updates)
-    heads, x = policy._heads, made_features(9)
-    output = output_of(policy, x)
-    shares, parts, value, first = heads.weights(), [], np.zeros(3), 0
-    assert list(shares) == ["short", "question"]
-    for (name, share), row in zip(shares.items(), (x[-2:], x), strict=True):
-        row = row if name == "question" else (row.astype(float) * math.sqrt(2 / x.size)).astype(np.float32)
-        means, deviations = heads._models[name].sampled(row, arms=ARMS, weight=0.1)
-        value = value + share * means.value
-        last = round(64 * (share if name == "short" else 1.0))
-        parts.append(means.value[:, None] + deviations[:, first:last])
-        first = last
-    assert 0 < parts[0].shape[1] < 64
-    assert output.scores == pytest.approx(tuple(value), abs=1e-12)
-    assert np.array(output.scores)[:, None] + output.deviations == pytest.approx(
-        np.concatenate(parts, axis=1), abs=1e-12
-    )
-
-
 def test_explore_is_a_factor():
     """Without it the best mean has all; the more it is, the more the others have."""
     updates, most = made_updates(200, seed=3), []
@@ -103,17 +79,6 @@ def test_arms_that_are_alike_have_alike_shares():
             shares.append(np.mean([output_of(by_rows(), made_features(n, size=8), arms).pmf for n in range(5)], axis=0))
         assert np.mean(shares, axis=0) == pytest.approx([1 / count] * count, abs=0.25 / count)
         assert np.min(shares) > 0.2 / count
-
-
-@steady
-@given(order=st.permutations(range(4)))
-def test_order_of_arms_does_not_matter(order):
-    """The pmf of permuted arms is the permuted pmf, bit for bit."""
-    arms = (*ARMS, ArmName("newcomer"))
-    policy = taught(by_rows, made_updates(60, seed=3))
-    straight, turned = (output_of(policy, made_features(9), some) for some in (arms, [arms[at] for at in order]))
-    assert turned.pmf == tuple(straight.pmf[at] for at in order)
-    assert turned.scores == tuple(straight.scores[at] for at in order)
 
 
 @pytest.mark.parametrize("arms", [2, 11])
@@ -161,56 +126,6 @@ def test_epsilon_falls_as_the_widths_do():
     assert said[1000] == pytest.approx(0.02, abs=2e-3)
 
 
-def parts(features):
-    """What the two models of a question without a context read: its lengths, scaled as all features are, and all."""
-    short = features[-2:].astype(float) / math.sqrt(features.size)
-    return {"short": (short * math.sqrt(2)).astype(np.float32), "question": features}
-
-
-def models_of(updates):
-    """The two models alone, taught row by row; what each has missed, squared; each row's residual of the best so far.
-
-    All with the defaults, but that blocks are one row.
-    """
-    settings = {"ridge": 3.3, "bias_ridge": 3.3, "memory": 20_000.0, "block": 1, "samples": 64, "quality": 0.5}
-    models, losses = (
-        {name: BayesianHeads(**settings) for name in ("short", "question")},
-        {"short": 0.0, "question": 0.0},
-    )
-    residuals = []
-    for update in updates:
-        best, found = min(losses, key=losses.get), {}
-        for name, row in parts(update.features).items():
-            found[name] = models[name].learn(replace(update, features=row))
-            models[name].finish(update.arm)
-            losses[name] = (1 - 1 / 20_000.0) * losses[name] + models[name].missed ** 2
-        residuals.append((update.arm, found[best]))
-    return models, losses, residuals
-
-
-def test_log_has_the_heads_apart():
-    """The facts are quality and cost of every arm, the weight between them, and epsilon = 1 - the likeliest arm.
-
-    Each is the mean of two models, weighed by exp(-half the squares missed / mean square of the better one).
-    """
-    updates, arms, x = made_updates(60), (*ARMS, "newcomer"), made_features(1)
-    output = output_of(taught(by_rows, updates), x, arms)
-    models, losses, _ = models_of(updates)
-    rows = (1 - (1 - 1 / 20_000.0) ** 60) * 20_000.0
-    scale = 2 * (0.25 + min(losses.values())) / (1 + rows)
-    odds = {name: math.exp(-(loss - min(losses.values())) / scale) for name, loss in losses.items()}
-    share = {name: one / sum(odds.values()) for name, one in odds.items()}
-    means = {name: models[name].sampled(row, arms=arms, weight=0.1)[0] for name, row in parts(x).items()}
-    assert set(output.facts) == {"quality", "cost", "weight", "epsilon"}
-    for key in ("quality", "cost"):
-        wanted = sum(share[name] * getattr(one, key) for name, one in means.items())
-        assert output.facts[key] == pytest.approx(wanted, abs=1e-9)
-    assert (output.facts["weight"], output.facts["epsilon"]) == (0.1, 1.0 - max(output.pmf))
-    made = [q - 0.1 * c for q, c in zip(output.facts["quality"], output.facts["cost"], strict=True)]
-    assert output.scores == pytest.approx(made, abs=1e-12)
-    assert min(share.values()) > 0.01
-
-
 def test_learns_which_question_needs_which_arm():
     """Where the sign of one feature decides which of two arms pays, the likeliest arm follows it."""
     policy, pair = MbaRag(), ARMS[:2]
@@ -238,29 +153,7 @@ def test_unseen_arm_gets_tried():
     assert output_of(policy, made_features(1), [*ARMS, "newcomer"]).pmf[-1] == pytest.approx(0.005, rel=0.05)
 
 
-def test_unseen_arm_beats_arms_that_lose():
-    """Where every known arm's mean is below 0, the new arm is the greedy one: .5 less what the others cost first."""
-    policy = MbaRag()
-    for update in made_updates(60):
-        policy.learn(rewarded(update, -0.8))
-    output = output_of(policy, made_features(1), [*ARMS, "newcomer"])
-    assert max(output.scores) == output.scores[-1] == pytest.approx(0.45)
-    assert max(output.pmf) == output.pmf[-1]
-
-
 # --- what a reward is worth ------------------------------------------------------------------------------------------
-
-
-def test_heads_know_nothing_of_the_weight():
-    """Rows that differ in their weight alone leave the same quality and cost heads, bit for bit."""
-    updates = made_updates(200)
-    cheap, dear = (
-        taught(by_rows, [rewarded(u, u.reward.quality, cost=u.reward.cost, weight=weight) for u in updates])
-        for weight in (0.01, 0.15)
-    )
-    for name, array in cheap.state()[0].items():
-        assert np.array_equal(array, dear.state()[0][name]), name
-    assert output_of(cheap, made_features(1)).scores != output_of(dear, made_features(1)).scores
 
 
 @pytest.mark.parametrize("judged", [0, 40])
@@ -396,16 +289,6 @@ def test_after_a_swap_the_best_arm_is_found_again():
         assert (max(pmf) == pmf[2]) == right
 
 
-def test_alarm_counts_every_start():
-    """An arm that changes three times is started again three times, and its count of updates goes on."""
-    policy, chance = MbaRag(), [(0.9, 0.5, 0.5), (0.1, 0.5, 0.5)]
-    for turn in range(4):
-        for row in world(900, chance=chance[turn % 2], first=1 + 900 * turn):
-            policy.learn(row)
-    assert policy.alarms == {ARMS[0]: 3}
-    assert sum(policy.seen.values()) == 3600
-
-
 # --- state -----------------------------------------------------------------------------------------------------------
 
 
@@ -429,18 +312,3 @@ def test_snapshot_carries_sums_and_alarms():
             back.learn(row)
         assert sha_of(back) == straight
         assert back.alarms == policy.alarms
-
-
-def test_params_reach_the_heads():
-    """Each setting changes what is learned or what is drawn; `alarm` has tests of its own."""
-    rows = [*world(150, chance=(0.9, 0.5, 0.1)), *world(150, chance=(0.1, 0.5, 0.9), first=151)]
-    plain = dict(MbaRag().params)
-    changes = {"ridge": 50.0, "bias_ridge": 9.0, "explore": 3.0, "epsilon_min": 0.3, "memory": 60.0}
-    changes |= {"points": 32, "block": 2}
-    assert {*changes, "alarm"} == set(plain)
-    pmfs = set()
-    for change in ({}, *({name: value} for name, value in changes.items())):
-        policy = taught(lambda change=change: make_policy("mba", params=plain | change), rows)
-        outputs = [output_of(policy, made_features(seed, size=8)) for seed in range(3)]
-        pmfs.add((*(one.pmf for one in outputs), outputs[0].scores, outputs[0].deviations.tobytes()))
-    assert len(pmfs) == 8

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies import GROUP, POLICIES, is_class_path, known_policies, make_policy
+from ragbandit.router.policies import GROUP, POLICIES, known_policies, make_policy
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.shared.errors import ConfigError
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
@@ -46,15 +46,6 @@ def test_a_class_path_is_made_and_recorded_as_such(even):
     """The path is the name that ledgers and snapshots record; ours keep their own."""
     assert make_policy("even_policies:Even", params={}).algorithm == "even_policies:Even"
     assert make_policy("uniform", params={}).algorithm == "uniform"
-
-
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [("a:B", True), ("pkg.mod:Class", True), ("fixed:single_step", False), ("mba", False), (":B", False)],
-)
-def test_what_is_a_class_path(name, path):
-    """A module, a colon and a class, which begins with a capital: no candidate of `replay` looks like that."""
-    assert is_class_path(name) is path
 
 
 def test_two_packages_with_one_name_are_refused(even, install):  # noqa: F811 - the fixture

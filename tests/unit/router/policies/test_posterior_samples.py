@@ -10,7 +10,7 @@ import pytest
 
 from ragbandit.router.policies.posterior import BayesianHeads
 from ragbandit.shared.types import ArmName
-from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
+from ragbandit.testing.policy_examples import ARMS, made_features, made_updates
 
 UNIT = 2.0**-14
 SIZE = 6
@@ -194,23 +194,3 @@ def test_order_of_arms_does_not_matter():
         places = [arms.index(arm) for arm in other]
         assert turned.value.tobytes() == means.value[places].tobytes()
         assert samples.tobytes() == deviations[places].tobytes()
-
-
-def test_some_samples_are_a_part_of_all():
-    """`first` and `last` choose samples, as they are among all."""
-    heads, x = learned(heads_of(), rows_of(70)), made_features(9, size=SIZE)
-    whole = heads.sampled(x, arms=ARMS, weight=0.1)[1]
-    assert np.array_equal(heads.sampled(x, arms=ARMS, first=5, last=12, weight=0.1)[1], whole[:, 5:12])
-    assert heads.sampled(x, arms=ARMS, first=5, last=5, weight=0.1)[1].shape == (3, 0)
-
-
-def test_many_sets_of_arms_have_a_limit():
-    """Of the sets of arms that are kept side by side there is a fixed number; what is said does not change by it."""
-    heads, x = learned(heads_of(), rows_of(70)), made_features(9, size=SIZE)
-    before = heads.sampled(x, arms=ARMS, weight=0.1)[1]
-    for number in range(100):
-        heads.sampled(x, arms=[ARMS[0], ArmName(f"new {number}")], weight=0.1)
-    assert len(heads._offered) <= 16
-    assert np.array_equal(heads.sampled(x, arms=ARMS, weight=0.1)[1], before)
-    heads.learn(replace(rows_of(1)[0], reward=made_reward(1.0)))
-    assert not np.array_equal(heads.sampled(x, arms=ARMS, weight=0.1)[1], before)

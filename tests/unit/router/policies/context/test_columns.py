@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from ragbandit.router.policies.context import SKETCHED, ContextColumns, language_of, read_schema, sketch
+from ragbandit.router.policies.context import SKETCHED, ContextColumns, read_schema, sketch
 from ragbandit.shared.types import Query
 
 NUMBER = {"age": {"type": "number"}}
@@ -90,38 +90,11 @@ def test_what_is_read_off_the_question():
     assert made({"n": {"type": "question_length"}}) == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("text", "language"),
-    [
-        ("Who wrote the book and when was it printed?", "en"),
-        ("Welche Stadt ist größer und warum?", "de"),
-        ("Quelle est la plus grande ville et pourquoi ?", "fr"),
-        ("¿Cuál es la ciudad más grande y por qué?", "es"),
-        ("谁写了这本书", None),
-        ("", None),
-        ("1234 ???", None),
-    ],
-)
-def test_language(text, language):
-    """The language of a question by its commonest words; None where they tell none."""
-    assert language_of(text) == language
-
-
 def test_all_keys_together_weigh_as_much_as_one():
     """The squared length of the columns is about 1, however many keys are declared."""
     schema = {f"k{n}": {"type": "boolean"} for n in range(9)}
     found = np.array(made(schema, {f"k{n}": n % 2 == 0 for n in range(9)}))
     assert float(found @ found) == pytest.approx(1.0)
-
-
-def test_moments_come_back():
-    """Restored columns standardise as the saved ones do."""
-    taught, back = columns(NUMBER), columns(NUMBER)
-    for value in (1, 5, 9):
-        taught.learn(Query(text="who?", context={"age": value}))
-    back.restore(taught.state())
-    query = Query(text="who?", context={"age": 7})
-    assert back.of(query).tolist() == taught.of(query).tolist()
 
 
 def test_sketches_multiply_the_kernels():

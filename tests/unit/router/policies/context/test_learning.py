@@ -95,22 +95,6 @@ def test_a_context_that_separates_two_kinds_is_used_within_sixty_labels(size):
     assert np.mean(shares[60]) > 0.85
 
 
-def test_without_a_schema_contexts_change_nothing():
-    """A policy without a schema learns the same from rows with and without contexts, to the last bit."""
-    rows = made_updates(30)
-    one, other = (make_policy("mba", params={"block": 8}) for _ in range(2))
-    for row in rows:
-        one.learn(row)
-        other.learn(replace(row, query=Query(text=row.query.text)))
-    assert sha_of(one) == sha_of(other)
-
-
-def test_an_empty_schema_is_none():
-    """A schema without keys is recorded as none: the ledger stays the one it was."""
-    assert "context" not in make_policy("mba", params={"context": {}}).params
-    assert "context" not in make_policy("vw", params={}).params
-
-
 @pytest.mark.parametrize("name", ["mba", "vw"])
 def test_a_row_that_is_refused_changes_nothing(name):
     """Features of another length, or a reward that cannot be squared: PolicyFault, and the state is as it was."""

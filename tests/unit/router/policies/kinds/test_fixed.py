@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.kinds.fixed import Mixture
-from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policy_examples import ARMS
-from tests.support.examples import offered_arms, steady
+from tests.support.examples import steady
 
 NOT, SINGLE, MULTI = ARMS
 
@@ -42,27 +40,3 @@ def test_neither_is_uniform(count):
     """Where neither is offered all arms have 1/K."""
     arms = tuple(ArmName(f"other_{i}") for i in range(count))
     assert output_of(Mixture(first="single_step", second="multi_step"), arms).pmf == (1 / count,) * count
-
-
-@steady
-@given(arms=offered_arms)
-def test_it_has_no_opinion(arms):
-    """It has no scores and logs nothing."""
-    output = output_of(Mixture(first="single_step", second="multi_step"), arms)
-    assert output.scores is None
-    assert output.facts == {}
-
-
-@pytest.mark.parametrize(
-    ("params", "field"),
-    [
-        ({"second": "b"}, "first"),
-        ({"first": "a", "second": "a"}, "second"),
-    ],
-)
-def test_wrong_params_are_refused(params, field):
-    """A param that is unknown, missing, of another type or out of range is a ConfigError with field and remedy."""
-    with pytest.raises(ConfigError) as caught:
-        make_policy("mixture", params=params)
-    assert caught.value.field == f"policy.params.{field}"
-    assert caught.value.remedy

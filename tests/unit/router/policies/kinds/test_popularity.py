@@ -2,27 +2,21 @@
 
 import json
 import math
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.kinds.popularity import BINS, READ, SHOWN, Popularity, PopularityTable, read_table
-from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
+from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.mention_counts import WORDS, count_mentions, write_popularity
-from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
+from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
-from tests.support.cases import every_case
-from tests.support.examples import steady
 
 NO, ONE, MANY = ARMS
 TABLE = str(Path(__file__).parents[4] / "support" / "popularity.json")
@@ -103,18 +97,6 @@ def test_table_says_what_it_is():
     assert min(table["mentions"].values()) >= 1
 
 
-def test_decomposed_letters_are_the_same_word():
-    """E with a combining accent is counted under the composed letter."""
-    assert counted([Passage(id="1", title="E\u0301mile Zola", text="x")])["mentions"]["émile zola"] == 1
-
-
-def test_passages_that_come_only_once_are_refused():
-    """A source that is used up after one reading, as a pipe is, is an InvalidInput and not an empty table."""
-    rows = iter(PASSAGES)
-    with pytest.raises(InvalidInput, match="second time"):
-        count_mentions(lambda: rows)
-
-
 def test_file_is_what_the_policy_reads(tmp_path):
     """What the builder writes the policy reads, with every key it looks for found in it."""
     path = write_popularity(lambda: PASSAGES, tmp_path)
@@ -124,12 +106,6 @@ def test_file_is_what_the_policy_reads(tmp_path):
     asked = "Did Jane Q. Public film The Lord of the Rings in New York, or O'Brien's Maisie?"
     found = table.entities(asked)
     assert found == {"jane q public": 2, "lord of the rings": 1, "new york": 2, "o'brien": 1, "maisie": 1}
-
-
-def test_folder_that_cannot_be_written_is_said(tmp_path):
-    """A missing folder is a ConfigError."""
-    with pytest.raises(ConfigError, match="cannot be written"):
-        write_popularity(lambda: PASSAGES, tmp_path / "nowhere")
 
 
 # What the policy reads in a question.
@@ -169,44 +145,6 @@ def test_entities_of_a_question(tmp_path, text, found):
     assert entities(tmp_path, text, mentions, common=["range", "where", "did", "is", "who"]) == found
 
 
-def test_no_key_longer_than_the_table_says_is_tried(tmp_path):
-    """`words` bounds the lookup: a key with more words is never found."""
-    assert entities(tmp_path, "Was A B C there?", {"a b c": 5, "a b": 2, "c": 1}, words=2) == {"a b": 2, "c": 1}
-
-
-def begins_a_sentence(text, place):
-    """The oracle: nothing, or a sentence's end and white space, stands before this place of the text."""
-    return not text[:place].strip() or re.search(r"[.!?:\u3002\uff01\uff1f]\s*$", text[:place]) is not None
-
-
-@steady
-@given(parts=st.lists(st.sampled_from(["Zaphod", "Betelgeuse", "who", "7", *" .,!?:_-(\n\t", "\u3002", "? ", " ."])))
-def test_word_that_begins_a_sentence_is_no_name(parts):
-    """A capitalised word that the table does not know is an entity just where it does not begin a sentence."""
-    text = "".join(parts)
-    words = re.finditer(r"[^\W_]+", text)
-    named = {
-        word.group().casefold()
-        for word in words
-        if re.search("[A-Z]", word.group()) and not begins_a_sentence(text, word.start())
-    }
-    assert set(PopularityTable(mentions={}, common=frozenset(), words=3, sha256="").entities(text)) == named
-
-
-def test_work_grows_with_the_length_alone(monkeypatch):
-    """Of all that stands before the words of a question, no character is looked at twice."""
-    looked, asked = [], PopularityTable._ignored
-
-    def watched(table, word, **around):
-        looked.extend(around["before"])
-        return asked(table, word, **around)
-
-    monkeypatch.setattr(PopularityTable, "_ignored", watched)
-    text = "Aa - " * (READ // 5)
-    PopularityTable(mentions={}, common=frozenset(), words=5, sha256="").entities(text)
-    assert 0 < len(looked) <= len(text)
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -238,13 +176,6 @@ def test_given_threshold_decides(text, arm):
     """From the threshold on `above` answers; below it, and where an entity is missing, `below` does."""
     output = word_of(Popularity(table=TABLE, threshold=30.0, epsilon=0.3), text)
     assert output.pmf == pytest.approx([0.1 + (0.7 if name == arm else 0.0) for name in ARMS])
-
-
-def test_missing_entity_is_retrieved_under_any_threshold():
-    """A threshold of 0 sends every known entity to `above`, and none that is missing."""
-    policy = Popularity(table=TABLE, threshold=0.0, epsilon=0.0)
-    assert word_of(policy, "Where is the City?").pmf == (1.0, 0.0, 0.0)
-    assert word_of(policy, "Where is Zaphod?").pmf == (0.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -342,24 +273,6 @@ def test_ties_retrieve():
     assert policy.edge == BINS
 
 
-def test_questions_without_a_known_entity_teach_no_threshold():
-    """They are counted among the updates and leave the histogram alone."""
-    policy = Popularity(table=TABLE)
-    for lesson in lessons([("Where is Zaphod?", NO, 1.0), ("what is it", NO, 1.0)]):
-        policy.learn(lesson)
-    arrays, facts = policy.state()
-    assert facts["updates"] == 2
-    assert not any(array.any() for array in arrays.values())
-
-
-def test_most_popular_entry_has_a_bin():
-    """The top of the table falls into the last bin, and the last edge lies above it."""
-    policy = Popularity(table=TABLE)
-    policy.learn(lessons([("Where is Dracula?", ONE, 1.0)])[0])
-    assert policy.state()[0]["counts"][0, BINS - 1] == 1
-    assert policy.threshold == pytest.approx(31.0)  # 30 passages mention Dracula
-
-
 def test_row_without_a_reward_is_refused():
     """A reward that is no number is a PolicyFault, and nothing changes."""
     policy = taught(lambda: Popularity(table=TABLE), made_updates(5))
@@ -368,14 +281,6 @@ def test_row_without_a_reward_is_refused():
     with pytest.raises(PolicyFault):
         policy.learn(replace(row, reward=replace(row.reward, value=math.nan)))
     assert sha_of(policy) == before
-
-
-def test_contract_holds_with_a_learned_threshold():
-    """With the threshold learned it keeps the whole contract too."""
-    with every_case() as case:
-        for check in POLICY_CHECKS:
-            with case(check.__name__):
-                check(lambda: Popularity(table=TABLE))
 
 
 # The file.
@@ -431,22 +336,6 @@ def test_file_that_is_no_table_is_refused(tmp_path, content):
         Popularity(table=str(path))
     assert caught.value.field == "policy.params.table"
     assert "ragbandit index build" in caught.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("params", "field"),
-    [
-        ({}, "table"),
-        ({"table": "/nowhere/popularity.json"}, "table"),
-        ({"table": TABLE, "below": "x", "above": "x"}, "below"),
-    ],
-)
-def test_wrong_params_are_refused(params, field):
-    """A param that is missing, of another type or out of range is a ConfigError with field and remedy."""
-    with pytest.raises(ConfigError) as caught:
-        make_policy("popularity", params=params)
-    assert caught.value.field == f"policy.params.{field}"
-    assert caught.value.remedy
 
 
 def test_index_build_writes_the_table(tmp_path, monkeypatch):

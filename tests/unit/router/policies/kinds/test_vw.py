@@ -13,15 +13,12 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
-from ragbandit.router.policies.context import ContextColumns, read_schema
-from ragbandit.router.policies.draw import gate
 from ragbandit.router.policies.kinds.vw import VowpalWabbit
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 from tests.support.cases import every_case
-from tests.support.policy_examples import SCHEMA
 
 vw = pytest.importorskip("vowpal_wabbit_next", reason="no wheel for this Python")
 
@@ -118,23 +115,6 @@ def test_model_is_the_one_dsjson_makes(cb_type, power_t):
     assert policy.state()[0]["model"].tobytes() == without_tallies(workspace)
 
 
-@pytest.mark.parametrize("cb_type", ["mtr", "dr"])
-def test_model_with_a_context_is_the_one_dsjson_makes(cb_type):
-    """The context is the namespace c, crossed with arm and question: dsjson that has it makes the same model."""
-    updates = made_updates(200)
-    policy = taught(maker(cb_type=cb_type, learning_rate=0.05, context=SCHEMA), updates)
-    crossed = "-q qa -q ca --interactions qca --ignore_linear q --ignore_linear c --noconstant --adaptive --invariant"
-    arguments = f"--cb_adf --cb_type {cb_type} {crossed} -b 18 --learning_rate 0.05 --power_t 0 --quiet".split()
-    workspace = vw.Workspace(arguments)
-    parser, context = vw.DSJsonFormatParser(workspace), ContextColumns(read_schema(SCHEMA))
-    for update in updates:
-        shown = [update.arm] if cb_type == "mtr" else SORTED
-        workspace.learn_one(parser.parse_json(dsjson_of(update, shown, columns=context.of(update.query))))
-        context.learn(update.query)
-    assert policy.state()[0]["model"].tobytes() == without_tallies(workspace)
-    assert policy.params["context"] == SCHEMA
-
-
 @pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
 def test_progressive_ips_is_the_command_lines(cb_type, tmp_path):
     """The mean of cost * pmf / p, each before its row is learned, is the "average loss" that the vw command prints.
@@ -155,22 +135,6 @@ def test_progressive_ips_is_the_command_lines(cb_type, tmp_path):
     )
     loss = float(re.search(r"average loss = (\S+)", printed)[1])
     assert math.fsum(costs) / len(costs) == pytest.approx(loss, abs=2e-6)
-
-
-def test_command_line_reads_the_model(tmp_path):
-    """The vw command loads the model of a state and names the arm of the highest score, at minus the score."""
-    updates = made_updates(200)
-    policy = taught(maker(learning_rate=0.05), updates)
-    model, rows = tmp_path / "model", tmp_path / "rows.dsjson"
-    model.write_bytes(policy.state()[0]["model"].tobytes())
-    rows.write_text("\n".join(dsjson_of(update, SORTED) for update in updates[:20]) + "\n")
-    printed, _ = vw.run_cli_driver(["-t", "-i", str(model), "--dsjson", "-d", str(rows), "-P", "1"], onethread=True)
-    theirs = re.findall(r" (\d):(-?[\d.]+) +\d+$", printed, flags=re.MULTILINE)
-    assert len(theirs) == 20
-    for update, (best, cost) in zip(updates, theirs, strict=False):
-        scores = output_of(policy, update.features, SORTED).scores
-        assert int(best) == scores.index(max(scores))
-        assert float(cost) == pytest.approx(-max(scores), abs=0.006)
 
 
 @pytest.mark.parametrize(
@@ -207,15 +171,6 @@ def test_explorers_are_vws_own(params, arguments):
 # --- what ours adds --------------------------------------------------------------------------------------------------
 
 
-def test_squarecb_keeps_a_share_for_all():
-    """With epsilon every arm has at least epsilon/K, the rest as without; gamma stands in the log."""
-    updates = made_updates(60)
-    bare = output_of(taught(maker(epsilon=0.0, learning_rate=0.05), updates), made_features(1))
-    mixed = output_of(taught(maker(epsilon=0.3, learning_rate=0.05), updates), made_features(1))
-    assert mixed.pmf == pytest.approx([0.1 + 0.7 * p for p in bare.pmf], abs=1e-12)
-    assert mixed.facts == {"gamma": pytest.approx(10.0 * math.sqrt(60))}
-
-
 @pytest.mark.parametrize("cb_type", ["mtr", "ips"])
 def test_weights_are_importance_weights(cb_type):
     """A row of weight 2 moves VW's costs as the same row twice, to what float32 rounds."""
@@ -237,37 +192,6 @@ def test_scores_are_rewards():
         policy.learn(replace(update, propensity=0.5, reward=made_reward(0.4 + 0.6 * (update.seq % 2))))
     output = output_of(policy, made_features(5), (ARMS[0], ArmName("newcomer")))
     assert output.scores == (pytest.approx(0.7, abs=0.1), 0.0)
-
-
-@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
-def test_arms_that_were_never_drawn_change_nothing(cb_type):
-    """Four more arms on offer, never drawn, leave the scores of the two others as they are, bit for bit."""
-    pair, crowd = ARMS[:2], (*ARMS[:2], *(ArmName(f"other_{i}") for i in range(4)))
-    updates = made_updates(200, arms=pair)
-    few = taught(maker(cb_type=cb_type), updates)
-    many = taught(maker(cb_type=cb_type), [replace(update, arms=crowd) for update in updates])
-    for seed in range(10):
-        assert output_of(few, made_features(seed), pair).scores == output_of(many, made_features(seed), pair).scores
-
-
-@pytest.mark.parametrize("cb_type", ["ips", "dr"])
-def test_order_of_the_offer_does_not_matter_where_weights_are_shared(cb_type):
-    """With so few bits that arms share weights the order of the offer still leaves no mark on the state."""
-    updates = made_updates(60, size=768)
-    turned = [replace(update, arms=update.arms[::-1]) for update in updates]
-    make = maker(cb_type=cb_type, bits=14)
-    assert sha_of(taught(make, turned)) == sha_of(taught(make, updates))
-
-
-def test_constant_step_follows_drift():
-    """After 500 rows with one arm better and 500 with the other, power_t 0 has turned round."""
-    policy = VowpalWabbit(power_t=0.0, learning_rate=0.05)
-    for update in made_updates(1000, arms=ARMS[:2]):
-        better = ARMS[0] if update.seq <= 500 else ARMS[1]
-        policy.learn(replace(update, propensity=0.5, reward=made_reward(0.8 if update.arm == better else 0.2)))
-        if update.seq in (500, 1000):
-            scores = output_of(policy, made_features(1), ARMS[:2]).scores
-            assert (scores[0] > scores[1]) == (update.seq == 500)
 
 
 def test_threads_share_one_policy():
@@ -314,19 +238,6 @@ def test_wrong_feature_is_refused(number):
     with pytest.raises(PolicyFault):
         policy.learn(replace(row, features=spoilt))
     assert sha_of(policy) == before
-
-
-@pytest.mark.parametrize("power_t", [0.0, 0.5])
-@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
-def test_what_is_taken_cannot_spoil_it(cb_type, power_t):
-    """Rows at the edge of what is taken leave every score finite and the pmf a pmf, a state later as well."""
-    policy = taught(maker(cb_type=cb_type, power_t=power_t, learning_rate=10.0), made_updates(20))
-    rows = made_updates(12, first=21)
-    edges = [(1e-14, 0.5), (1.0, 5e14), (1e-7, -5e7), (1.0, -5e14)]
-    for row, (propensity, value) in zip(rows, edges * 3, strict=True):
-        assert apply(policy, replace(row, propensity=propensity, reward=replace(row.reward, value=value)))
-    policy.restore(*policy.state())
-    gate(output_of(policy, made_features(3)), arms=ARMS)
 
 
 def test_bytes_are_checked_before_vw_sees_them():

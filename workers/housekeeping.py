@@ -34,6 +34,8 @@ _LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})
 MOST: Final = 32
 #: how long a learner that was woken tries again while the store fails; after that it looks as often as ever
 LEARN_S: Final = 60.0
+#: how often versions of the policy are looked at, seconds
+WATCH_S: Final = 5.0
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
@@ -253,12 +255,11 @@ def routines_of(context: Context) -> list[Routine]:
     def watch_rollouts() -> None:
         evaluator.evaluate(now=time.time())
 
-    watch_s = settings.rollout.interval_s
     return [
         *routines,
         Routine("look for unfinished decisions", wake_again, every_s=sweep_s),
         Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release),
-        Routine("look at policy versions", watch_rollouts, every_s=watch_s, at_end=evaluator.close),
+        Routine("look at policy versions", watch_rollouts, every_s=WATCH_S, at_end=evaluator.close),
         version_learning(context),
         *_checks(context),
     ]

@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from ragbandit.router.api.limiting.budgets import stopped_until
+from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.judgements import JudgeClaim, Spent
 from ragbandit.router.storage.rows.job_rows import CHECK_ATTEMPTS, Job, claim_check, drop_jobs, due_jobs

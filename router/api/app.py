@@ -22,15 +22,14 @@ from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.dependencies import CallerGone, Reads, has_path
 from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies, routing
-from ragbandit.router.api.limiting.budgets import Budgets
-from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
+from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.api.security.gate import Gate, KeyRing
-from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
+from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.api.ui.endpoints import DASHBOARD
 from ragbandit.router.api.ui.rendering import HEADERS
 from ragbandit.router.policies.base import serves_prices
@@ -128,7 +127,6 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, sessions=state.page_sessions)
     with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
         await state.gate.ring.in_force()
-    state.owners = Owners()
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
     state.budgets = Budgets(
         router.settings,

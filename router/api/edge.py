@@ -33,11 +33,11 @@ from ragbandit.router.api.dependencies import (
     router_of,
     rule_of,
 )
-from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
+from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.search import traces_of

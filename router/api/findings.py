@@ -242,7 +242,7 @@ def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[
 
 
 def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.api.limiting.budgets import bounds, budget_states, state_in_words
+    from ragbandit.router.api.security.budgets import bounds, budget_states, state_in_words
 
     for budget, sums in budget_states(database, settings=settings, now=now):
         if budget.spent_of(sums) >= budget.dollars:

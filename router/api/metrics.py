@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ragbandit.router.api.limiting.rate_limiter import RateLimiter
+from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.encoders.base import CachingEncoder, Encoder
 from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.candidates import ContextCounts

@@ -23,8 +23,8 @@ from ragbandit.router.api.findings import (
     of_store,
     tried,
 )
-from ragbandit.router.api.limiting.budgets import budget_states, state_in_words
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, overview_json, plain, report_json
+from ragbandit.router.api.security.budgets import budget_states, state_in_words
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,

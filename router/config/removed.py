@@ -31,6 +31,9 @@ REMOVED: Final[dict[str, str]] = {
     "importers": "`ragbandit feedback import FILE.jsonl`, whose options name the fields (docs/feedback.md)",
     "learning.influence": "learning.rater_per_day, `ragbandit feedback exclude`, or learning.sources",
     "learning.calibrate": "learning.weights.judge: one weight for all scores of the judge",
+    "conversation.rewrite.max_under_way": "nothing: 64 rewrites of one process are under way at once",
+    "rollout.interval_s": "nothing: versions are looked at every 5 s",
+    "rollout.verdict_every_s": "nothing: a verdict like the one before is kept again after 5 minutes",
     "archive": "`ragbandit data export --before 90d FILE.parquet`, then `ragbandit data erase --before 90d`",
     **{
         f"{section}.openai.{name}": words

@@ -169,8 +169,6 @@ class RewriteSettings(Section):
     seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     #: tokens of a rewrite, a reasoning model's thoughts included
     max_tokens: Annotated[int, Field(ge=16)] = 256
-    #: rewrites of one process under way at once; further questions are used as they are
-    max_under_way: Count = 64
 
     @field_validator("generator")
     @classmethod
@@ -320,10 +318,6 @@ class RolloutSettings(Section):
     failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
     #: candidates that may be in shadow at once; each costs its pmf for every decision, and a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
-    #: how often versions are looked at
-    interval_s: Seconds = 5.0
-    #: a verdict like the one before is kept again after that long
-    verdict_every_s: Seconds = 300.0
     #: a candidate that takes longer for a batch of pmfs is left out of it, and is no canary until it is faster
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
 

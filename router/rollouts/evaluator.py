@@ -271,6 +271,8 @@ log = logging.getLogger("ragbandit.rollouts")
 ACTOR: Final = "evaluator"
 #: an evaluator that is not heard of for that long has lost its place to the next one
 LEASE_S: Final = 30.0
+#: a verdict like the one before is kept again after that long, seconds
+VERDICT_EVERY_S: Final = 300.0
 #: facts of a verdict that the audit log has as well
 _AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardrails")
 
@@ -358,7 +360,7 @@ class Evaluator:
         shape = _shape(finding.kind, finding.reason)
         if watch.kept is None:
             watch.kept, watch.kept_at = self._last_kept(watch.version)
-        old = now - watch.kept_at >= self.settings.rollout.verdict_every_s
+        old = now - watch.kept_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.kept and not old:
             return watch.version
         with self.database.write() as connection:

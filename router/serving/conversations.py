@@ -118,6 +118,8 @@ log = logging.getLogger("ragbandit.conversations")
 
 #: a longer question is not rewritten, characters
 MAX_QUESTION: Final = 4000
+#: rewrites of one process under way at once; further questions are used as they are
+MOST_UNDER_WAY: Final = 64
 #: a longer rewrite is none, characters
 MAX_REWRITE: Final = 2000
 #: failures in a row, of the kinds that a server that is down gives, after which it is not asked for a while
@@ -211,7 +213,7 @@ class Rewriter:
             return "question_long"
         if time.monotonic() < self._rest_until:
             return "down"
-        return "busy" if self._under_way >= self.settings.max_under_way else None
+        return "busy" if self._under_way >= MOST_UNDER_WAY else None
 
     async def _bounded(
         self, history: Sequence[Message], *, question: str, known: Callable[[], str | None] | None

@@ -307,7 +307,7 @@ class Router:
     def check_rollouts(self) -> "list[Look]":
         """Look once at every version that is in shadow or canary, and do what the evidence says; what was found.
 
-        The worker that learns does this every `rollout.interval_s`; empty where it is at it. Raises StoreError.
+        The worker that learns does this every 5 s; empty where it is at it. Raises StoreError.
         """
         if self._evaluator is None:
             from ragbandit.router.rollouts.evaluator import Evaluator

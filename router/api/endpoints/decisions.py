@@ -20,6 +20,7 @@ from ragbandit.router.api.dependencies import (
     router_of,
 )
 from ragbandit.router.api.endpoints.routing import decide, whole_query
+from ragbandit.router.api.endpoints.streaming import PendingAnswer, streamed_answer, want_events
 from ragbandit.router.api.schemas.replies import (
     answer_json,
     cancellation_json,
@@ -31,7 +32,6 @@ from ragbandit.router.api.schemas.replies import (
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText, OutcomeBody, RouteBody
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.api.streaming import PendingAnswer, streamed_answer, want_events
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.checks.questions import checked_id

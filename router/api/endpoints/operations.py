@@ -12,10 +12,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from ragbandit.client.replies.status import HealthReply, OverviewReply, ReadyReply, ReportReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import is_problem, of_parts
-from ragbandit.router.api.limiting.budgets import budget_states
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import overview_json, report_json, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.security.budgets import budget_states
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.health.readiness import RouterState

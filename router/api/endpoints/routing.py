@@ -21,12 +21,12 @@ from ragbandit.router.api.dependencies import (
     router_of,
 )
 from ragbandit.router.api.edge import asked_attributes, decided_attributes, in_trace, tracing_of
-from ragbandit.router.api.limiting.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
-from ragbandit.router.api.security.ownership import note_owner, noted_prices, permitted_arms, tenant_of
+from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
+from ragbandit.router.api.security.ownership import noted_prices, permitted_arms, tenant_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Span
@@ -90,7 +90,6 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
         result = next(decided) if isinstance(question, Query) else question
         if isinstance(result, Decision):
             metrics.decided(result, seconds=seconds)
-            note_owner(request, result)
             replies.append(route_json(result, seconds=seconds))
         elif isinstance(result, RagBanditError):
             replies.append(error_json(result))
@@ -172,7 +171,6 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
             span.set(decided_attributes(decision))
     seconds = time.perf_counter() - began
     request.app.state.metrics.decided(decision, seconds=seconds)
-    note_owner(request, decision)
     return decision, seconds
 
 

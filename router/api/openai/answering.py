@@ -14,11 +14,11 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import CallerGone, awaited, router_of
 from ragbandit.router.api.endpoints.routing import decide, paced
+from ragbandit.router.api.endpoints.streaming import EventStream, PendingAnswer, want_events, with_pauses
 from ragbandit.router.api.openai.errors import AnswerTimeout, error_in_reply, fault_of
 from ragbandit.router.api.openai.requests import OpenAIBody, query_of
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
-from ragbandit.router.api.streaming import EventStream, PendingAnswer, want_events, with_pauses
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, RagBanditError

@@ -6,10 +6,10 @@ from typing import Any, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from ragbandit.client.replies.decisions import CostReply
+from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import errors
-from ragbandit.router.api.streaming import PING, event_of
 from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.shared.types import Cost, Decision, Outcome, StatusNote, TextPiece
 

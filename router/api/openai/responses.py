@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai.errors import Unsupported, error_in_reply, fault_of
 from ragbandit.router.api.openai.replies import DONE, Facts, annotations_of, facts_of, model_name, urls_of, usage_of
 from ragbandit.router.api.openai.requests import OpenAIBody, configured, message_schema, turns_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.router.api.streaming import PING, event_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import CANCELLED, Decision, Json, Message, Outcome, StatusNote, TextPiece
 

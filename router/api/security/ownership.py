@@ -3,40 +3,17 @@
 Another tenant's decision is to it what a decision that was never made is: the same 404, with the same body.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.limiting.budgets import budgets_of
+from ragbandit.router.api.security.budgets import budgets_of
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.serving.deciding.question import TERMS, price_terms
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
-from ragbandit.shared.types import ArmName, Caller, Decision, Json, RunBy
-
-#: decisions whose tenant one process remembers; it never changes
-MOST: Final = 20_000
-
-
-class Owners:
-    """Tenants of the decisions that were asked about lately, so that feedback for a new decision reads no row more."""
-
-    def __init__(self, *, most: int = MOST) -> None:
-        self._most = most
-        self._tenants: OrderedDict[str, str] = OrderedDict()
-
-    def note(self, decision_id: str, tenant: str) -> None:
-        """Remember whose decision this is."""
-        self._tenants[decision_id] = tenant
-        if len(self._tenants) > self._most:
-            self._tenants.popitem(last=False)
-
-    def tenant(self, decision_id: str) -> str | None:
-        """Whose decision this is; None: it is not remembered."""
-        return self._tenants.get(decision_id)
+from ragbandit.shared.types import ArmName, Caller, Json, RunBy
 
 
 def tenant_of(caller: Caller, *, given: str | None) -> str:
@@ -128,13 +105,6 @@ def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
     return {TERMS: terms} if terms else {}
 
 
-def note_owner(request: Request, decision: Decision) -> None:
-    """Remember whose decision this is, where the caller may come back with its id."""
-    if caller_of(request).tenant is not None:
-        owners: Owners = request.app.state.owners
-        owners.note(decision.id, decision.query.tenant)
-
-
 async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
     """Those of these decisions that the caller may not know of: of another tenant, or of none that is stored.
 
@@ -143,16 +113,8 @@ async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
     caller = caller_of(request)
     if caller.tenant is None:
         return frozenset()
-    owners: Owners = request.app.state.owners
-    wanted = set(ids)
-    known = {key: tenant for key in wanted if (tenant := owners.tenant(key)) is not None}
-    missing = sorted(wanted - known.keys())
-    if missing:
-        store = router_of(request).store
-        read = await reads_of(request).run(lambda: store.tenants_by_id(missing))
-        for key, tenant in read.items():
-            owners.note(key, tenant)
-        known |= read
+    wanted, store = sorted(set(ids)), router_of(request).store
+    known = await reads_of(request).run(lambda: store.tenants_by_id(wanted))
     return frozenset(key for key in wanted if known.get(key) != caller.tenant)
 
 

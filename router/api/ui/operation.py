@@ -136,7 +136,7 @@ PANEL_ROWS: Final = 20_000
 
 
 def shown(result: Report, *, now: float) -> dict[str, Any]:
-    """The names of templates/report.html."""
+    """The names of `panel` in templates/parts.html."""
     return {"report": result, "words": words, "sentence": words.sentence(result, now=now)}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import evaluator, verbs
-from ragbandit.router.rollouts.evaluator import Evaluator
+from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, judge
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
@@ -97,7 +97,7 @@ def test_without_data_nothing_moves_until_time_runs_out(in_sqlite):
         trial.look()
     assert [(one.kind, one.facts["n"]) for one in trial.verdicts] == [("hold", 0)]
     assert trial.version.waits_for == "40 effective rows, of which there are 0"
-    trial.now += trial.settings.rollout.verdict_every_s
+    trial.now += VERDICT_EVERY_S
     trial.look()
     assert len(trial.verdicts) == 2
     trial.now += trial.settings.rollout.max_age_s

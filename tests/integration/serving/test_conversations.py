@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.erasure import Selection, erase
+from ragbandit.router.serving import conversations
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import DecisionId, Message, Query
@@ -85,7 +86,7 @@ def test_a_server_that_is_gone_is_left_alone_for_a_while(make_world):
     assert failed == ["connection", "connection", "connection", "down", "down"]
 
 
-def test_only_so_many_rewrites_are_under_way(make_world):
+def test_only_so_many_rewrites_are_under_way(make_world, monkeypatch):
     """A burst does not pile up at the model: questions beyond the cap are used as they are."""
     go = threading.Event()
 
@@ -94,7 +95,8 @@ def test_only_so_many_rewrites_are_under_way(make_world):
         return ALONE
 
     with ScriptedServer(reply) as server:
-        world = make_world(conversation=rewritten_by(server, max_under_way=2))
+        monkeypatch.setattr(conversations, "MOST_UNDER_WAY", 2)
+        world = make_world(conversation=rewritten_by(server))
         futures = [world.router.conversations.submit(TALK, query=Query(text="")) for _ in range(4)]
         late = [future.result(20) for future in futures[2:]]
         go.set()
@@ -107,7 +109,7 @@ def test_only_so_many_rewrites_are_under_way(make_world):
 def test_a_caller_that_leaves_ends_the_rewrite(make_world):
     """A cancelled question gives its place back and closes its connection."""
     with ScriptedServer({"": Reply(text=ALONE, seconds=15.0)}) as server:
-        world = make_world(conversation=rewritten_by(server, max_under_way=1))
+        world = make_world(conversation=rewritten_by(server))
         future = world.router.conversations.submit(TALK, query=Query(text=""))
         _until(lambda: server.requests)
         assert future.cancel()

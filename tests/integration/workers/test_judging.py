@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.api.limiting.budgets import bounds
+from ragbandit.router.api.security.budgets import bounds
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome

@@ -6,7 +6,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from ragbandit.router.api.streaming import PendingAnswer
+from ragbandit.router.api.endpoints.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.types import Message, StatusNote, TextPiece
 from tests.integration.api.openai.conftest import COST, SOURCES, outcome_of

@@ -11,7 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from ragbandit.router.api import streaming
-from ragbandit.router.api.streaming import PendingAnswer
+from ragbandit.router.api.endpoints.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.types import TextPiece
 from tests.integration.api.openai.conftest import SOURCES, outcome_of

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ragbandit.router.api.limiting.budgets import MOST, price_factor
+from ragbandit.router.api.security.budgets import MOST, price_factor
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
+from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.shared.types import Caller

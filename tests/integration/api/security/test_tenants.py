@@ -2,7 +2,6 @@
 
 import pytest
 
-from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.config.settings import Settings
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
@@ -32,13 +31,10 @@ def globex(world):
     return world.client("app", tenant="globex")
 
 
-@pytest.fixture(params=["remembered", "read"])
-def decision(request, world, acme):
-    """A decision of acme's, which the process remembers or has to look for."""
-    made = routed(acme)["decision_id"]
-    if request.param == "read":
-        world.service.app.state.owners = Owners()
-    return made
+@pytest.fixture
+def decision(acme):
+    """A decision of acme's."""
+    return routed(acme)["decision_id"]
 
 
 def same_as_unknown(found, unknown, key):

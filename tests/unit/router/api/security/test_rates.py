@@ -1,6 +1,6 @@
 """Rates: which one holds for a caller, and what a caller is told of it."""
 
-from ragbandit.router.api.limiting.rate_limiter import rate_of
+from ragbandit.router.api.security.rate_limiter import rate_of
 from ragbandit.shared.types import Caller
 
 

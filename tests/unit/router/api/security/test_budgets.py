@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from ragbandit.router.api.limiting import budgets
-from ragbandit.router.api.limiting.budgets import MOST, Budgets, BudgetSpent, bounds, budgets_of, price_factor
+from ragbandit.router.api.security import budgets
+from ragbandit.router.api.security.budgets import MOST, Budgets, BudgetSpent, bounds, budgets_of, price_factor
 from ragbandit.router.config.settings import Settings, TenantSettings
 from ragbandit.router.storage.access.spending import Spender, Spent
 from ragbandit.shared.types import Caller, Query

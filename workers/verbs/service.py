@@ -55,8 +55,10 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
 
 
 def _serve(settings: Settings) -> None:
-    from ragbandit.router.api.app import create_app  # after what refuses a start, since it takes a second to load
-    from ragbandit.router.api.server import make_server
+    from ragbandit.router.api.app import (
+        create_app,  # after what refuses a start, since it takes a second to load
+        make_server,
+    )
 
     # A failure to open must end the process with our one line, not with a server's traceback.
     router = Router.open(settings)

@@ -1,10 +1,13 @@
 """Findings: what is wrong with real settings, a real database, a real Redis and this host is said, with what to do."""
 
 import json
+import shutil
 import time
+from collections import namedtuple
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
@@ -246,3 +249,33 @@ def test_the_command(settings, make_world, redis_server, redis_client, monkeypat
     hosts(redis_client, {"pid": 2})
     mended = CliRunner().invoke(app, ["status"])
     assert mended.exit_code == 0, mended.stdout
+
+
+def test_a_schema_of_another_version(stored):
+    """A schema that this version may use, and was not written for, is a warning."""
+    stored.world.write(text("UPDATE alembic_version SET version_num = '9999'"))
+    (found,) = stored("schema")
+    assert found.startswith("warning schema: it is 9999")
+
+
+def test_redis_that_evicts(running, redis_client):
+    """A Redis that throws entries away when it is full is a warning."""
+    hosts(redis_client, {})
+    before = {name: redis_client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy")}
+    try:
+        redis_client.config_set("maxmemory-policy", "allkeys-lru")
+        redis_client.config_set("maxmemory", "100mb")
+        (found,) = running()
+        assert found.startswith("warning Redis: maxmemory-policy is allkeys-lru")
+    finally:
+        for name, value in before.items():
+            redis_client.config_set(name, value)
+
+
+def test_a_disk_that_is_nearly_full(settings, monkeypatch):
+    """Below two gigabytes it is a warning, below 200 MB a problem."""
+    usage, levels = namedtuple("usage", "total used free"), []
+    for free in (10**12, 10**9, 10**8):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _place, free=free: usage(10**12, 0, free))
+        levels.append([one.severity for one in of_disk(settings())])
+    assert levels == [[], ["warning"], ["problem"]]

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from ragbandit.router.api import streaming
+from ragbandit.router.api.endpoints import streaming
 from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.queue.streams import TEXT, stream_key

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from ragbandit.router.api import streaming
+from ragbandit.router.api.endpoints import streaming
 from ragbandit.router.api.endpoints.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.types import TextPiece

@@ -16,7 +16,7 @@ Text may be dictionary-encoded. Every check that arrays can say is made here and
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,13 @@ def decoded(batch: Any, *, spec: BatchSpec, named: Callable[[int], str]) -> Log:
     return log
 
 
+def with_columns(log: Log, batch: Any, *, spec: BatchSpec, named: Callable[[int], str]) -> Log:
+    """The log with the fields and the candidates' own columns of the spec; batch: its rows. Raises as `decoded`."""
+    rows = _DecodedBatch(batch=batch, spec=spec, named=named)
+    fields = {name: rows.texts(name) for name in spec.fields}
+    return replace(log, fields={**log.fields, **fields}, own={name: rows.spread(name) for name in spec.own})
+
+
 @dataclass(kw_only=True)
 class _DecodedBatch:
     """A batch of n rows, with T entries in all rows' lists of arms together."""
@@ -170,7 +177,7 @@ class _DecodedBatch:
             judged=_equals(words["judged_by"], "judge") if "judged_by" in words else None,
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
-            fields={name: self._texts(name) for name in spec.fields},
+            fields={name: self.texts(name) for name in spec.fields},
             own={name: self.spread(name) for name in spec.own},
         )
 
@@ -272,7 +279,7 @@ class _DecodedBatch:
     def _encoders(self) -> list[str | None]:
         return list(compute.unique(self.batch.column("encoder_hash")).to_pylist())
 
-    def _texts(self, field: str) -> Strings:
+    def texts(self, field: str) -> Strings:
         """A field's value in every row as text, JSON where it is none, "" where there is none; shape (n,)."""
         name = column_of(field)
         if name not in self.batch.schema.names:

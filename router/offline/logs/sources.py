@@ -1,37 +1,30 @@
-"""Sources of a log: a Parquet file, a ledger of the store, rows in memory; as Arrow record batches.
+"""Sources of a log: a Parquet file, or rows (of a ledger, of JSONL, in memory); as Arrow record batches.
 
 All give the columns that `batches` describes, so that one decoder reads them; each says how a row is named in messages.
 """
 
-import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from itertools import islice
+from typing import Any, Final, Protocol, TypeVar, cast
 
-import numpy as np
 import pyarrow as pa
-from sqlalchemy import ColumnElement, case, func, select
 
 from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
-from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.logs.parquet import feature_lists, opened, without_rows
 from ragbandit.router.offline.logs.place import Place, shown
 from ragbandit.router.offline.logs.records import Defaults, Logged
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import feature_rows, features_value
-from ragbandit.router.storage.sql.tables import decisions, updates
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, StoreError
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import KILLED, STICKY, ArmName
 
 Item = TypeVar("Item")
 
 #: rows of a batch: its arrays fit into a processor's cache
 BATCH = 32_768
-#: the features of rows whose text was not kept: they tell the question
-_OF_TEXTLESS = "features_of_textless"
-#: columns of a ledger that are text
-_TEXTS = ("id", "text", "arm", "context", "facts", "tenant", "version", "policy", "encoder_hash")
+#: rows of Python's own that are held at once, as a part of a batch
+_PAGES = 8
 
 
 class LogSource(Protocol):
@@ -148,155 +141,94 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield cast(Item, item)
 
 
-def rows_batch(rows: Sequence[Logged]) -> Any:
-    """Rows in memory as a record batch, with all that arrays are made of but the fields."""
+#: key of a decision's facts that says that nobody drew its arm -> why
+_UNDRAWN: Final = {
+    STICKY: "it stayed on the arm of an earlier turn of its session: nobody drew it",
+    KILLED: "its arm was pinned by the kill switch: nobody drew it",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowsSource:
+    """Rows of a ledger or of a file that is read row by row, some at a time."""
+
+    #: the rows, from the first one on, whenever it is called
+    rows: Callable[[], Iterable[Logged]]
+
+    def batches(self, spec: BatchSpec) -> Iterator[Any]:
+        """As `LogSource` says."""
+        stream = iter(self.rows())
+        while page := list(islice(stream, max(BATCH // _PAGES, 1))):
+            try:
+                yield rows_batch(page, spec=spec)
+            except pa.ArrowException as error:  # files are checked row by row, what is in a store may be damaged
+                raise StoreError(
+                    f"rows of the ledger cannot be read: {error}", remedy="see: ragbandit verify"
+                ) from error
+
+    def row_name(self, number: int, key: str, /) -> str:
+        """By its line, or by its decision."""
+        return next(row_name(row) for row in islice(self.rows(), number - 1, None) if row.decision.id == key)
+
+    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
+        """As `LogSource` says."""
+        drawn_rows = (row for row in self.rows() if undrawn(row) is None)
+        offers = (row.decision.arms for row in (drawn_rows if every else islice(drawn_rows, 1)))
+        return tuple(dict.fromkeys(arm for offer in offers for arm in offer))
+
+
+def row_name(row: Logged) -> str:
+    """A row in words, for messages."""
+    return f"line {row.line}" if row.line else f"decision {row.decision.id}"
+
+
+def undrawn(row: Logged) -> str | None:
+    """Why nobody drew the arm of this row; None where it was drawn."""
+    return next((why for key, why in _UNDRAWN.items() if key in row.decision.facts), None)
+
+
+def rows_batch(rows: Sequence[Logged], *, spec: BatchSpec) -> Any:
+    """Rows as a record batch with the columns of the spec. Raises InvalidInput for a candidate's pmf that is none."""
     decided, rewards = [row.decision for row in rows], [row.reward for row in rows]
     numbers = [pa.array([getattr(reward, name) for reward in rewards], pa.float64()) for name in REWARD]
     words = [pa.array([getattr(reward, name) for reward in rewards], pa.string()) for name in REWARD_WORDS]
+    texts = {
+        "id": [decision.id for decision in decided],
+        "text": [decision.query.text for decision in decided],
+        "arm": [decision.arm for decision in decided],
+        "version": [decision.version for decision in decided],
+        "policy": [decision.policy for decision in decided],
+        "tenant": [decision.query.tenant for decision in decided],
+        "encoder_hash": [decision.encoder_hash for decision in decided],
+        "facts": [canonical(dict(row.decision.facts)) if undrawn(row) else "{}" for row in rows],
+    }
+    if "context" in spec.columns:
+        texts["context"] = [canonical(dict(decision.query.context)) for decision in decided]
     columns = {
-        "id": pa.array([decision.id for decision in decided], pa.string()),
-        "text": pa.array([decision.query.text for decision in decided], pa.string()),
+        **{name: pa.array(values, pa.string()) for name, values in texts.items()},
         "arms": pa.array([decision.arms for decision in decided], pa.list_(pa.string())),
         "pmf": pa.array([decision.pmf for decision in decided], pa.list_(pa.float64())),
-        "arm": pa.array([decision.arm for decision in decided], pa.string()),
         "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
         "made_at": pa.array([decision.made_at for decision in decided], pa.float64()),
         "cost_weight": pa.array([decision.cost_weight for decision in decided], pa.float64()),
         "late": pa.array([row.late for row in rows], pa.bool_()),
-        "version": pa.array([decision.version for decision in decided], pa.string()),
         "features": feature_lists([decision.features for decision in decided]),
+        **{name: pa.array([_own_pmf(row, name) for row in rows], pa.list_(pa.float64())) for name in spec.own},
     }
     return pa.RecordBatch.from_pydict(columns)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerSource:
-    """The rows of a ledger up to a seq, a page of seqs at a time.
-
-    Pages are queries: nothing is held open between them, and a ledger that grows meanwhile does not change what is
-    read, since `open_ledger` notes where it ends. No Decision is made.
-    """
-
-    ledger: Ledger
-    first: int
-    last: int
-    #: rows decided before are left out, seconds since the epoch
-    since: float | None
-
-    def batches(self, spec: BatchSpec) -> Iterator[Any]:
-        """As `LogSource` says. Raises StoreError for a row that cannot be read."""
-        return _ahead(self._batches(spec))
-
-    def _batches(self, spec: BatchSpec) -> Iterator[Any]:
-        names = [name for name in spec.columns if name not in ("reward", "late", "features")]
-        names += ["features" if spec.features else _OF_TEXTLESS, *REWARD, *REWARD_WORDS]
-        for start, stop, columns in self._pages(names):
-            marked = late_decisions(self.ledger, start, stop) if spec.late else set[str]()
-            try:
-                yield _ledger_batch(columns, late=marked)
-            except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
-                raise self._unreadable(error, start=start, stop=stop) from error
-
-    def row_name(self, _number: int, key: str, /) -> str:
-        """By its decision."""
-        return f"decision {key}"
-
-    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
-        """As `LogSource` says."""
-        return _arms_in(self._offers(), every=every)
-
-    def _offers(self) -> Iterator[Any]:
-        for start, stop, columns in self._pages(["id", "arms", "facts"]):
-            try:
-                offers = {"arms": _lists_of(columns["arms"]), "facts": pa.array(columns["facts"], pa.string())}
-                yield pa.RecordBatch.from_pydict(offers)
-            except (ValueError, TypeError, KeyError) as error:
-                raise self._unreadable(error, start=start, stop=stop) from error
-
-    def _pages(self, names: Sequence[str]) -> Iterator[tuple[int, int, Mapping[str, Sequence[Any]]]]:
-        """(first seq, last seq, name -> values of the rows) of every page that has rows."""
-        for start in range(self.first, self.last + 1, BATCH):
-            stop = min(start + BATCH - 1, self.last)
-            columns = self._read(start, stop, names=names)
-            if columns["id"]:
-                yield start, stop, columns
-
-    def _read(self, start: int, stop: int, *, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-        """Name -> its values in these rows of the database."""
-        query = select(*(_column(name) for name in names))
-        query = query.join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
-        query = query.where(updates.c.policy == self.ledger.label, updates.c.seq.between(start, stop))
-        if self.since is not None:
-            query = query.where(decisions.c.made_at >= self.since)
-        with self.ledger.database.read() as connection:
-            return _columns(names, connection.execute(query.order_by(updates.c.seq)).all())
-
-    def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
-        """What the reader of single rows says of this page: it names the decision."""
-        try:
-            for _ in self.ledger.read_with_decisions(after=start - 1, upto=stop):
-                pass
-        except StoreError as named:
-            return named
-        return StoreError(f"the rows {start} to {stop} cannot be read: {error}", remedy="see: ragbandit verify")
-
-
-def open_ledger(ledger: Ledger, *, since: float | None) -> LedgerSource | None:
-    """The ledger as it is now; None where it has no rows."""
-    with ledger.database.read() as connection:
-        ends = select(func.min(updates.c.seq), func.max(updates.c.seq)).where(updates.c.policy == ledger.label)
-        first, last = connection.execute(ends).one()
-    if first is None:
-        return None
-    return LedgerSource(ledger=ledger, first=int(first), last=int(last), since=since)
-
-
-def _column(name: str) -> ColumnElement[Any]:
-    if name in REWARD or name in REWARD_WORDS:
-        return updates.c[name]
-    if name == _OF_TEXTLESS:
-        return case((decisions.c.text == "", decisions.c.features)).label(name)
-    if name == "facts":  # a draw that was certain is rare: of all others they say nothing here
-        return case((decisions.c.propensity == 1.0, decisions.c.facts), else_="{}").label(name)
-    return decisions.c[name]
-
-
-def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    values: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(names)
-    return dict(zip(names, values, strict=True))
-
-
-def _ledger_batch(columns: Mapping[str, Sequence[Any]], *, late: Container[str]) -> Any:
-    """A page of rows as a record batch. Raises ValueError, TypeError or KeyError for what cannot be read."""
-    ids = columns["id"]
-    numbers = [pa.array(columns[name], pa.float64()) for name in REWARD]
-    words = [pa.array(columns[name], pa.string()) for name in REWARD_WORDS]
-    features = columns.get("features", columns.get(_OF_TEXTLESS, ()))
-    arrays = {
-        "arms": _lists_of(columns["arms"]),
-        "pmf": pa.array(json.loads(f"[{','.join(columns['pmf'])}]"), pa.list_(pa.float64())),
-        "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
-        "features": _features(features),
-        "late": pa.array([key in late for key in ids], pa.bool_()),
-        **{name: pa.array(columns[name], pa.float64()) for name in ("propensity", "made_at", "cost_weight")},
-    }
-    texts = [name for name in columns if name in _TEXTS]
-    return pa.RecordBatch.from_pydict(arrays | {name: pa.array(columns[name], pa.string()) for name in texts})
-
-
-def _lists_of(texts: Sequence[str]) -> Any:
-    """JSON lists of text, of which few are different, as a column."""
-    known = {text: at for at, text in enumerate(dict.fromkeys(texts))}
-    lists = pa.array([json.loads(text) for text in known], pa.list_(pa.string()))
-    return lists.take(pa.array([known[text] for text in texts], pa.int32()))
-
-
-def _features(rows: Sequence[bytes | None]) -> Any:
-    numbers = feature_rows(rows)
-    if numbers is None:
-        return feature_lists([features_value(raw) for raw in rows])
-    ends = np.arange(0, numbers.size + 1, numbers.shape[1], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(ends), pa.array(numbers.ravel()))
+def _own_pmf(row: Logged, name: str) -> list[float]:
+    """A candidate's pmf that stands in the row, in the order of its arms: a list, or {arm: probability}."""
+    arms, value = row.decision.arms, row.extra.get(name)
+    if isinstance(value, Mapping) and set(value) <= set(arms):
+        value = [value.get(arm, 0.0) for arm in arms]
+    numbers = [each for each in value if type(each) in (int, float)] if isinstance(value, list) else []
+    if isinstance(value, list) and len(arms) == len(numbers) == len(value):
+        return numbers
+    reason = "is missing" if value is None else f"{value!r:.80} does not fit the arms {', '.join(arms)}"
+    remedy = "give a list aligned with arms, or an object from arm to probability"
+    raise InvalidInput(reason, field=f"{row_name(row)} {name}", remedy=remedy)
 
 
 def _arms_in(batches: Iterator[Any], *, every: bool) -> tuple[ArmName, ...]:

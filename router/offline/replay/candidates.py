@@ -1,6 +1,6 @@
 """Candidates of a replay: the probability that each gives to every arm of every row."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log, wrong_pmfs
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.offline.replay.opening import MemoryLog, row_name
+from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress
 from ragbandit.router.policies import known_policies, make_policy
@@ -78,21 +78,6 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
     always[:, column] = 1.0
     # Where it is not offered it plays what the policy `fixed` plays there.
     return np.where(log.offered[:, column, None], always, even)
-
-
-def row_pmf(spec: CandidateSpec, *, log: MemoryLog) -> CandidatePmf:
-    """The same of a log in memory."""
-    if spec.kind == "column":
-        known = sorted({key for row in log.rows for key in row.extra})
-        if spec.what not in known:
-            raise InvalidInput(
-                "no row has this key",
-                field=spec.name,
-                remedy=f"use one of {', '.join(known)}" if known else "log the candidate's pmf in every row",
-            )
-        pmf = pmf_columns(log.rows, name=spec.what, log=log.log)
-        return CandidatePmf(described=f"the pmf in {spec.what}", pmf=pmf)
-    return CandidatePmf(described=described(spec), pmf=array_pmf(spec, log=log.log, named=str))
 
 
 def described(spec: CandidateSpec) -> str:
@@ -299,41 +284,6 @@ def learned_before(log: MemoryLog) -> Choices:
         if label == (log.ledger or row.decision.policy) == row.decision.policy and seq.isdecimal():
             counts[at] = min(at, int(np.searchsorted(seqs, int(seq), side="right")))
     return counts
-
-
-def pmf_columns(rows: Sequence[Logged], *, name: str, log: Log) -> Matrix:
-    """A candidate's pmf that stands in the rows: a list aligned with the row's arms, or {arm: probability}.
-
-    Raises InvalidInput naming the row where it is missing, no pmf, or speaks of an arm that was not offered.
-    """
-    columns = {arm: index for index, arm in enumerate(log.arms)}
-    pmf = np.zeros(log.pmf.shape)
-    for index, row in enumerate(rows):
-        value = row.extra.get(name)
-        arms: Sequence[str] = row.decision.arms
-        if isinstance(value, Mapping):
-            arms, value = tuple(value), list(value.values())
-        numbers = _numbers(value)
-        if numbers is None or len(numbers) != len(arms) or not set(arms) <= set(row.decision.arms):
-            raise InvalidInput(
-                "is missing"
-                if value is None
-                else f"{value!r:.80} does not fit the arms {', '.join(row.decision.arms)}",
-                field=f"{row_name(row)} {name}",
-                remedy="give a list aligned with arms, or an object from arm to probability",
-            )
-        pmf[index, [columns[ArmName(arm)] for arm in arms]] = numbers
-    check_pmf(pmf, log=log, name=name, named=lambda row: row_name(rows[row]))
-    return pmf
-
-
-def _numbers(value: object) -> list[float] | None:
-    """The value, if it is a list of numbers."""
-    if not isinstance(value, list | tuple):
-        return None
-    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
-        return None
-    return [float(each) for each in value]
 
 
 def check_pmf(pmf: Matrix, *, log: Log, name: str, named: Callable[[int], str]) -> None:

@@ -2,37 +2,35 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
-
-import numpy as np
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
-from ragbandit.router.offline.logs.batches import FIELDS, BatchSpec, check_choice, decoded
+from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, with_columns
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
 from ragbandit.router.offline.logs.records import reward_defaults
-from ragbandit.router.offline.logs.sources import LedgerSource, LogSource, ParquetSource, open_ledger, rows_batch
+from ragbandit.router.offline.logs.sources import (
+    LogSource,
+    ParquetSource,
+    RowsSource,
+    row_name,
+    rows_batch,
+    undrawn,
+)
 from ragbandit.router.offline.replay.plan import CandidateSpec, Skipped, instant
 from ragbandit.router.offline.replay.service import LoggedPolicies, logged_policies, serving_settings
-from ragbandit.router.offline.types import Progress, Strings, no_progress
+from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import KILLED, STICKY, ArmName
+from ragbandit.shared.types import ArmName
 
 #: bad rows that an error names
 MOST_NAMED = 5
-#: key of a decision's facts that says that nobody drew its arm -> why
-_UNDRAWN: Final = {
-    STICKY: "it stayed on the arm of an earlier turn of its session: nobody drew it",
-    KILLED: "its arm was pinned by the kill switch: nobody drew it",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +49,14 @@ class MemoryLog:
     skipped: Sequence[Skipped] = ()
     #: the policies of its store; none of a log that comes from elsewhere
     logged: LoggedPolicies = field(default_factory=LoggedPolicies)
+
+    def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
+        """With these fields, and the candidates' pmfs that stand in the rows. Raises InvalidInput for a row without."""
+        if not fields and not own:
+            return self
+        spec = BatchSpec(arms=self.log.arms, mixed_arms=True, fields=tuple(fields), own=tuple(own))
+        rows = rows_batch(self.rows, spec=spec)
+        return replace(self, log=with_columns(self.log, rows, spec=spec, named=lambda row: row_name(self.rows[row])))
 
 
 def open_log(
@@ -129,31 +135,44 @@ class OpenLog:
 
     @contextmanager
     def sources(
-        self, candidates: Sequence[CandidateSpec], *, whole: bool = False
+        self, candidates: Sequence[CandidateSpec], *, skipped: list[Skipped], whole: bool = False
     ) -> Iterator[Sequence[LogSource] | None]:
-        """What can be judged in batches; None where all rows are needed in memory: where one of them cannot be used
-        and is skipped, where a candidate reads questions, and of formats of text.
+        """What can be judged in batches; None where all rows are needed in memory: where a candidate reads questions.
 
-        whole: the baseline reads questions. Raises InvalidInput for a ledger without rows, StoreError where it
-        cannot be read.
+        skipped: takes the rows that are left out because they cannot be used. whole: the baseline reads questions.
+        Raises InvalidInput for a ledger without rows, StoreError where it cannot be read.
         """
         own = {spec.what for spec in candidates if spec.kind == "column"}
         if whole or any(spec.needs_rows for spec in candidates):
             yield None
-        elif self.path is None and not own:
+        elif self.path is None:
             with ledger_of(self.settings, label=self.label) as ledger:
-                yield [self._ledger_source(ledger)]
-        elif self.path is None or self.format != "parquet" or (self.skip_bad and not self.several):
-            yield None
+                yield [RowsSource(rows=partial(ledger_rows, ledger, since=self.since, upto=ledger.last_seq()))]
         else:
-            files = [ParquetSource(path=path, defaults=self.defaults) for path in self.files()]
-            yield files if self.several or own <= set(files[0].columns()) else None
+            path = self.path
+            files = [ParquetSource(path=one, defaults=self.defaults) for one in self._parquet()]
+            in_columns = self.several or bool(files and own <= set(files[0].columns()))
+            yield files if in_columns else [RowsSource(rows=lambda: self._usable(path, skipped=skipped))]
 
-    def _ledger_source(self, ledger: Ledger) -> LedgerSource:
-        source = open_ledger(ledger, since=self.since)
-        if source is None:
-            raise self._no_rows(0)
-        return source
+    def _parquet(self) -> Sequence[Place]:
+        """The files that are read as columns: rows that cannot be used are left out one by one."""
+        return self.files() if self.several or (self.format == "parquet" and not self.skip_bad) else ()
+
+    def _usable(self, path: Place, *, skipped: list[Skipped], progress: Progress = no_progress) -> Iterator[Logged]:
+        """The rows of a file; those that cannot be used are put into `skipped`, or refused at the end."""
+        bad: list[BadRow] = []
+        good = 0
+        for done, row in enumerate(read_rows(path, format=self.format, defaults=self.defaults), start=1):
+            if isinstance(row, BadRow):
+                bad.append(row)
+            else:
+                good += 1
+                yield row
+            if done % 1000 == 0:
+                progress("rows read", done, 0)
+        if bad and not (self.skip_bad and good):
+            raise _unusable(path, bad=bad, good=good)
+        skipped[:] = [Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in bad]
 
     def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
         """The arms of the log: those of its first row, or all that any row offers where these may differ."""
@@ -168,13 +187,13 @@ class OpenLog:
 
     def empty(self, sources: Sequence[LogSource]) -> InvalidInput:
         """The error of a log without rows."""
-        if isinstance(sources[0], LedgerSource):
-            return self._no_rows(sources[0].last)
+        if self.path is None:
+            return self._no_rows()
         what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
         return InvalidInput(what, field="log", remedy="give a log with at least one decision")
 
-    def _no_rows(self, total: int) -> InvalidInput:
-        later = "" if self.since is None else f" decided since {instant(self.since)}, of {total} in all"
+    def _no_rows(self) -> InvalidInput:
+        later = "" if self.since is None else f" decided since {instant(self.since)}"
         return InvalidInput(
             f"the ledger {self.label!r} has no rows{later}",
             field="log",
@@ -185,6 +204,13 @@ class OpenLog:
     def described(self) -> str:
         """Where the rows come from, for the report."""
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
+
+    def logged(self) -> LoggedPolicies | None:
+        """The policies of the store; None of a file."""
+        if self.path is not None:
+            return None
+        with ledger_of(self.settings, label=self.label) as ledger:
+            return logged_policies(ledger.database)
 
     def current(self) -> Settings | None:
         """The settings that the store serves by, for a ledger that a service wrote; None for any other, and a file."""
@@ -201,23 +227,14 @@ class OpenLog:
         return self._stored(progress, older=older) if self.path is None else self._file(self.path, progress)
 
     def _file(self, path: Place, progress: Progress) -> MemoryLog:
-        good: list[Logged] = []
-        bad: list[BadRow] = []
-        for done, row in enumerate(read_rows(path, format=self.format, defaults=self.defaults), start=1):
-            if isinstance(row, BadRow):
-                bad.append(row)
-            else:
-                good.append(row)
-            if done % 1000 == 0:
-                progress("rows read", done, 0)
-        if bad and not (self.skip_bad and good):
-            raise _unusable(path, bad=bad, good=len(good))
+        skipped: list[Skipped] = []
+        rows = list(self._usable(path, skipped=skipped, progress=progress))
         return memory_log(
-            self._later(path, good),
+            self._later(path, rows),
             mixed_arms=self.mixed_arms,
             described=shown(path),
             since=self.since,
-            skipped=[Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in bad],
+            skipped=skipped,
         )
 
     def _later(self, path: Place, rows: list[Logged]) -> list[Logged]:
@@ -243,7 +260,7 @@ class OpenLog:
                 if len(rows) % 1000 == 0:
                     progress("rows read", len(rows), total)
             if all(self.since is not None and row.decision.made_at < self.since for row in rows):
-                raise self._no_rows(total)
+                raise self._no_rows()
             logged = logged_policies(ledger.database)
         return memory_log(
             rows,
@@ -300,9 +317,8 @@ def memory_log(
     Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
     """
     everything = list(rows)
-    undrawn = {id(row): why for row in everything for key, why in _UNDRAWN.items() if key in row.decision.facts}
-    drawn_rows = [row for row in everything if id(row) not in undrawn]
-    left_out = (Skipped(where=row_name(row), reason=undrawn[id(row)]) for row in everything if id(row) in undrawn)
+    drawn_rows = [row for row in everything if undrawn(row) is None]
+    left_out = (Skipped(where=row_name(row), reason=why) for row in everything if (why := undrawn(row)))
     skipped = (*skipped, *left_out)
     if not drawn_rows:
         raise InvalidInput(
@@ -313,7 +329,7 @@ def memory_log(
     )
     return MemoryLog(
         rows=drawn_rows,
-        log=decoded(rows_batch(drawn_rows), spec=spec, named=lambda row: row_name(drawn_rows[row])),
+        log=decoded(rows_batch(drawn_rows, spec=spec), spec=spec, named=lambda row: row_name(drawn_rows[row])),
         ledger=ledger,
         described=described,
         since=since,
@@ -322,40 +338,11 @@ def memory_log(
     )
 
 
-def row_name(row: Logged) -> str:
-    """A row in words, for messages."""
-    return f"line {row.line}" if row.line else f"decision {row.decision.id}"
-
-
 def _arms(rows: Sequence[Logged], *, mixed: bool) -> tuple[ArmName, ...]:
     offers = [row.decision.arms for row in rows] if mixed else [rows[0].decision.arms]
     arms = tuple(dict.fromkeys(arm for offer in dict.fromkeys(offers) for arm in offer))
     check_choice(arms)
     return arms
-
-
-def strings_of(rows: Sequence[Logged], name: str) -> Strings:
-    """A field of every row as text, shape (n,); "" where a row does not have it.
-
-    name: tenant, version, policy, or a key of the context; JSON where its value is no text.
-    """
-    values = np.empty(len(rows), dtype=np.object_)
-    for index, row in enumerate(rows):
-        decision = row.decision
-        own = {"tenant": decision.query.tenant, "version": decision.version, "policy": decision.policy}
-        value = own[name] if name in FIELDS else decision.query.context.get(name)
-        values[index] = value if isinstance(value, str) else "" if value is None else canonical(value)
-    return values
-
-
-def segment_of(rows: Sequence[Logged], name: str) -> Strings:
-    """`strings_of` for a field that was asked for. Raises InvalidInput if no row has it."""
-    values = strings_of(rows, name)
-    if not any(values):
-        known = sorted({key for row in rows for key in row.decision.query.context})
-        remedy = f"use one of {', '.join(['tenant', 'version', 'policy', *known])}"
-        raise InvalidInput("no row has it", field=f"segment {name}", remedy=remedy)
-    return values
 
 
 def no_times(count: int, *, rows: int, log: str) -> InvalidInput:

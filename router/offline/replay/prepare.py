@@ -14,17 +14,17 @@ from ragbandit.router.learning.monitoring.price import LEAST_LABELS, Price, mean
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.logs.batches import check_choice
 from ragbandit.router.offline.logs.place import check_shared
-from ragbandit.router.offline.logs.sources import LedgerSource, LogSource
+from ragbandit.router.offline.logs.sources import LogSource, row_name
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
     CandidatePolicy,
+    array_pmf,
     check_candidate,
     crossfitted,
     described,
     frozen,
     load,
     progressive_validation,
-    row_pmf,
 )
 from ragbandit.router.offline.replay.comparison import (
     current_candidate,
@@ -34,7 +34,7 @@ from ragbandit.router.offline.replay.comparison import (
     with_sides,
 )
 from ragbandit.router.offline.replay.engine import judge
-from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, segment_of
+from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
@@ -42,11 +42,11 @@ from ragbandit.router.offline.replay.plan import (
     CandidateSpec,
     Plan,
     ReplayResult,
+    Skipped,
     baselines,
     parse_candidates,
 )
 from ragbandit.router.offline.replay.service import (
-    logged_policies,
     served_policy,
     service_note,
     settings_in_force,
@@ -97,10 +97,14 @@ def replay(
     else:
         check_spread(log, plan=plan, candidates=specs or (), executor=executor)
         current = log.current() if may_be_current(plan) else None
-        with log.sources(specs or (), whole=current is not None or plan.baseline == CURRENT) as sources:
+        skipped: list[Skipped] = []
+        with log.sources(
+            specs or (), skipped=skipped, whole=current is not None or plan.baseline == CURRENT
+        ) as sources:
             if sources is not None:
                 plan = replace(plan, baseline=plan.baseline or LOGGED)
-                return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging, notes=notes)
+                judging = partial(judging, plan=plan, notes=notes, skipped=skipped)
+                return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging)
         # What a snapshot learned before `since`, the others learn too.
         rows = log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
     specs = baselines(rows.log.arms) if specs is None else specs
@@ -134,7 +138,6 @@ def _replay_sources(
     specs: list[CandidateSpec] | None,
     plan: Plan,
     judging: Callable[..., ReplayResult],
-    notes: Sequence[str],
 ) -> ReplayResult:
     """Judge candidates on a log that need not fit in memory."""
     # One source is read from its beginning, and its first row says the arms.
@@ -148,13 +151,11 @@ def _replay_sources(
     ]
     return judging(
         parts,
-        plan=plan,
         candidates=specs,
         candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
         log=log.described,
-        logged=logged_policies(sources[0].ledger.database) if isinstance(sources[0], LedgerSource) else None,
+        logged=log.logged(),
         since=log.since,
-        notes=notes,
         empty=log.empty(sources),
     )
 
@@ -232,8 +233,8 @@ def prepare(
     }
     judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
     log = replace(log, log=plan.read_at_weight(log.log))
-    fields = {name: segment_of(log.rows, name) for name in plan.segments}
-    log = replace(log, log=replace(log.log, fields={**log.log.fields, **fields}))
+    own = [spec.what for spec in candidates if spec.kind == "column"]
+    log = log.with_columns(fields=plan.segments, own=own)
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
     candidate_pmfs = [
         replace(preparation, settings=by[spec.name]).candidate_pmf(
@@ -297,7 +298,7 @@ class Preparation:
     ) -> CandidatePmf:
         """This candidate on the rows that are judged, shape (n,); a policy learns the others too."""
         if not spec.needs_rows:
-            return row_pmf(spec, log=log)
+            return plain_pmf(spec, log=log)
         if snapshot is not None:
             policy, info = snapshot
             if self.plan.weight is not None and not serves_prices(policy):
@@ -343,6 +344,12 @@ class Preparation:
         return CandidatePolicy(policy, log=log, features=features, settings=self.settings, weight=self.plan.weight)
 
 
+def plain_pmf(spec: CandidateSpec, *, log: MemoryLog) -> CandidatePmf:
+    """A candidate that reads no questions, on the rows of the log."""
+    pmf = array_pmf(spec, log=log.log, named=lambda row: row_name(log.rows[row]))
+    return CandidatePmf(described=described(spec), pmf=pmf)
+
+
 #: weights tried beside the named ones, as multiples of the proposed one
 _TRIED = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
 
@@ -379,7 +386,7 @@ def price_frontier(
     arms = [CandidateSpec(name=f"always {arm}", kind="fixed", what=arm) for arm in memory.log.arms]
     candidates = [
         *(CandidatePmf(described=name, pmf=pmf) for name, pmf in pmfs.items()),
-        *(row_pmf(one, log=memory) for one in arms),
+        *(plain_pmf(one, log=memory) for one in arms),
     ]
     part = MemoryPart(log=replace(memory.log, candidates=tuple(one.pmf for one in candidates)))
     specs += arms

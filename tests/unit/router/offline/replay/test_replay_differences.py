@@ -112,11 +112,10 @@ def test_thin_segments_have_no_interval():
 
 
 def test_segment_of_nobody():
-    """A field that no row has is refused with those that there are."""
+    """A field that no row has is refused."""
     with pytest.raises(InvalidInput, match="no row has it") as caught:
         judged(lived_rows(5), "uniform", segments=("colour",))
     assert caught.value.field == "segment colour"
-    assert "device, number" in caught.value.remedy
 
 
 @pytest.mark.parametrize("count", [3, 300])

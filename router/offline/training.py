@@ -11,8 +11,7 @@ from typing import Any
 
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.router.policies import POLICIES, make_policy
-from ragbandit.router.policies.finetuned.checkpoint import free_folder
-from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
+from ragbandit.router.policies.finetuned.table_classifier import TableClassifier, free_folder
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Json, TableRow
 
@@ -33,7 +32,7 @@ def train(
     params: Mapping[str, Json],
     rows: Sequence[TableRow],
     out: str | Path,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, Json]:
     """Train a policy on these rows and write its folder; the report of `TableClassifier.fit`, with "folder", "sha256".
 

@@ -33,7 +33,7 @@ _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 
 #: our policies: name -> class
 POLICIES: dict[str, str] = {
-    "adaptive_rag": "ragbandit.router.policies.finetuned.adaptive_rag:AdaptiveRag",
+    "adaptive_rag": "ragbandit.router.policies.finetuned.classifiers:AdaptiveRag",
     "conservative": "ragbandit.router.policies.kinds.conservative:ConservativePolicy",
     "fixed": "ragbandit.router.policies.kinds.fixed:Fixed",
     "linucb": "ragbandit.router.policies.mba:LinUcb",
@@ -41,7 +41,7 @@ POLICIES: dict[str, str] = {
     "mba": "ragbandit.router.policies.mba:MbaRag",
     "mba_paper": "ragbandit.router.policies.finetuned.mba_paper:MbaPaper",
     "mixture": "ragbandit.router.policies.kinds.fixed:Mixture",
-    "multi_label": "ragbandit.router.policies.finetuned.multi_label:MultiLabel",
+    "multi_label": "ragbandit.router.policies.finetuned.classifiers:MultiLabel",
     "popularity": "ragbandit.router.policies.kinds.popularity:Popularity",
     "uniform": "ragbandit.router.policies.kinds.fixed:Uniform",
     "vw": "ragbandit.router.policies.kinds.vw:VowpalWabbit",

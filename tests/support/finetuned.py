@@ -3,9 +3,8 @@
 import numpy as np
 
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
+from ragbandit.router.policies.finetuned.classifiers import AdaptiveRag, MultiLabel
 from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
-from ragbandit.router.policies.finetuned.multi_label import MultiLabel
 from ragbandit.shared.types import Query, TableRow
 from ragbandit.testing.policy_examples import ARMS
 from tests.support.tiny_models import tiny_encoder

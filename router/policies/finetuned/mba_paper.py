@@ -44,8 +44,7 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
-from ragbandit.router.policies.finetuned.body import RIGHT, ReadingParams, load_body, score
-from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed, fresh_head, fresh_pre
+from ragbandit.router.policies.finetuned.network import HEAD, RIGHT, Network, ReadingParams, load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Reward, Update
 
@@ -99,12 +98,12 @@ class MbaPaper(HasParams):
         self.seed, self.learning_rate, self.floor = settings.seed, settings.learning_rate, settings.floor
         self.weight_decay, self.warmup, self.total = settings.weight_decay, settings.warmup, settings.total
         self.loss, self.reward, self.failure = settings.loss, settings.reward, settings.failure
-        self._body = load_body(settings)
+        self._reader = load_reader(settings)
         self.seen: dict[ArmName, int] = {}
         #: of these, the updates that were steps
         self._steps: dict[ArmName, int] = {}
-        #: none before the first update: a fresh policy reads with the weights it shares
-        self._tuning: Tuning | None = None
+        #: before the first update it reads with the weights that all share
+        self._network = Network(self._reader, seed=self.seed, to_train=False)
 
     @property
     def updates(self) -> int:
@@ -132,7 +131,7 @@ class MbaPaper(HasParams):
         At most 2**-8: from there on rounding could not be told from rows that taught something else.
         """
         steps = self.updates if self.floor > 0.0 else min(self.updates, self.total)
-        return min(MOST_ROUNDING, self._body.rounding * (1 + steps))
+        return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -142,33 +141,10 @@ class MbaPaper(HasParams):
         return [self._one(query.text, arms=offered) for query, offered in zip(queries, arms, strict=True)]
 
     def _one(self, text: str, *, arms: Sequence[ArmName]) -> PolicyOutput:
-        hidden = self._hidden(text)
-        scores = tuple(score(hidden, head=self._head(arm)) for arm in arms)
+        scores = tuple(self._network.outputs([text], arms=arms)[0].tolist())
         epsilon = self.epsilon
         facts = {"epsilon": epsilon, "learning_rate": self.rate}
         return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=scores, facts=facts)
-
-    def _hidden(self, text: str) -> FeatureRows:
-        """Input of the heads for a question: (d,)."""
-        import torch
-
-        if self._tuning is not None:
-            states = self._tuning.hidden([text])
-        else:
-            body = self._body
-            pre = body.tensor(fresh_pre(body.width, seed=self.seed))
-            with torch.no_grad():
-                states = body.hidden([text], encoder=body.views(body.initial), pre=pre, dropout=None)
-        hidden: FeatureRows = states[0].cpu().numpy()
-        return hidden
-
-    def _head(self, arm: str) -> FeatureRows:
-        """An arm's weights and bias: (d + 1,)."""
-        slot = None if self._tuning is None else self._tuning.slots.get(HEAD + arm)
-        if slot is None:
-            return fresh_head(arm, width=self._body.width, seed=self.seed)
-        head: FeatureRows = slot[0].cpu().numpy()
-        return head
 
     def learn(self, update: Update) -> None:
         """One step on the question of the row, with dropout seeded by the number of updates before it."""
@@ -177,27 +153,18 @@ class MbaPaper(HasParams):
             tally(self.seen, update)
             return
         factor = rows if self.loss == "paper" else rows / _LOGITS
-        tuning = self._tuning or Tuning.fresh(self._body, seed=self.seed)
-        fresh = HEAD + update.arm not in tuning.slots
-        if fresh:
-            tuning.add_head(update.arm, seed=self.seed)
-        rate = self.rate
-        if rate > 0.0 or self.updates < self.total:  # in the warm-up the moments begin while the rate is 0
-            try:
-                tuning.descend(
-                    [update.query.text],
-                    arms=[update.arm],
-                    loss=lambda outputs: factor * (outputs[0, 0] - target) ** 2,
-                    rate=rate,
-                    decay=self.weight_decay,
-                    step=self.updates + 1,
-                    dropout=dropout_seed(self.seed, step=self.updates + 1),
-                )
-            except PolicyFault:
-                if fresh:
-                    tuning.drop_head(update.arm)
-                raise
-        self._tuning = tuning
+        network = self._network if self._steps else Network(self._reader, seed=self.seed, to_train=True)
+        if self.updates < self.total or self.rate > 0.0:  # in the warm-up the moments begin while the rate is 0
+            network.descend(
+                [update.query.text],
+                arms=[update.arm],
+                loss=lambda outputs: factor * (outputs[0, 0] - target) ** 2,
+                rate=self.rate,
+                decay=self.weight_decay,
+                step=self.updates + 1,
+            )
+        network.begin(update.arm)
+        self._network = network
         tally(self.seen, update)
         tally(self._steps, update)
 
@@ -223,26 +190,23 @@ class MbaPaper(HasParams):
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """All weights, each with its two moments: "encoder", "pre", and "head/<arm>" for every arm it has learned."""
         arrays, facts = counted_state(self.seen)
-        facts |= {"model": self._body.identity, "steps": dict(sorted(self._steps.items()))}
-        if self._tuning is not None:
-            for key in sorted(self._tuning.slots):
-                arrays[key] = self._tuning.slots[key].cpu().numpy()
-        return arrays, facts
+        facts |= {"model": self._reader.identity, "steps": dict(sorted(self._steps.items()))}
+        return arrays | (self._network.arrays() if self._steps else {}), facts
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; it must be of the same model, whole, float32 and of the right shapes."""
         seen = restored_counts(facts)
-        if facts.get("model") != self._body.identity:
+        if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
         steps = dict(facts["steps"])
-        width, size = self._body.width, self._body.size
+        width, size = self._reader.width, self._reader.size
         shapes: dict[str, tuple[int, ...]] = {"encoder": (3, size), "pre": (3, width, width + 1)} if steps else {}
         shapes |= {HEAD + arm: (3, width + 1) for arm in steps}
         checked_arrays(arrays, shapes=shapes, float32=shapes)
-        self.seen, self._steps, self._tuning = seen, steps, None
+        self.seen, self._steps = seen, steps
+        self._network = Network(self._reader, seed=self.seed, to_train=bool(steps))
         if steps:
-            slots = {key: self._body.tensor(array) for key, array in arrays.items()}
-            self._tuning = Tuning(self._body, slots=slots)
+            self._network.fill(arrays)
 
 
 def _steps(reward: Reward) -> float:

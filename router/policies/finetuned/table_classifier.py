@@ -1,20 +1,28 @@
-"""Classifiers trained on a full-information table, the base of `adaptive_rag` and `multi_label`.
+"""Classifiers that are trained on a full-information table before they serve.
 
-`fit` fine-tunes DistilBERT with one output per arm and keeps the epoch that does best on a held-out share of the
-rows it was given (the authors of Adaptive-RAG choose theirs by the labels of the test questions). The weights then
-lie in this policy's state, or in a folder that `save` writes and the param `trained` names; then the state names the
-folder by its sha256. Ledger rows are counted and not learned.
+`fit` fine-tunes DistilBERT with one output per arm (AdamW at 3e-5 without weight decay, linear decay without warm-up,
+batches of 32) and keeps the epoch that does best on a held-out share of the rows it was given. The weights then lie in
+the policy's state, or in a folder that `save` writes and the param `trained` names; then the state names the folder by
+its sha256. Ledger rows are counted and not learned. A folder holds
+
+    config.json  model.safetensors  tokenizer.json    the fine-tuned encoder, as AutoModel loads it
+    layers.safetensors                                "pre" (d, d + 1) and "heads" (K, d + 1), biases last
+    ragbandit.json                                    arms, costs, report, and the sha256 of the other four
 """
 
+import functools
+import hashlib
+import json
 import math
+import os
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.router.policies.base import (
@@ -29,30 +37,23 @@ from ragbandit.router.policies.base import (
     checked_arrays,
     restored_counts,
 )
-from ragbandit.router.policies.finetuned.body import ReadingParams, load_body, score
-from ragbandit.router.policies.finetuned.checkpoint import (
-    CheckpointFacts,
-    Trained,
-    read_facts,
-    read_layers,
-    write_trained,
-)
-from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed
+from ragbandit.router.policies.finetuned.network import HEAD, Network, Numbers, ReadingParams, load_reader
 from ragbandit.router.policies.kinds.fixed import CountingPolicy
-from ragbandit.shared.errors import InvalidInput, SnapshotError
+from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
+from ragbandit.shared.files import whole_folder
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: (n, K) numbers, a column per arm
-Numbers = npt.NDArray[np.float64]
 #: batches done, batches in all
 BatchProgress = Callable[[int, int], None]
 
-# Of Python, elementwise: numpy's own round otherwise on a CPU with AVX512.
-exp = np.vectorize(math.exp, otypes=[np.float64])
-log = np.vectorize(math.log, otypes=[np.float64])
+#: of the folder
+FORMAT: Final = 1
+_FACTS: Final = "ragbandit.json"
+_FIELD: Final = "policy.params.trained"
+_REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +83,25 @@ class FittingExample:
     inductive: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trained:
+    """A classifier after training."""
+
+    network: Network
+    arms: tuple[ArmName, ...]
+    #: mean steps of every arm in the training rows
+    costs: tuple[float, ...]
+    report: Mapping[str, Json]
+    #: of the folder's contents; empty where it was trained in this process
+    identity: str = ""
+
+    def values(self) -> Arrays:
+        """Weights alone: "encoder" (P,), "pre" (d, d + 1), "heads" (K, d + 1), a row per arm."""
+        arrays = self.network.arrays()
+        heads = np.stack([arrays[HEAD + arm][0] for arm in self.arms])
+        return {"encoder": arrays["encoder"][0], "pre": arrays["pre"][0], "heads": heads}
+
+
 class TableClassifier(CountingPolicy, ABC):
     """Fine-tuned on tables; a subclass says what the labels, the loss and the choice are."""
 
@@ -92,13 +112,7 @@ class TableClassifier(CountingPolicy, ABC):
     def __init__(self, fitting: FittingParams) -> None:
         super().__init__(fitting)
         self.fitting = fitting
-        self._trained: Trained | None = None
-        if fitting.trained is not None:
-            facts = read_facts(fitting.trained, algorithm=self.algorithm)
-            body = load_body(fitting, folder=fitting.trained)
-            self._trained = read_layers(fitting.trained, body=body, facts=facts)
-
-    # -------------------------------------------------------------------------------- what a subclass says
+        self._trained = None if fitting.trained is None else self._read(Path(fitting.trained).expanduser())
 
     @abstractmethod
     def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[FittingExample]:
@@ -109,19 +123,15 @@ class TableClassifier(CountingPolicy, ABC):
         """The mean loss of a batch, both (B, K); differentiable."""
 
     @abstractmethod
-    def _judged(self, outputs: Numbers, targets: Numbers) -> tuple[float, float]:
-        """(accuracy in [0, 1], mean loss) on held-out rows."""
-
-    @abstractmethod
-    def _merit(self, accuracy: float, loss: float) -> tuple[float, ...]:
-        """The merit of an epoch: the one with the most is kept, the first of equal ones."""
+    def _judged(self, outputs: "Tensor", targets: "Tensor") -> tuple[float, tuple[float, ...]]:
+        """(accuracy in [0, 1], merit) on held-out rows: the epoch with the most merit is kept, the first of equals."""
 
     @abstractmethod
     def _probabilities(self, outputs: Numbers) -> Numbers:
         """From the K outputs of a question to its K probabilities."""
 
     @abstractmethod
-    def _word(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
+    def _choice(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
         """The choice; known: arm -> (probability, mean steps) of the arms that were trained."""
 
     # -------------------------------------------------------------------------------- the policy
@@ -129,17 +139,17 @@ class TableClassifier(CountingPolicy, ABC):
     @property
     def report(self) -> Mapping[str, Json] | None:
         """The report of the training; None for a policy that is not trained."""
-        return None if self._trained is None else self._trained.facts.report
+        return None if self._trained is None else self._trained.report
 
     @property
     def trained_arms(self) -> tuple[ArmName, ...]:
         """The arms that it can choose, those of the table it was trained on; none if it is not trained."""
-        return () if self._trained is None else self._trained.facts.arms
+        return () if self._trained is None else self._trained.arms
 
     @property
     def tolerance(self) -> float:
         """Rounding of scores: the state is the folder's sha256 and counts, which no processor rounds."""
-        return 0.0 if self._trained is None else self._trained.body.rounding
+        return 0.0 if self._trained is None else self._trained.network.reader.rounding
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -149,18 +159,12 @@ class TableClassifier(CountingPolicy, ABC):
         return [self._one(query.text, arms=offered) for query, offered in zip(queries, arms, strict=True)]
 
     def _one(self, text: str, *, arms: Sequence[ArmName]) -> PolicyOutput:
-        import torch
-
         trained = self._trained
         if trained is None:
             return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms), facts={"untrained": True})
-        body = trained.body
-        with torch.no_grad():
-            views = body.views(trained.encoder)
-            hidden = body.hidden([text], encoder=views, pre=trained.pre, dropout=None)[0].cpu().numpy()  # (d,)
-        outputs = np.array([score(hidden, head=head) for head in trained.heads])  # (K,)
-        pairs = zip(self._probabilities(outputs).tolist(), trained.facts.costs, strict=True)
-        return self._word(dict(zip(trained.facts.arms, pairs, strict=True)), arms=arms)
+        probabilities = self._probabilities(trained.network.outputs([text], arms=trained.arms)[0])
+        pairs = zip(probabilities.tolist(), trained.costs, strict=True)
+        return self._choice(dict(zip(trained.arms, pairs, strict=True)), arms=arms)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Counts, and the trained folder's sha256; or, after `fit`, all weights as float32."""
@@ -168,45 +172,31 @@ class TableClassifier(CountingPolicy, ABC):
         trained = self._trained
         if trained is None:
             return arrays, facts
-        if trained.facts.identity:
-            return arrays, facts | {"trained": trained.facts.identity}
-        arrays = {"encoder": trained.encoder.cpu().numpy(), "pre": trained.pre.cpu().numpy(), "heads": trained.heads}
-        known = {"arms": list(trained.facts.arms), "costs": list(trained.facts.costs)}
-        return arrays, facts | known | {"report": dict(trained.facts.report), "model": trained.body.identity}
+        if trained.identity:
+            return arrays, facts | {"trained": trained.identity}
+        known = {"arms": list(trained.arms), "costs": list(trained.costs), "report": dict(trained.report)}
+        return trained.values(), facts | known | {"model": trained.network.reader.identity}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; it must be of this trained folder, or carry whole weights of this model."""
         seen = restored_counts(facts)
         if "model" in facts:
-            self._trained = self._restored(arrays, facts)
-        else:
-            ours = self._trained.facts.identity if self._trained is not None else None
-            if arrays or facts.get("trained") != ours:
-                raise SnapshotError("made with another trained folder", field="policy.params.trained")
+            network = Network(load_reader(self.fitting), seed=self.fitting.seed, to_train=True)
+            if facts["model"] != network.reader.identity:
+                raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
+            arms, costs = tuple(facts["arms"]), tuple(facts["costs"])
+            shapes = {"encoder": (network.reader.size,)} | _shapes(network, arms=len(arms))
+            checked_arrays(arrays, shapes=shapes, float32=shapes)
+            _fill(network, arrays, arms=arms)
+            self._trained = _Trained(network=network, arms=arms, costs=costs, report=facts["report"])
+        elif arrays or facts.get("trained") != (self._trained.identity if self._trained is not None else None):
+            raise SnapshotError("made with another trained folder", field=_FIELD)
         self.seen = seen
-
-    def _restored(self, arrays: Arrays, facts: Facts) -> Trained:
-        body = load_body(self.fitting)
-        if facts["model"] != body.identity:
-            raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
-        arms, width = tuple(facts["arms"]), body.width
-        shapes = {"encoder": (body.size,), "pre": (width, width + 1), "heads": (len(arms), width + 1)}
-        checked_arrays(arrays, shapes=shapes, float32=shapes)
-        known = CheckpointFacts(
-            algorithm=self.algorithm, arms=arms, costs=tuple(facts["costs"]), report=facts["report"]
-        )
-        return Trained(
-            body=body,
-            encoder=body.tensor(arrays["encoder"]),
-            pre=body.tensor(arrays["pre"]),
-            heads=np.array(arrays["heads"], dtype=np.float32),
-            facts=known,
-        )
 
     # -------------------------------------------------------------------------------- training
 
-    def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress | None = None) -> dict[str, Json]:
-        """Train on full-information rows, from the encoder `model` on; what was found.
+    def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:
+        """Train on full-information rows, from the encoder `model` on; the report.
 
         The report: rows given, used, dropped (no label) and inductive; labels per arm; per epoch the training loss
         and, on the held-out rows, loss and accuracy; the epoch kept. Replaces what was trained before.
@@ -220,104 +210,181 @@ class TableClassifier(CountingPolicy, ABC):
                 field="rows",
                 remedy="give a table with questions that some arm answers right",
             )
-        fit = _Fit(self, examples=examples, arms=arms)
+        random = np.random.default_rng([self.fitting.seed, 2])
+        order = [examples[i] for i in random.permutation(len(examples))]
+        held = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
+        network = Network(load_reader(self.fitting), seed=self.fitting.seed, to_train=True)
+        best: tuple[tuple[float, ...], int, Arrays] | None = None
+        epochs: list[Json] = []
+        for line in self._epochs(network, order[held:], arms=arms, random=random, progress=progress):
+            merit: tuple[float, ...] = (float(len(epochs)),)  # without held-out rows the last epoch is the best
+            if held:
+                loss, accuracy, merit = self._validated(network, order[:held], arms=arms)
+                line |= {"validation_loss": loss, "accuracy": accuracy}
+            epochs.append(line)
+            if best is None or merit > best[0]:
+                best = merit, len(epochs), {key: slot[:1] for key, slot in network.arrays().items()}
+        assert best is not None
+        network.fill(best[2])
         report: dict[str, Json] = {
             "rows": len(rows),
             "used": len(examples),
             "dropped": len(rows) - len(examples),
             "inductive": sum(example.inductive for example in examples),
             "labels": {arm: sum(example.target[i] == 1.0 for example in examples) for i, arm in enumerate(arms)},
+            "validation_rows": held,
+            "epochs": epochs,
+            "best_epoch": best[1],
         }
-        report |= fit.run(progress or (lambda _done, _total: None))
-        facts = CheckpointFacts(algorithm=self.algorithm, arms=arms, costs=_costs(rows, arms=arms), report=report)
-        self._trained = fit.trained(facts)
+        self._trained = _Trained(network=network, arms=arms, costs=_costs(rows, arms=arms), report=report)
         return report
+
+    def _epochs(
+        self,
+        network: Network,
+        examples: Sequence[FittingExample],
+        *,
+        arms: Sequence[ArmName],
+        random: np.random.Generator,
+        progress: BatchProgress,
+    ) -> Iterator[dict[str, Json]]:
+        """Pass after pass over the training rows; of each the mean loss."""
+        fitting, step = self.fitting, 0
+        total = math.ceil(len(examples) / fitting.batch) * fitting.epochs
+        for _ in range(fitting.epochs):
+            losses, order = [], random.permutation(len(examples))
+            for start in range(0, len(order), fitting.batch):
+                rows = [examples[i] for i in order[start : start + fitting.batch]]
+                step += 1
+                loss = network.descend(
+                    [row.text for row in rows],
+                    arms=arms,
+                    loss=functools.partial(self._loss, targets=_targets(network, rows)),
+                    rate=fitting.learning_rate * (1.0 - (step - 1) / total),
+                    decay=0.0,
+                    step=step,
+                )
+                losses.append(loss * len(rows))
+                progress(step, total)
+            yield {"loss": math.fsum(losses) / len(examples)}
+
+    def _validated(
+        self, network: Network, held: Sequence[FittingExample], *, arms: Sequence[ArmName]
+    ) -> tuple[float, float, tuple[float, ...]]:
+        """(loss, accuracy, merit) on the held-out rows."""
+        batches = [held[at : at + self.fitting.batch] for at in range(0, len(held), self.fitting.batch)]
+        outputs = np.concatenate([network.outputs([row.text for row in rows], arms=arms) for rows in batches])
+        given, targets = network.reader.tensor(outputs).float(), _targets(network, held)
+        accuracy, merit = self._judged(given, targets)
+        return float(self._loss(given, targets)), accuracy, merit
+
+    # -------------------------------------------------------------------------------- the folder
 
     def save(self, folder: str | Path) -> str:
         """Write a trained policy's folder; its identity. Raises InvalidInput before `fit`, ConfigError if it exists."""
-        if self._trained is None:
+        from safetensors.numpy import save_file
+
+        trained = self._trained
+        if trained is None:
             raise InvalidInput("is not trained", field="policy", remedy="fit it first")
-        return write_trained(self._trained, folder)
+        target, reader, values = free_folder(folder), trained.network.reader, trained.values()
+        encoder = {name: leaf.detach().cpu().numpy() for name, leaf in trained.network.encoder.named_parameters()}
+        try:
+            with whole_folder(target) as work:
+                save_file(encoder, work / "model.safetensors", metadata={"format": "pt"})
+                save_file({"pre": values["pre"], "heads": values["heads"]}, work / "layers.safetensors")
+                shutil.copyfile(reader.folder / "config.json", work / "config.json")
+                (work / "tokenizer.json").write_text(reader.tokens.tokenizer.to_str(), encoding="utf-8")
+                described = {"format": FORMAT, "algorithm": self.algorithm, "arms": list(trained.arms)}
+                described |= {"costs": list(trained.costs), "report": dict(trained.report)}
+                described |= {"sha256": {file.name: _sha256(file) for file in work.iterdir()}}
+                text = json.dumps(described, indent=1, sort_keys=True)
+                (work / _FACTS).write_text(text + "\n", encoding="utf-8")
+                _open_to_others(work)
+        except OSError as error:
+            remedy = "give another folder"
+            raise ConfigError(f"{target} cannot be written: {error}", field="out", remedy=remedy) from error
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _read(self, path: Path) -> _Trained:
+        """The classifier in a folder, after every file's sha256 was compared. Raises ConfigError."""
+        from safetensors.numpy import load_file
+
+        try:
+            text = (path / _FACTS).read_text("utf-8")
+            described = json.loads(text)
+            arms = tuple(ArmName(arm) for arm in described["arms"])
+            costs = tuple(float(cost) for cost in described["costs"])
+            damaged = [name for name, wanted in described["sha256"].items() if _known_sha256(path / name) != wanted]
+            kind = described["algorithm"], described["format"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path} is no trained policy: {error!r}", field=_FIELD, remedy=_REMEDY) from error
+        if damaged:
+            message = f"{path / damaged[0]} is damaged: its sha256 does not match"
+            raise ConfigError(message, field=_FIELD, remedy=_REMEDY)
+        if kind != (self.algorithm, FORMAT):
+            message = f"{path} holds {kind[0]!r} in format {kind[1]!r}, not {self.algorithm!r} in format {FORMAT}"
+            raise ConfigError(message, field=_FIELD, remedy=_REMEDY)
+        network = Network(load_reader(self.fitting, folder=str(path)), seed=self.fitting.seed, to_train=False)
+        layers: dict[str, Any] = load_file(path / "layers.safetensors")
+        shapes = {name: array.shape for name, array in layers.items()}
+        if shapes != _shapes(network, arms=len(arms)) or len(costs) != len(arms):
+            message = f"layers of shapes {shapes}, wanted {_shapes(network, arms=len(arms))}"
+            raise ConfigError(message, field=_FIELD, remedy=_REMEDY)
+        _fill(network, layers, arms=arms)
+        identity = hashlib.sha256(text.strip().encode()).hexdigest()
+        return _Trained(network=network, arms=arms, costs=costs, report=described["report"], identity=identity)
 
 
-class _Fit:
-    """One training run."""
+def free_folder(folder: str | Path) -> Path:
+    """The path, if nothing is there yet. Raises ConfigError: training takes long, and what is there may be in use."""
+    path = Path(folder).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} is there already", field="out", remedy="give another folder, or empty this one")
+    return path
 
-    def __init__(self, policy: TableClassifier, *, examples: Sequence[FittingExample], arms: Sequence[ArmName]) -> None:
-        self._policy, self._arms = policy, arms
-        fitting = self._fitting = policy.fitting
-        self._random = np.random.default_rng([fitting.seed, 2])
-        order = self._random.permutation(len(examples))
-        held = min(round(len(examples) * fitting.validation), len(examples) - 1)
-        self._held = [examples[i] for i in order[:held]]
-        self._examples = [examples[i] for i in order[held:]]
-        self._body = load_body(fitting)
-        self._tuning = Tuning.fresh(self._body, seed=fitting.seed)
-        for arm in arms:
-            self._tuning.add_head(arm, seed=fitting.seed)
-        self._steps = 0
-        self._best: dict[str, Tensor] = {}
 
-    def run(self, progress: BatchProgress) -> dict[str, Json]:
-        """All epochs; the part of the report that tells of them."""
-        epochs: list[Json] = []
-        best: tuple[float, ...] | None = None
-        best_epoch = 0
-        for number in range(1, self._fitting.epochs + 1):
-            line: dict[str, Json] = {"loss": self._epoch(progress)}
-            merit: tuple[float, ...] = (float(number),)  # without held-out rows the last epoch is the best
-            if self._held:
-                accuracy, loss = self._validate()
-                line |= {"validation_loss": loss, "accuracy": accuracy}
-                merit = self._policy._merit(accuracy, loss)  # noqa: SLF001 - the two are one piece
-            epochs.append(line)
-            if best is None or merit > best:
-                best, best_epoch = merit, number
-                self._best = {key: slot[0].clone() for key, slot in self._tuning.slots.items()}
-        return {"validation_rows": len(self._held), "epochs": epochs, "best_epoch": best_epoch}
+def _open_to_others(work: Path) -> None:
+    """Files and folder as anybody's: so far they are for their owner alone, and the service may be another user."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    work.chmod(0o777 & ~mask)
+    for file in work.iterdir():
+        file.chmod(0o666 & ~mask)
 
-    def trained(self, facts: CheckpointFacts) -> Trained:
-        """The best epoch's weights."""
-        heads = np.stack([self._best[HEAD + arm].cpu().numpy() for arm in self._arms])
-        return Trained(body=self._body, encoder=self._best["encoder"], pre=self._best["pre"], heads=heads, facts=facts)
 
-    def _epoch(self, progress: BatchProgress) -> float:
-        """One pass over the training rows; the mean loss."""
-        fitting, losses = self._fitting, []
-        per_epoch = math.ceil(len(self._examples) / fitting.batch)
-        total = per_epoch * fitting.epochs
-        order = self._random.permutation(len(self._examples))
-        for start in range(0, len(order), fitting.batch):
-            rows = [self._examples[i] for i in order[start : start + fitting.batch]]
-            targets = self._body.tensor(np.array([row.target for row in rows], dtype=np.float32))  # (B, K)
-            rate = fitting.learning_rate * (1.0 - self._steps / total)
-            self._steps += 1
-            loss = self._tuning.descend(
-                [row.text for row in rows],
-                arms=self._arms,
-                loss=lambda outputs, targets=targets: self._policy._loss(outputs, targets),  # type: ignore[misc]  # noqa: SLF001
-                rate=rate,
-                decay=0.0,
-                step=self._steps,
-                dropout=dropout_seed(fitting.seed, step=self._steps),
-            )
-            losses.append(loss * len(rows))
-            progress(self._steps, total)
-        return math.fsum(losses) / len(self._examples)
+def _shapes(network: Network, *, arms: int) -> dict[str, tuple[int, ...]]:
+    width = network.reader.width
+    return {"pre": (width, width + 1), "heads": (arms, width + 1)}
 
-    def _validate(self) -> tuple[float, float]:
-        """(accuracy, loss) on the held-out rows."""
-        heads = np.stack([self._tuning.slots[HEAD + arm][0].cpu().numpy() for arm in self._arms])
-        outputs: list[Any] = []
-        for start in range(0, len(self._held), self._fitting.batch):
-            texts = [row.text for row in self._held[start : start + self._fitting.batch]]
-            hidden = self._tuning.hidden(texts).cpu().numpy()  # (B, d)
-            outputs += [[score(row, head=head) for head in heads] for row in hidden]
-        targets = np.array([row.target for row in self._held])
-        return self._policy._judged(np.array(outputs), targets)  # noqa: SLF001
+
+def _fill(network: Network, arrays: Arrays, *, arms: Sequence[ArmName]) -> None:
+    """The values of `_Trained.values` into a network; without "encoder" it keeps its own."""
+    slots = {key: arrays[key][None] for key in ("encoder", "pre") if key in arrays}
+    network.fill(slots | {HEAD + arm: head[None] for arm, head in zip(arms, arrays["heads"], strict=True)})
+
+
+def _targets(network: Network, rows: Sequence[FittingExample]) -> "Tensor":
+    return network.reader.tensor(np.array([row.target for row in rows], dtype=np.float32))  # (B, K)
 
 
 def _costs(rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> tuple[float, ...]:
     """Mean steps of every arm over the rows that have them."""
     steps_of = {arm: [row.steps[arm] for row in rows if arm in row.steps] for arm in arms}
     return tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of.values())
+
+
+def _known_sha256(file: Path) -> str:
+    stat = file.stat()
+    return _remembered(file, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _remembered(file: Path, _size: int, _changed: int) -> str:
+    """Remembered by path, size and time: policies are made often, and the encoder is 260 MB."""
+    return _sha256(file)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

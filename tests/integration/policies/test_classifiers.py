@@ -8,17 +8,10 @@ import pytest
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
 from ragbandit.testing import policies as checks
-from ragbandit.testing.policies import POLICY_CHECKS, sha_of
+from ragbandit.testing.policies import sha_of
 from ragbandit.testing.policy_examples import ARMS
 from tests.support.finetuned import adaptive, multi, output_of, row, rows_by_word
 from tests.support.tiny_models import COSTS, tiny_trained
-
-
-@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("make", [adaptive, multi], ids=["adaptive_rag", "multi_label"])
-def test_untrained_classifier_keeps_the_contract(make, check):
-    """A classifier that was never trained is a policy like any other."""
-    check(make)
 
 
 @pytest.mark.parametrize("make", [adaptive, multi], ids=["adaptive_rag", "multi_label"])
@@ -181,29 +174,6 @@ def test_fit_repeats_itself(make):
     assert shas[0] == shas[1] != shas[2]
 
 
-def test_fit_begins_anew():
-    """Fitting twice is fitting once: training starts from the model, not from what was trained before."""
-    once, twice = adaptive(), adaptive()
-    twice.fit(rows_by_word(12)[::-1])
-    for policy in (once, twice):
-        policy.fit(rows_by_word(10))
-    assert sha_of(once) == sha_of(twice)
-
-
-def test_without_held_out_rows_the_last_epoch_is_kept():
-    """With validation 0 it trains on everything and keeps the last epoch."""
-    report = adaptive(validation=0.0, epochs=3).fit(rows_by_word(10))
-    assert (report["validation_rows"], report["best_epoch"]) == (0, 3)
-    assert [set(line) for line in report["epochs"]] == [{"loss"}] * 3
-
-
-def test_progress_counts_batches():
-    """Training tells how many batches are done, up to all of all epochs."""
-    seen = []
-    adaptive(epochs=2, batch=4, validation=0.0).fit(rows_by_word(10), progress=lambda *both: seen.append(both))
-    assert seen == [(n, 6) for n in range(1, 7)]
-
-
 def test_losses_are_torchs():
     """adaptive_rag's loss is torch's cross-entropy; multi_label's is its binary one, over the entries that are known.
 
@@ -217,15 +187,15 @@ def test_losses_are_torchs():
     onehot = np.eye(3, dtype=np.float32)[classes]
     wanted = float(torch.nn.functional.cross_entropy(torch.tensor(outputs), torch.tensor(classes)))
     assert float(adaptive()._loss(torch.tensor(outputs), torch.tensor(onehot))) == pytest.approx(wanted, abs=1e-6)
-    accuracy, loss = adaptive()._judged(outputs.astype(np.float64), onehot.astype(np.float64))
-    assert (accuracy, loss) == pytest.approx(((outputs.argmax(1) == classes).mean(), wanted), abs=1e-6)
+    accuracy, (_, loss) = adaptive()._judged(torch.tensor(outputs), torch.tensor(onehot))
+    assert (accuracy, -loss) == pytest.approx(((outputs.argmax(1) == classes).mean(), wanted), abs=1e-6)
     labels = random.integers(2, size=(6, 3)).astype(np.float32)
     wanted = float(torch.nn.BCEWithLogitsLoss()(torch.tensor(outputs[:, :2]), torch.tensor(labels[:, :2])))
     labels[:, 2] = np.nan
     assert float(multi()._loss(torch.tensor(outputs), torch.tensor(labels))) == pytest.approx(wanted, abs=1e-6)
-    accuracy, loss = multi()._judged(outputs.astype(np.float64), labels.astype(np.float64))
+    accuracy, (loss, _) = multi()._judged(torch.tensor(outputs), torch.tensor(labels))
     share = ((outputs[:, :2] > 0) == (labels[:, :2] > 0.5)).mean()
-    assert (accuracy, loss) == pytest.approx((share, wanted), abs=1e-6)
+    assert (accuracy, -loss) == pytest.approx((share, wanted), abs=1e-6)
 
 
 def test_classifier_picks_among_what_is_offered():
@@ -260,7 +230,7 @@ KNOWN = dict(zip(ARMS, [(0.3, 0.0), (0.6, 1.0), (0.8, 4.5)], strict=True))
 )
 def test_multi_label_chooses_by_cost(params, arms, pmf):
     """The cheapest arm that is likely enough, or the best of p - weight * cost; an unknown arm is never preferred."""
-    assert multi(**params)._word(KNOWN, arms=arms).pmf == pmf
+    assert multi(**params)._choice(KNOWN, arms=arms).pmf == pmf
 
 
 def test_multi_label_logs_its_heads():

@@ -7,8 +7,7 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
-from ragbandit.router.policies.finetuned.multi_label import MultiLabel
+from ragbandit.router.policies.finetuned.classifiers import AdaptiveRag, MultiLabel
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import pmf_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from ragbandit.router.policies.base import apply
-from ragbandit.router.policies.finetuned.body import ReadingParams, load_body
-from ragbandit.router.policies.finetuned.optimizer import dropout_seed, fresh_head, fresh_pre
+from ragbandit.router.policies.finetuned.network import (
+    Network,
+    ReadingParams,
+    dropout_seed,
+    fresh_head,
+    fresh_pre,
+    load_reader,
+)
 from ragbandit.shared.errors import SnapshotError
-from ragbandit.testing import policies as checks
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_query, made_reward, made_updates
 from tests.support.finetuned import READING, mba, output_of
@@ -26,9 +31,9 @@ def reference_net():
 
     config = AutoConfig.from_pretrained(tiny_encoder(), num_labels=3, attn_implementation="eager")
     net = DistilBertForSequenceClassification(config)
-    body = load_body(ReadingParams(**READING))
+    body = load_reader(ReadingParams(**READING))
     pre, heads = fresh_pre(WIDTH, seed=0), np.stack([fresh_head(arm, width=WIDTH, seed=0) for arm in ARMS])
-    state = {f"distilbert.{name}": view for name, view in body.views(body.initial).items()}
+    state = {f"distilbert.{name}": view for name, view in body.module.named_parameters()}
     state |= {"pre_classifier.weight": torch.tensor(pre[:, :-1]), "pre_classifier.bias": torch.tensor(pre[:, -1])}
     state |= {"classifier.weight": torch.tensor(heads[:, :-1]), "classifier.bias": torch.tensor(heads[:, -1])}
     net.load_state_dict(state)
@@ -48,12 +53,12 @@ def test_learns_as_the_authors_loop_does(loss):
     net, body = reference_net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     schedule = get_scheduler("linear", optimizer=optimizer, num_warmup_steps=5, num_training_steps=25)
-    with body.fixed_threads():
+    with body.at_work(None):
         for step, update in enumerate(updates, start=1):
             net.train()
             with torch.random.fork_rng():
                 torch.manual_seed(dropout_seed(0, step=step))
-                logits = net(input_ids=torch.tensor([body.tokenizer.encode(update.query.text).ids])).logits[0]
+                logits = net(input_ids=torch.tensor([body.tokens.tokenizer.encode(update.query.text).ids])).logits[0]
             target = logits.detach().clone()
             target[ARMS.index(update.arm)] = update.reward.value
             mean = torch.nn.MSELoss()(logits, target)
@@ -65,7 +70,7 @@ def test_learns_as_the_authors_loop_does(loss):
     for seed in range(5):
         text = made_query(seed).text
         with torch.no_grad():
-            wanted = net(input_ids=torch.tensor([body.tokenizer.encode(text).ids])).logits[0].numpy()
+            wanted = net(input_ids=torch.tensor([body.tokens.tokenizer.encode(text).ids])).logits[0].numpy()
         assert np.abs(output_of(policy, text).scores - wanted).max() < 1e-5
     assert np.abs(output_of(policy, text).scores - np.array(output_of(mba(), text).scores)).max() > 1e-3
 
@@ -80,15 +85,6 @@ def test_epsilon_is_the_papers(step):
     output = output_of(policy)
     assert min(output.pmf) == pytest.approx(policy.epsilon / 3, abs=1e-12)
     assert output.facts == {"epsilon": policy.epsilon, "learning_rate": policy.rate}
-
-
-def test_epsilon_means_what_the_notes_counted():
-    """Over the authors' 1,292 steps epsilon is .170 on average."""
-    policy, total = mba(), 0.0
-    for done in range(1292):
-        policy.seen = policy._steps = {"x": done}
-        total += policy.epsilon
-    assert total / 1292 == pytest.approx(0.170, abs=5e-4)
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.05, 1.0])
@@ -186,43 +182,30 @@ def test_row_that_does_not_tell_is_refused(reward, changes, arm, before):
     assert sha_of(policy) == sha_of(taught(lambda: mba(reward=reward), [*made_updates(before), update]))
 
 
-def test_scale_of_the_loss_hardly_matters():
-    """A third of the loss moves the weights as far: AdamW divides by the size of the gradient."""
-    fresh = load_body(ReadingParams(**READING)).initial.numpy()
-    moved = [
-        taught(lambda loss=loss: mba(loss=loss), made_updates(10)).state()[0]["encoder"][0] - fresh
-        for loss in ("paper", "code")
-    ]
-    seen = np.abs(moved[0]) > 1e-4
-    assert seen.mean() > 0.5
-    assert np.median(np.abs(moved[1][seen] / moved[0][seen] - 1.0)) < 1e-3
-
-
 def test_all_weights_are_trained():
     """One lesson moves every tensor of the encoder that the question touches, and the layer before the heads."""
+    policy = taught(lambda: mba(weight_decay=0.0), made_updates(1))
+    # The key's bias drops out of the softmax: its gradient is zero but for rounding.
+    assert [name for name in still(policy) if not name.endswith("k_lin.bias")] == []
+    assert not np.array_equal(policy.state()[0]["pre"][0], fresh_pre(WIDTH, seed=0))
+
+
+def still(policy):
+    """Names of the encoder's tensors that are as they came."""
     import torch
 
-    body = load_body(ReadingParams(**READING))
-    policy = taught(lambda: mba(weight_decay=0.0), made_updates(1))
-    arrays = policy.state()[0]
-    before, after = body.views(body.initial), body.views(torch.tensor(arrays["encoder"][0]))
-    # The key's bias drops out of the softmax: its gradient is zero but for rounding.
-    still = [name for name in before if torch.equal(before[name], after[name]) and not name.endswith("k_lin.bias")]
-    assert still == []
-    assert not np.array_equal(arrays["pre"][0], fresh_pre(WIDTH, seed=0))
+    before = dict(policy._reader.module.named_parameters())
+    return {name for name, leaf in policy._network.encoder.named_parameters() if torch.equal(leaf, before[name])}
 
 
 def test_dropout_is_of_the_step_and_the_seed():
     """The same lesson at another step, or with another seed, leaves out other units."""
-    update = made_updates(1)[0]
-    body = load_body(ReadingParams(**READING))
-    encoder = body.views(body.initial)
-    pre = body.tensor(fresh_pre(WIDTH, seed=0))
+    network = Network(load_reader(ReadingParams(**READING)), seed=0, to_train=True)
     seeds = [dropout_seed(0, step=1), dropout_seed(0, step=2), dropout_seed(1, step=1), None]
-    found = [body.hidden([update.query.text], encoder=encoder, pre=pre, dropout=seed).numpy() for seed in seeds]
-    again = body.hidden([update.query.text], encoder=encoder, pre=pre, dropout=seeds[0]).numpy()
-    assert np.array_equal(found[0], again)
-    assert all(not np.array_equal(found[i], found[j]) for i in range(4) for j in range(i))
+    states = [network.hidden(["who wrote dracula ?"], dropout=seed).detach().numpy() for seed in seeds]
+    again = network.hidden(["who wrote dracula ?"], dropout=seeds[0]).detach().numpy()
+    assert np.array_equal(states[0], again)
+    assert all(not np.array_equal(states[i], states[j]) for i in range(4) for j in range(i))
 
 
 def test_leaves_torch_as_it_was():
@@ -259,18 +242,15 @@ def test_heads_begin_by_name():
 
 def test_other_encoders_can_stand_in(tmp_path):
     """A BERT with a pooler that nobody uses learns too: its other weights move, the pooler's stay."""
-    import torch
     from transformers import BertConfig, BertModel
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     BertModel(BertConfig(vocab_size=40, max_position_embeddings=20, **sizes)).save_pretrained(tmp_path)
     shutil.copy(Path(tiny_encoder()) / "tokenizer.json", tmp_path)
     policy = taught(lambda: mba(model=str(tmp_path)), made_updates(4))
-    body = policy._body
-    before, after = body.views(body.initial), body.views(torch.tensor(policy.state()[0]["encoder"][0]))
-    still = {name for name in before if torch.equal(before[name], after[name])}
-    assert {name for name in before if name.startswith("pooler")} <= still
-    assert "encoder.layer.0.output.dense.weight" not in still
+    names = {name for name, _ in policy._reader.module.named_parameters()}
+    assert {name for name in names if name.startswith("pooler")} <= still(policy)
+    assert "encoder.layer.0.output.dense.weight" not in still(policy)
 
 
 @pytest.mark.parametrize("changes", [{"model": tiny_encoder(9)}, {"max_tokens": 8}])
@@ -286,19 +266,3 @@ def test_reads_no_more_than_max_tokens():
     policy = mba(max_tokens=6)
     assert output_of(policy, "who wrote the film dracula ?") == output_of(policy, "who wrote the film born in paris")
     assert output_of(policy, "who wrote \ud800 ?").scores == output_of(policy, "who wrote ? ?").scores
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        checks.check_same_updates_same_policy,
-        checks.check_learns_on_after_restore,
-        checks.check_batch_is_each_alone,
-        checks.check_number_of_arms_does_not_matter,
-        checks.check_refuses_broken_arrays,
-    ],
-    ids=lambda check: check.__name__,
-)
-def test_contract_at_the_defaults(check):
-    """In float32, with the paper's loss and the ledger's reward, mba_paper keeps the contract too."""
-    check(mba)

@@ -1,0 +1,304 @@
+"""DistilBERT with one linear head per arm, all of its weights open to training: what the fine-tuned policies share.
+
+The net is Hugging Face's DistilBertForSequenceClassification: the first token's last state, a square linear layer
+("pre") with ReLU and dropout, one row of weights per arm. Any other encoder that AutoModel loads can stand in for
+DistilBERT. Importing this file imports no torch; its functions do.
+"""
+
+import contextlib
+import copy
+import functools
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ragbandit.router.encoders.forward import TruncatingTokenizer, load_module
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
+from ragbandit.router.policies.base import Count, PolicyParams, Text
+from ragbandit.shared.errors import ConfigError, PolicyFault, required_module
+from ragbandit.shared.torch_models import device_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: (n, K) numbers, a column per arm
+Numbers = npt.NDArray[np.float64]
+Vector32 = npt.NDArray[np.float32]
+
+#: what the keys of heads begin with
+HEAD: Final = "head/"
+#: quality from which an answer counts as right: the papers know 0 and 1 only
+RIGHT: Final = 0.5
+#: the setting of the model, for messages
+_MODEL_FIELD: Final = "policy.params.model"
+#: the rounding of one number
+_UNIT: Final = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
+#: standard deviation of fresh weights: the initializer_range of BERT and its children
+_SPREAD: Final = 0.02
+#: AdamW's two moments, as torch names them
+_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+#: the seed of the dropout and torch's thread count are the whole process's
+_WORK: Final = threading.RLock()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadingParams(PolicyParams):
+    """Settings of how a fine-tuned policy reads a question."""
+
+    #: folder or hub name of the encoder, where training starts
+    model: Text = DEFAULT_ENCODER
+    #: tokens of a question that are read
+    max_tokens: Annotated[int, Field(ge=3, le=10**9)] = 256
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: of matrix products; weights and gradients stay float32
+    precision: Literal["float32", "bfloat16"] = "float32"
+    #: torch's threads while it works; with another count, sums round otherwise. None leaves torch's
+    threads: Count | None = None
+
+
+def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader":
+    """The model, loaded once per process and settings: policies are made often, and share it.
+
+    folder: in the place of `model`. Raises ConfigError if the weights, the packages or the device are missing.
+    """
+    required_module("torch", extra="models", field=_MODEL_FIELD)
+    model = reading.model if folder is None else folder
+    device, path = device_of(reading.device, field="policy.params.device"), Path(model).expanduser()
+    files = (
+        [file for file in sorted(path.iterdir()) if file.suffix in (".safetensors", ".json")] if path.is_dir() else []
+    )
+    stamps = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return _loaded(model, reading.max_tokens, device, reading.precision, reading.threads, stamps)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(
+    model: str, max_tokens: int, device: str, precision: str, threads: int | None, _stamps: tuple[object, ...]
+) -> "Reader":
+    weights = resolve(model, setting=_MODEL_FIELD)
+    return Reader(
+        weights.folder,
+        sha256=weights.sha256,
+        max_tokens=max_tokens,
+        device=device,
+        precision=precision,
+        threads=threads,
+    )
+
+
+class Reader:
+    """A model as it came, and how it reads questions; d is its width. Nobody trains its weights."""
+
+    def __init__(
+        self, folder: Path, *, sha256: str, max_tokens: int, device: str, precision: str, threads: int | None
+    ) -> None:
+        import torch
+
+        self.folder, self.device, self.precision, self.threads = folder, device, precision, threads
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(0)  # layers that the checkpoint lacks and we do not use must not differ by process
+            self.module = load_module(folder, field=_MODEL_FIELD, attn_implementation="eager").float().to(device).eval()
+        config = self.module.config
+        self.width = int(config.hidden_size)
+        longest = int(getattr(config, "max_position_embeddings", 512))
+        if max_tokens > longest:
+            raise ConfigError(
+                f"the model reads {longest} at most", field="policy.params.max_tokens", remedy=f"give 3 to {longest}"
+            )
+        self.tokens = TruncatingTokenizer(folder, max_tokens=max_tokens, field=_MODEL_FIELD)
+        self.pad = int(getattr(config, "pad_token_id", None) or 0)
+        self.dropout = float(getattr(config, "seq_classif_dropout", 0.1))
+        #: P, the number of the encoder's weights
+        self.size = sum(parameter.numel() for parameter in self.module.parameters())
+        #: relative rounding of one gradient: forward and backward make about 14 sums a layer and 4 beside them, each of
+        #: `width` products with the rounding of the format, and independent roundings grow as the root of their number
+        self.rounding = _UNIT[precision] * math.sqrt(2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width)
+        #: of weights and tokenizer: two readers with one identity read alike
+        self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
+
+    def tensor(self, array: npt.NDArray[Any]) -> "Tensor":
+        """A copy of the array where the module is."""
+        import torch
+
+        return torch.tensor(array, device=self.device)
+
+    def batch(self, texts: Sequence[str]) -> "dict[str, Tensor]":
+        """Token ids and mask, both (B, T)."""
+        rows = self.tokens.batch(texts)
+        longest = max(map(len, rows))
+        ids = np.array([row + [self.pad] * (longest - len(row)) for row in rows])
+        mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+        return {"input_ids": self.tensor(ids), "attention_mask": self.tensor(mask)}
+
+    @contextlib.contextmanager
+    def at_work(self, dropout: int | None) -> Iterator[None]:
+        """Torch for one caller, with the thread count, the precision and the dropout's seed that hold here."""
+        import torch
+
+        with _WORK, contextlib.ExitStack() as stack:
+            before = torch.get_num_threads()
+            if self.threads not in (None, before):
+                torch.set_num_threads(self.threads)
+                stack.callback(torch.set_num_threads, before)
+            if dropout is not None:
+                stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+                torch.manual_seed(dropout)
+            if self.precision == "bfloat16":
+                stack.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
+            yield
+
+
+class Network:
+    """An encoder, the square layer and a head per arm, with AdamW's two moments of each (zero before the first step).
+
+    seed: of the fresh layers. to_train: work on a copy of the reader's encoder instead of the shared one.
+    """
+
+    def __init__(self, reader: Reader, *, seed: int, to_train: bool) -> None:
+        self.reader, self.seed = reader, seed
+        self.encoder = copy.deepcopy(reader.module) if to_train else reader.module
+        #: (d, d + 1), the bias last
+        self.pre = reader.tensor(fresh_pre(reader.width, seed=seed)).requires_grad_()
+        #: arm -> (d + 1,), the bias last
+        self.heads: dict[str, Tensor] = {}
+        self._moments: dict[Tensor, dict[str, Tensor]] = {}
+
+    def head(self, arm: str) -> "Tensor":
+        """An arm's weights and bias: (d + 1,); those that it would begin with where it has none."""
+        known = self.heads.get(arm)
+        return self._fresh_head(arm) if known is None else known
+
+    def begin(self, arm: str) -> None:
+        """Give an arm its head, if it has none."""
+        self.heads.setdefault(arm, self.head(arm))
+
+    def _fresh_head(self, arm: str) -> "Tensor":
+        return self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)).requires_grad_()
+
+    def hidden(self, texts: Sequence[str], *, dropout: int | None = None) -> "Tensor":
+        """Input of the heads: (B, d), float32, in [0, inf). dropout: the seed of the units left out; None: none is."""
+        import torch
+
+        with self.reader.at_work(dropout):
+            self.encoder.train(dropout is not None)
+            states = self.encoder(**self.reader.batch(texts)).last_hidden_state  # (B, T, d)
+            out = torch.relu(torch.nn.functional.linear(states[:, 0], self.pre[:, :-1], self.pre[:, -1]))
+            return torch.nn.functional.dropout(out, self.reader.dropout, training=dropout is not None).float()
+
+    def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Numbers:
+        """(B, K), float64. Each head by itself: no arm's output may depend on which others are offered."""
+        import torch
+
+        with torch.no_grad():
+            hidden = self.hidden(texts).cpu().double().numpy()
+            heads = [self.head(arm).cpu().double().numpy() for arm in arms]
+        return np.stack([hidden @ head[:-1] + head[-1] for head in heads], axis=1)
+
+    def descend(
+        self,
+        texts: Sequence[str],
+        *,
+        arms: Sequence[str],
+        loss: "Callable[[Tensor], Tensor]",
+        rate: float,
+        decay: float,
+        step: int,
+    ) -> float:
+        """One step of AdamW (Loshchilov and Hutter 2019, algorithm 2) on a batch; the loss before it.
+
+        loss: from outputs (B, K), a column per arm of `arms`, to one number. step counts from 1, and seeds the dropout.
+        Heads that are not in `arms` move as in one matrix of all heads: with a gradient of zero; a new one joins with
+        no moments. Raises PolicyFault, with nothing changed, where the loss or a gradient is not finite, or too large
+        for AdamW, which squares it.
+        """
+        import torch
+
+        heads = {**self.heads, **{arm: self._fresh_head(arm) for arm in arms if arm not in self.heads}}
+        leaves = [*self.encoder.parameters(), self.pre, *heads.values()]
+        with self.reader.at_work(None), torch.enable_grad():
+            rows = torch.stack([heads[arm] for arm in arms])  # (K, d + 1)
+            seen = self.hidden(texts, dropout=dropout_seed(self.seed, step=step))
+            value = loss(torch.nn.functional.linear(seen, rows[:, :-1], rows[:, -1]))
+            number = float(value.detach())
+            gradients = torch.autograd.grad(value, leaves, allow_unused=True)
+            norms = torch.stack([torch.linalg.vector_norm(one) for one in gradients if one is not None])
+            if not (math.isfinite(number) and bool((norms * norms).isfinite().all())):
+                raise PolicyFault("the loss or a gradient is not finite, or too large: the weights have diverged")
+            self.heads = heads
+            adamw = torch.optim.AdamW(leaves, lr=rate, weight_decay=decay, fused=True)
+            for place, (leaf, gradient) in enumerate(zip(leaves, gradients, strict=True)):
+                is_layer = place >= len(leaves) - len(heads) - 1
+                leaf.grad = torch.zeros_like(leaf) if gradient is None and is_layer else gradient
+                adamw.state[leaf] = {"step": torch.tensor(float(step - 1)), **self._moments_of(leaf)}
+            adamw.step()
+            adamw.zero_grad()
+        return number
+
+    def _moments_of(self, leaf: "Tensor") -> "dict[str, Tensor]":
+        import torch
+
+        if leaf not in self._moments:
+            self._moments[leaf] = {name: torch.zeros_like(leaf) for name in _MOMENTS}
+        return self._moments[leaf]
+
+    def arrays(self) -> dict[str, Vector32]:
+        """Values and both moments: "encoder" (3, P), "pre" (3, d, d + 1), and "head/<arm>" (3, d + 1) each."""
+        import torch
+
+        encoder = list(self.encoder.parameters())
+        layers = {"pre": self.pre} | {HEAD + arm: self.heads[arm] for arm in sorted(self.heads)}
+        with torch.no_grad():
+            parts = [encoder, *([self._moments_of(leaf)[name] for leaf in encoder] for name in _MOMENTS)]
+            slots = {"encoder": torch.stack([torch.cat([one.flatten() for one in part]) for part in parts])}
+            for key, leaf in layers.items():
+                slots[key] = torch.stack([leaf, *(self._moments_of(leaf)[name] for name in _MOMENTS)])
+        return {key: slot.cpu().numpy() for key, slot in slots.items()}
+
+    def fill(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over `arrays`, or the values among them alone: shapes (3, ...) or (1, ...).
+
+        Without "encoder" it keeps its own.
+        """
+        import torch
+
+        encoder, self._moments = list(self.encoder.parameters()), {}
+        with torch.no_grad():
+            slots = {key: self.reader.tensor(array) for key, array in arrays.items()}
+            pieces = slots["encoder"].split([leaf.numel() for leaf in encoder], dim=1) if "encoder" in slots else []
+            for leaf, piece in zip(encoder, pieces, strict=bool(pieces)):
+                leaf.copy_(piece[0].view_as(leaf))
+        self.pre = slots["pre"][0].clone().requires_grad_()
+        names = [key for key in slots if key.startswith(HEAD)]
+        self.heads = {key.removeprefix(HEAD): slots[key][0].clone().requires_grad_() for key in names}
+        layers = [(self.pre, slots["pre"]), *((self.heads[key.removeprefix(HEAD)], slots[key]) for key in names)]
+        for leaf, slot in [*zip(encoder, pieces, strict=True), *layers] if len(slots["pre"]) > 1 else []:
+            moments = zip(_MOMENTS, slot[1:], strict=True)
+            self._moments[leaf] = {name: moment.reshape(leaf.shape).clone() for name, moment in moments}
+
+
+def dropout_seed(seed: int, *, step: int) -> int:
+    """The seed of the dropout at a step, so that a replay leaves out the same units."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
+
+
+def fresh_pre(width: int, *, seed: int) -> Vector32:
+    """The square layer before training: normal of spread .02, the bias zero and last; shape (d, d + 1)."""
+    pre = np.zeros((width, width + 1), dtype=np.float32)
+    pre[:, :-1] = np.random.default_rng([seed, 0]).normal(0.0, _SPREAD, (width, width))
+    return pre
+
+
+def fresh_head(arm: str, *, width: int, seed: int) -> Vector32:
+    """An arm's head before training, from its name alone and so the same whenever it joins; shape (d + 1,)."""
+    named = int.from_bytes(hashlib.sha256(arm.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    head = np.zeros(width + 1, dtype=np.float32)
+    head[:-1] = np.random.default_rng([seed, 1, named]).normal(0.0, _SPREAD, width)
+    return head

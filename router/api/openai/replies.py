@@ -1,7 +1,7 @@
 """Replies: a decision and its outcome as a chat completion, whole, and the types that /openapi.json describes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NotRequired
+from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
@@ -21,24 +21,11 @@ _SNIPPET: Final = 300
 FinishReason = Literal["stop", "length"]
 
 
-class OpenAIError(TypedDict):
-    """What went wrong."""
-
-    message: str
-    """What is wrong, and what to do."""
-    type: str
-    """Kind of error, as OpenAI has it."""
-    param: str | None
-    """The parameter that is wrong; null if it is none."""
-    code: str | None
-    """Stable name of the error."""
-
-
 class OpenAIErrorReply(TypedDict):
     """Every error on OpenAI's paths has this shape."""
 
-    error: OpenAIError
-    """What is wrong, and what to do."""
+    error: dict[str, str | None]
+    """`message` (what is wrong, and what to do), `type`, `param` and `code`, as OpenAI has them."""
 
 
 # As `ErrorReply`: read when somebody asks for the OpenAPI document.
@@ -48,54 +35,6 @@ OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[att
 #: of these paths, for the OpenAPI document
 ERRORS: Final = errors(OpenAIErrorReply, (401, 403, 404, 409, 413, 422, 429, 500, 503))
 STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
-
-
-class UrlCitation(TypedDict):
-    """A source; the answer as a whole rests on it."""
-
-    url: str
-    """Where it can be read; without a place of its own, in the decision's record."""
-    title: str
-    """Its title."""
-    start_index: int
-    """0: which words rest on it is not known."""
-    end_index: int
-    """Length of the answer, characters."""
-
-
-class Annotation(TypedDict):
-    """A citation, as OpenAI has it."""
-
-    type: Literal["url_citation"]
-    """Kind of annotation."""
-    url_citation: UrlCitation
-    """The passage."""
-
-
-class SearchResult(TypedDict):
-    """A citation, as Perplexity has it."""
-
-    title: str
-    """Its title."""
-    url: str
-    """Where it can be read; without a place of its own, in the decision's record."""
-    date: str | None
-    """Null."""
-    snippet: str
-    """Its beginning."""
-
-
-class Passage(TypedDict):
-    """A passage that the answer saw."""
-
-    id: str
-    """Its id in the corpus."""
-    title: str
-    """Its title."""
-    url: str
-    """Where it can be read; without a place of its own, in the decision's record."""
-    score: float | None
-    """Score in the search that found it."""
 
 
 class Facts(TypedDict):
@@ -129,48 +68,8 @@ class Facts(TypedDict):
     """Rounds of search and generation."""
     cost: CostReply
     """What the answer used."""
-    passages: list[Passage]
-    """The passages that the answer saw."""
-
-
-class ChatMessage(TypedDict):
-    """The answer."""
-
-    role: Literal["assistant"]
-    """Who speaks."""
-    content: str
-    """The answer; after `length` a draft, or nothing."""
-    refusal: str | None
-    """Null."""
-    annotations: list[Annotation]
-    """The passages that the answer saw, as OpenAI's citations."""
-
-
-class Choice(TypedDict):
-    """The answer, and why it ends."""
-
-    index: int
-    """0: there is one."""
-    message: ChatMessage
-    """The answer."""
-    finish_reason: FinishReason
-    """`length` where the budget ended the arm."""
-    logprobs: None
-    """Null."""
-
-
-class Usage(TypedDict):
-    """Tokens over all of the arm's calls."""
-
-    prompt_tokens: int
-    """Tokens read by the model."""
-    completion_tokens: int
-    """Tokens written by the model."""
-    total_tokens: int
-    """Both together."""
-    saved: NotRequired[float]
-    """Estimate: mean dollars of an answer by the arm of `policy.holdback` so far, less this answer's; missing where it
-    is not known."""
+    passages: list[dict[str, Any]]
+    """The passages that the answer saw: `id`, `title`, `url` and `score` in the search that found it."""
 
 
 class ChatCompletion(TypedDict):
@@ -184,15 +83,18 @@ class ChatCompletion(TypedDict):
     """When it was made, seconds since 1970."""
     model: str
     """The arm that answered: `ragbandit/<arm>`."""
-    choices: list[Choice]
-    """The answer; there is one."""
-    usage: Usage
-    """Tokens over all of the arm's calls."""
+    choices: list[dict[str, Any]]
+    """The answer, as OpenAI has it; there is one. `finish_reason` is `length` where the budget ended the arm, and then
+    the answer is a draft, or nothing. `annotations` of its message are the passages that the answer saw, each over the
+    whole answer."""
+    usage: dict[str, Any]
+    """Tokens over all of the arm's calls, and `saved`, an estimate: mean dollars of an answer by the arm of
+    `policy.holdback` so far, less this answer's; missing where it is not known."""
     system_fingerprint: str
     """What decided: label of the ledger and snapshot."""
     citations: list[str]
     """URLs of the passages that the answer saw."""
-    search_results: list[SearchResult]
+    search_results: list[dict[str, Any]]
     """The same with titles and beginnings, as Perplexity has them."""
     ragbandit: Facts
     """The decision behind the answer."""
@@ -230,9 +132,9 @@ def fingerprint(decision: Decision) -> str:
     return f"{decision.policy}:{decision.version}"
 
 
-def usage_of(cost: Cost, *, saved: float | None = None) -> Usage:
+def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
     """The tokens of an answer, and what it saved, in dollars."""
-    usage: Usage = {
+    usage: dict[str, Any] = {
         "prompt_tokens": cost.prompt_tokens,
         "completion_tokens": cost.completion_tokens,
         "total_tokens": cost.prompt_tokens + cost.completion_tokens,
@@ -254,7 +156,7 @@ def urls_of(outcome: Outcome, *, base: str) -> list[str]:
     return [source.url or f"{record}#{number}" for number, source in enumerate(outcome.sources, start=1)]
 
 
-def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[Annotation]:
+def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[dict[str, Any]]:
     """The passages as OpenAI's citations. Which words rest on which of them is not known: each spans the answer."""
     return [
         {
@@ -272,7 +174,7 @@ def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[Annotation]
 
 def citations_of(outcome: Outcome, *, urls: Sequence[str]) -> dict[str, Any]:
     """The passages as Perplexity's citations: keys at the top of a completion."""
-    results: list[SearchResult] = [
+    results = [
         {"title": source.title or source.id, "url": url, "date": None, "snippet": source.text[:_SNIPPET]}
         for source, url in zip(outcome.sources, urls, strict=True)
     ]
@@ -306,7 +208,7 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
 def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> ChatCompletion:
     """The whole reply to a decision that was answered. base: URL of this service."""
     urls = urls_of(outcome, base=base)
-    message: ChatMessage = {
+    message = {
         "role": "assistant",
         "content": outcome.answer or "",
         "refusal": None,

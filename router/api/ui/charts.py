@@ -1,9 +1,8 @@
 """Charts over time: the tables that pages hold, of which a script draws the lines."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ragbandit.router.serving.overview import Overview, Point, mean
 from ragbandit.shared.formats import duration, number, percent
@@ -125,80 +124,8 @@ def _share(of: ArmTotals | None, everything: ArmTotals) -> float | None:
     return mean(0 if of is None else of.decided, everything.decided)
 
 
-WIDTH, HEIGHT = 640.0, 220.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 8.0, 10.0, 26.0
 #: an interval so many times as wide as the narrowest one is cut where the axis ends
 _WIDEST: Final = 6.0
-#: points that a picture shows
-MOST: Final = 500
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SequencePicture:
-    """An anytime interval as it moved: a band around a line, over the number of rows."""
-
-    #: corners of the band, and points of the line, as SVG's `points`
-    band: str
-    middle: str
-    #: (position, label) of the lines across, and along
-    across: tuple[tuple[float, str], ...]
-    along: tuple[tuple[float, str], ...]
-    zero: float | None
-    margin: float | None
-    width: float = WIDTH
-    height: float = HEIGHT
-
-
-def sequence_of(points: Any, *, margin: float | None = None) -> SequencePicture | None:
-    """The picture of points [rows, middle, low, high]; None for fewer than two that can be drawn."""
-    rows = [tuple(map(float, point[:4])) for point in points or () if _drawable(point)][-MOST:]
-    if len(rows) < 2:
-        return None
-    first, last = rows[0][0], rows[-1][0]
-    # The first intervals are as wide as the scale: what matters is where it ends.
-    widest = _WIDEST / 2.0 * max(rows[-1][3] - rows[-1][2], 1e-9)
-    held = [row for row in rows if row[3] - row[2] <= widest]
-    values = [0.0, *(value for row in held for value in row[1:4])]
-    values += [] if margin is None else [margin]
-    low, high = min(values), max(values)
-    pad = 0.06 * (high - low) or 0.1
-    low, high = low - pad, high + pad
-
-    def x(count: float) -> float:
-        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * (count - first) / max(1e-9, last - first), 2)
-
-    def y(value: float) -> float:
-        share = (min(high, max(low, value)) - low) / (high - low)
-        return round(HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * share, 2)
-
-    upper = [f"{x(point[0])},{y(point[3])}" for point in rows]
-    lower = [f"{x(point[0])},{y(point[2])}" for point in reversed(rows)]
-    return SequencePicture(
-        band=" ".join(upper + lower),
-        middle=" ".join(f"{x(point[0])},{y(point[1])}" for point in rows),
-        across=tuple((y(value), f"{value:g}") for value in ticks(low, high)),
-        along=tuple((x(count), f"{int(count):,}") for count in ticks(first, last, most=4)),
-        zero=y(0.0),
-        margin=None if not margin else y(margin),
-    )
-
-
-def _drawable(point: Any) -> bool:
-    return (
-        isinstance(point, list | tuple)
-        and len(point) >= 4
-        and all(isinstance(value, int | float) and math.isfinite(value) for value in point[:4])
-    )
-
-
-def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
-    """Round numbers from low to high, at most so many."""
-    if not high > low:
-        return [low]
-    raw = (high - low) / most
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
-    return [round(step * count, 12) for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def around_zero(intervals: Sequence[tuple[float, float, float]]) -> tuple[float, float]:

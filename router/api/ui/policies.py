@@ -1,4 +1,4 @@
-"""Pages of policies: versions with their states, what each waits for, the picture of its sequence, and the verbs."""
+"""Pages of policies: versions with their states, what each waits for, its evidence, and the verbs."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.api.ui.charts import around_zero, sequence_of
+from ragbandit.router.api.ui.charts import around_zero
 from ragbandit.router.api.ui.rendering import ArmSigns, actor_of, form_of, page
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, next_weight, perform, unkill, verbs_of
@@ -153,7 +153,6 @@ def _version(router: Router, name: str) -> dict[str, Any]:
         control = store.control_of(connection, base=base)
     newest = verdicts[0] if verdicts else None
     facts = {} if newest is None else dict(newest.facts)
-    margin = facts.get("margin")
     guardrails = facts.get("guardrails")
     settings = router.settings.rollout
     return {
@@ -164,7 +163,6 @@ def _version(router: Router, name: str) -> dict[str, Any]:
         "facts": facts,
         "guardrails": guardrails if isinstance(guardrails, dict) else {},
         "difference": _difference(newest),
-        "picture": sequence_of(facts.get("points"), margin=margin if isinstance(margin, int | float) else None),
         "rows_per_step": settings.rows_per_step,
         "next_weight": next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
         "verbs": [(verb, VERBS[verb], verb in _HARSH) for verb in verbs_of(version)],

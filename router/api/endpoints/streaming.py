@@ -25,6 +25,10 @@ AnswerEvent = TextPiece | StatusNote | Outcome
 
 log = logging.getLogger("ragbandit.api")
 
+#: A comment goes out after that long without anything else, seconds. Proxies close connections that are silent; and a
+#: client that has hung up looks like one that has only closed its sending side, until two writes to it have failed.
+PING_S: float = 2.0
+PING: Final = b": ping\n\n"
 #: cancellations under way: asyncio keeps no task alive that nobody holds
 _cancelling: set["asyncio.Task[None]"] = set()
 
@@ -55,8 +59,10 @@ class PendingAnswer:
     #: how long the outcome is waited for
     limit_s: float
 
-    async def events(self) -> AsyncIterator[AnswerEvent]:
-        """The events of the answer; the last is the Outcome, unless limit_s seconds pass without one.
+    async def events(self) -> AsyncIterator[AnswerEvent | None]:
+        """The events of the answer, and None whenever none has come for PING_S seconds.
+
+        The last is the Outcome, unless limit_s seconds pass without one.
 
         The pieces together are the outcome's answer. They come while the arm writes if `want_events` was called before
         the worker was asked; else, and where Redis or the arm has no pieces to give, the answer is one piece. A caller
@@ -77,13 +83,17 @@ class PendingAnswer:
                 stream = await reads_of(self.request).run(
                     lambda: streams.subscribe(self.decision.id, wake=changed.note)
                 )
-            give_up = asyncio.get_running_loop().time() + self.limit_s
+            loop = asyncio.get_running_loop()
+            give_up = loop.time() + self.limit_s
             while not self.waiting.done():
                 for event in sent.news(stream):
                     yield event
-                if not await changed.wait(until=give_up):
+                if await changed.wait(until=min(give_up, loop.time() + PING_S)):
+                    continue
+                if loop.time() >= give_up:
                     done = True
                     return
+                yield None
             for event in sent.rest(self.waiting.result()):
                 yield event
             done = True
@@ -198,12 +208,6 @@ def _abandon(answer: PendingAnswer) -> None:
     task.add_done_callback(_cancelling.discard)
 
 
-#: A comment goes out after that long without anything else, seconds. Proxies close connections that are silent; and a
-#: client that has hung up looks like one that has only closed its sending side, until two writes to it have failed.
-PING_S: float = 2.0
-PING: Final = b": ping\n\n"
-
-
 class EventStream(Response):
     """A reply of server-sent events that ends when they end.
 
@@ -237,41 +241,6 @@ def event_of(value: Any, *, name: str | None) -> bytes:
     return f"{head}data: {body}\n\n".encode("utf-8", "replace")
 
 
-async def with_pauses(events: AsyncIterator[AnswerEvent]) -> AsyncIterator[AnswerEvent | None]:
-    """The events, and None whenever none has come for PING_S seconds.
-
-    They are made in a task of their own, one ahead at most: what takes them sets the pace. Raises what they raise.
-    """
-    queue: asyncio.Queue[AnswerEvent | BaseException | None] = asyncio.Queue(maxsize=1)
-
-    async def make() -> None:
-        try:
-            async for event in events:
-                await queue.put(event)
-            await queue.put(None)
-        except Exception as error:
-            await queue.put(error)
-
-    task = asyncio.create_task(make())
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(PING_S):
-                    event = await queue.get()
-            except TimeoutError:
-                yield None
-                continue
-            if event is None:
-                return
-            if isinstance(event, BaseException):
-                raise event
-            yield event
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, CallerGone):
-            await task
-
-
 def streamed_answer(answer: PendingAnswer, *, seconds: float) -> Response:
     """The events of an answer. After its limit_s without an outcome the last says "pending".
 
@@ -286,7 +255,7 @@ async def _events(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[byt
     try:
         yield event_of(name="decision", value=route_json(decision, seconds=seconds))
         last: bytes = event_of(name="outcome", value=pending)
-        async with aclosing(with_pauses(answer.events())) as events:  # type: ignore[type-var] # a generator
+        async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for event in events:
                 match event:
                     case TextPiece(text=text):

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import CallerGone, awaited, router_of
 from ragbandit.router.api.endpoints.routing import decide, paced
-from ragbandit.router.api.endpoints.streaming import EventStream, PendingAnswer, want_events, with_pauses
+from ragbandit.router.api.endpoints.streaming import EventStream, PendingAnswer, want_events
 from ragbandit.router.api.openai.errors import AnswerTimeout, error_in_reply, fault_of
 from ragbandit.router.api.openai.requests import OpenAIBody, query_of
 from ragbandit.router.api.schemas.replies import headers
@@ -140,7 +140,7 @@ async def _streamed(answer: PendingAnswer, *, stream: ReplyStream) -> AsyncItera
     try:
         for part in stream.begin():
             yield part
-        async with aclosing(with_pauses(answer.events())) as events:  # type: ignore[type-var]
+        async with aclosing(answer.events()) as events:  # type: ignore[type-var]
             async for event in events:
                 if isinstance(event, Outcome):
                     outcome = event

@@ -133,36 +133,6 @@ def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, gu
     return scores
 
 
-@dataclass(kw_only=True, slots=True)
-class FairBets:
-    """Bets that are fair where the log is what it says: capital far above 1 says that it is not.
-
-    `add` takes, for each bet and row, the factor of which the mean is 1 under the logged pmf.
-    """
-
-    bets: int
-    alpha: float
-    #: the row after which it was refuted; None: it is not
-    refuted_at: int | None = None
-    rows: int = 0
-    logs: Vector = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.logs = np.zeros(self.bets)
-
-    def add(self, factors: Matrix) -> None:
-        """Take rows in; factors: shape (bets, rows), not below 0."""
-        with np.errstate(divide="ignore"):
-            paths = self.logs[:, None] + np.cumsum(np.log(np.maximum(factors, 1e-300)), axis=1)
-        if self.refuted_at is None and factors.shape[1]:
-            reached = _log_mean_exp(paths) >= -math.log(self.alpha)
-            if reached.any():
-                self.refuted_at = self.rows + int(np.argmax(reached)) + 1
-        if factors.shape[1]:
-            self.logs = paths[:, -1]
-        self.rows += factors.shape[1]
-
-
 def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: int) -> Vector:
     """How far the asymptotic confidence sequence reaches from a mean of so many scores of standard deviation 1.
 

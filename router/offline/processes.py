@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -23,8 +23,6 @@ IN_FLIGHT: Final = 64
 #: a cluster without any worker is waited for that long, and looked at so often, seconds
 PATIENCE_S: Final = 30.0
 LOOK_S: Final = 2.0
-#: numbers are crunched by one process per core, not by many threads in each
-_ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def cores() -> int:
@@ -93,13 +91,15 @@ def process_executor(
     `if __name__ == "__main__":`. Raises RagBanditError where a process dies.
     """
     others = set(multiprocessing.active_children())
+    # For the processes: numbers are crunched by one per core, not by many threads in each.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
     # Spawned, not forked: the parent may have threads of torch and of the encoder.
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin, initargs=(begin, given)
     )
     try:
-        with _environment(_ONE_THREAD | {PARENT_VARIABLE: str(os.getpid())}), _interrupts_ignored():
-            pool.submit(os.getpid)  # this starts them all
         yield pool
     except BaseException as error:
         for child in set(multiprocessing.active_children()) - others:
@@ -116,34 +116,10 @@ def process_executor(
 
 
 def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends them: none of them prints a traceback
     die_with_parent()
     if begin is not None:
         begin(*given)
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Processes started meanwhile never see Ctrl-C: their parent ends them, so that none of them prints a traceback."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-@contextmanager
-def _environment(more: Mapping[str, str]) -> Iterator[None]:
-    """These variables for the processes started meanwhile."""
-    before = {name: os.environ.get(name) for name in more}
-    os.environ.update(more)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 @contextmanager

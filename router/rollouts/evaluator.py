@@ -13,6 +13,7 @@ import numpy as np
 from sqlalchemy import Connection, RowMapping, Select, func, select, tuple_
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
@@ -140,7 +141,9 @@ class VersionReader:
         label = self.version.label
         last = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == label)).scalar() or 0
         if self._seq is None:
-            self._seq = _first_since(connection, label=label, last=last, since=self.version.since) - 1
+            since = updates.c.policy == label, updates.c.made_at >= self.version.since
+            first = connection.execute(select(func.min(updates.c.seq)).where(*since)).scalar()
+            self._seq = last if first is None else first - 1
         upto = min(self._seq + PAGE, last)
         query = (
             select(*_DRAWN, updates.c.value, updates.c.minimum, updates.c.maximum)
@@ -191,20 +194,6 @@ class VersionReader:
 
 def _pages(reading: Any, connection: Connection, evidence: Evidence, now: float) -> bool:
     return any(reading(connection, evidence, now) for _ in range(PAGES))
-
-
-def _first_since(connection: Connection, *, label: str, last: int, since: float) -> int:
-    """The seq of the first update made since then, by halving: a ledger inherits all decisions before its version."""
-    low, high = 1, last + 1
-    while low < high:
-        middle = (low + high) // 2
-        query = select(updates.c.made_at).where(updates.c.policy == label, updates.c.seq == middle)
-        made_at = connection.execute(query).scalar()
-        if made_at is not None and made_at >= since:
-            high = middle
-        else:  # one that is archived is old
-            low = middle + 1
-    return low
 
 
 def _rows(notes: Sequence[_Note]) -> list[_DrawRow]:
@@ -346,6 +335,8 @@ class Evaluator:
     def _look(self, version: PolicyVersion, *, control: PolicyControl, canary: str | None, now: float) -> Look:
         watch = self._watches[version.name]
         complete = watch.reader.read(self.database, evidence=watch.evidence, now=now)
+        uneven = lately(self.database, policy=watch.reader.champion, now=now)
+        watch.evidence.alarm = uneven.sentence if uneven is not None and uneven.stage in ("named", "drawn") else None
         other = canary if canary != version.name else None
         finding = judge(version, evidence=watch.evidence, control=control, now=now, canary=other, complete=complete)
         try:

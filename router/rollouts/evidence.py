@@ -16,7 +16,6 @@ from ragbandit.router.rollouts.rows import Array, Draws, Judged, Outcomes, Predi
 from ragbandit.shared.confidence_sequences import (
     BURN_IN_EFFECTIVE,
     BettingSequence,
-    FairBets,
     MeanClaim,
     Tried,
     asymptotic_width,
@@ -33,10 +32,6 @@ _ROUNDING: Final = 1e-9
 #: points that are kept of a sequence, for its picture
 _POINTS: Final = 200
 _STRIDE: Final = 25
-#: chance that a log which keeps its word is called invalid
-INVALID_ALPHA: Final = 0.001
-#: rows that the guess of the arms' shares begins with
-_PRIOR_ROWS: Final = 50.0
 
 #: (rows, difference, low, high) in units of the reward
 Point = tuple[int, float, float, float]
@@ -176,48 +171,22 @@ def _half_width(rows: Array, *, alpha: float) -> Array:
 
 @dataclass(kw_only=True, slots=True)
 class DrawEvidence:
-    """Whether the draws are what the logged pmfs say, and how much the two policies differ.
-
-    Two fair games at once: that arms are drawn as often as their probabilities say (bets on the arms that came too
-    often so far), and that the candidate's importance weights have the mean 1. Who gets rich finds the log invalid.
-    """
+    """How much the two policies differ, and how often the version gave no pmf."""
 
     rows: int = 0
     #: decisions for which the version gave no pmf
     faults: int = 0
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    arms: FairBets = field(default_factory=lambda: FairBets(bets=1, alpha=INVALID_ALPHA / 2))
-    ratios: FairBets = field(default_factory=lambda: FairBets(bets=4, alpha=INVALID_ALPHA / 2))
     _agreement: float = 0.0
     _ratio_sum: float = 0.0
-    _drawn: dict[str, float] = field(default_factory=dict)
-    _expected: dict[str, float] = field(default_factory=dict)
 
     def add(self, draws: Draws) -> None:
         """Take rows in, in the order in which they were made."""
-        if not len(draws):
-            return
-        hits = np.zeros_like(draws.pmf)
-        hits[np.arange(len(draws)), draws.arm] = 1.0
-        before = [np.array([table.get(arm, 0.0) for arm in draws.arms]) for table in (self._drawn, self._expected)]
-        drawn, expected = (
-            start + np.cumsum(rows, axis=0) for start, rows in zip(before, (hits, draws.pmf), strict=True)
-        )
-        tilt = (drawn - hits + _PRIOR_ROWS) / (expected - draws.pmf + _PRIOR_ROWS)
-        self.arms.add((draws.drawn(tilt) / (draws.pmf * tilt).sum(axis=1))[None])
-        for table, totals in ((self._drawn, drawn), (self._expected, expected)):
-            table.update(zip(draws.arms, map(float, totals[-1]), strict=True))
-        self._bet_on_ratios(draws)
+        self._ratio_sum += float(draws.ratio.sum())
         self._agreement += float(np.minimum(draws.candidate, draws.champion).sum())
         self.rows += len(draws)
         for key, drawn_pmf in zip(draws.ids, draws.drawn(draws.pmf), strict=True):
             self.digest.update(f"{key} {float(drawn_pmf)!r}\n".encode())
-
-    @property
-    def invalid_at(self) -> int | None:
-        """The row after which the log was found to contradict its propensities."""
-        refuted = [at for at in (self.arms.refuted_at, self.ratios.refuted_at) if at is not None]
-        return min(refuted, default=None)
 
     @property
     def agreement(self) -> float:
@@ -228,14 +197,6 @@ class DrawEvidence:
     def mean_ratio(self) -> float:
         """Mean importance weight of the candidate; 1 but for chance."""
         return self._ratio_sum / self.rows if self.rows else 1.0
-
-    def _bet_on_ratios(self, draws: Draws) -> None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            most = np.where(draws.pmf > 0.0, draws.candidate / draws.pmf, 0.0).max(axis=1)
-        room = 1.0 / np.maximum(most - 1.0, 1.0)
-        bets = np.stack([0.05 + 0.0 * room, 0.3 + 0.0 * room, -0.1 * room, -0.5 * room])
-        self.ratios.add(1.0 + bets * (draws.ratio - 1.0))
-        self._ratio_sum += float(draws.ratio.sum())
 
 
 GuardrailName = Literal["failures", "latency", "cost"]

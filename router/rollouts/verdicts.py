@@ -40,6 +40,8 @@ class Evidence:
 
     settings: RolloutSettings
     points_wanted: bool = True
+    #: a sentence on arms that are not drawn as logged (`ragbandit_sample_ratio_uneven`); None: they are
+    alarm: str | None = None
     draws: DrawEvidence = field(default_factory=DrawEvidence)
     rewards: RewardEvidence = field(init=False)
     guardrails: GuardrailEvidence = field(init=False)
@@ -98,7 +100,7 @@ def judge(
         reason=reason,
         waits_for=waits_for,
         verb=verb,
-        inputs_sha256=_inputs(version, evidence, control.killed or "", times, canary or "", complete),
+        inputs_sha256=_inputs(version, evidence, control.killed or "", times, canary or "", complete, evidence.alarm or ""),
     )
 
 
@@ -152,12 +154,10 @@ class _VerdictRules:
         return next_weight(self.version, settings=self.settings)
 
     def _harm(self) -> _Verdict | None:
-        rewards, draws, guardrails = self.evidence.rewards, self.evidence.draws, self.evidence.guardrails
+        rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
         out: Verb | None = "rollback"
-        if draws.invalid_at is not None:
-            reason = (
-                f"the log contradicts its propensities (seen after {draws.invalid_at} decisions): nothing can be said"
-            )
+        if self.evidence.alarm is not None:
+            reason = f"the log contradicts its propensities, nothing can be said: {self.evidence.alarm}"
             return "invalid", reason, "a person: ragbandit verify", out
         if guardrails.sudden_at is not None:
             return "rollback", f"at least half of its newest {self.settings.failure_window} answers failed", "", out

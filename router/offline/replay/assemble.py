@@ -71,7 +71,7 @@ class ResultAssembler:
         return CandidateResult(
             name=spec.name,
             described=described.described,
-            estimator=str(self.columns.estimators[index]),
+            estimator=self.plan.estimator,
             reward=reward,
             quality=quality,
             cost=cost,
@@ -160,7 +160,7 @@ class ResultAssembler:
 
     def _value(self, moments: Moments, *, index: int, target: int, other: str | None = None) -> EstimateWithInterval:
         """An estimate from the moments of all scores; other: by another estimator than the candidate's."""
-        estimator = self.columns.estimators[index] if other is None else Estimator(name=other)
+        estimator = self.columns.estimator if other is None else Estimator(name=other)
         moments, confidence = moments.part(self.columns.of(index, target=target, other=other)), self.plan.confidence
         estimate = estimated(estimator, moments=moments)
         if estimator.facts.biased:
@@ -175,7 +175,7 @@ class ResultAssembler:
         self, moments: Moments, *, first: int, second: int | None, target: int, confidence: float
     ) -> EstimateWithInterval:
         """First minus second candidate, from the moments of all scores; second None: the logged policy."""
-        estimator = self.columns.estimators[first]
+        estimator = self.columns.estimator
         sides = [self.columns.of(first, target=target)]
         sides.append([self.columns.logged(target)] if second is None else self.columns.of(second, target=target))
         mine, theirs = (moments.part(columns) for columns in sides)
@@ -185,8 +185,7 @@ class ResultAssembler:
             value, predicted = estimate.value - float(theirs.mean[0]), mine.mean[2]
             score, weights = np.array([0.0, 1.0, 1.0, -1.0]), ones[[0]]
         else:
-            rival = self.columns.estimators[second]
-            value = estimate.value - estimated(rival, moments=theirs).value
+            value = estimate.value - estimated(estimator, moments=theirs).value
             predicted = (mine.mean[2] + theirs.mean[2]) / 2.0
             score, weights = np.array([0.0, 1.0, 1.0, 0.0, -1.0, -1.0]), ones[[0, 3]]
             heavy.append(self._heavy(second))
@@ -243,7 +242,7 @@ class ResultAssembler:
     def _effective(self, group: RowGroup, *, index: int) -> float:
         """Effective rows of a candidate in a group."""
         mine = group.moments.part(self.columns.of(index))
-        return estimated(self.columns.estimators[index], moments=mine).effective_rows
+        return estimated(self.columns.estimator, moments=mine).effective_rows
 
     def _opened(self, measured: EstimateWithInterval, *weights: WeightTally, within: Interval) -> EstimateWithInterval:
         """Widened by range / 2 x unsupported mass: unsupported decisions are imputed with the midpoint of the range."""

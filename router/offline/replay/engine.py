@@ -94,7 +94,8 @@ def judge(
     _check_ids(summary, parts=parts)
     first.fit.solve()
     columns = ScoreColumns(
-        estimators=[Estimator(name=plan.estimator)] * len(summary.weights),
+        estimator=Estimator(name=plan.estimator),
+        candidates=len(summary.weights),
         others=_other_estimators(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
     )
     assembler = ResultAssembler(

@@ -272,8 +272,9 @@ class ScoreColumns:
     quality and the cost by its estimator, and of the reward by the others; last the logged reward, quality and cost.
     """
 
-    #: of each candidate, with the parameter that it has there
-    estimators: Sequence[Estimator]
+    estimator: Estimator
+    #: how many there are
+    candidates: int
     #: names of those that are shown beside
     others: Sequence[str]
 
@@ -285,7 +286,7 @@ class ScoreColumns:
 
     @property
     def _main(self) -> str:
-        return _SAME_TERMS.get(self.estimators[0].name, self.estimators[0].name)
+        return _SAME_TERMS.get(self.estimator.name, self.estimator.name)
 
     @property
     def _width(self) -> int:
@@ -300,15 +301,15 @@ class ScoreColumns:
 
     def logged(self, target: int) -> int:
         """The column of what was logged."""
-        return len(self.estimators) * self._width + target
+        return self.candidates * self._width + target
 
     def matrix(self, rows: Sequence[CandidateRows]) -> Matrix:
         """The scores of some rows, shape (columns, n)."""
         log = rows[0].log
         scores = np.empty((self.logged(3), len(log)))
-        for index, (one, estimator) in enumerate(zip(rows, self.estimators, strict=True)):
+        for index, one in enumerate(rows):
             for target in range(3):
-                scores[self.of(index, target=target)] = one.scores(estimator, target=target)
+                scores[self.of(index, target=target)] = one.scores(self.estimator, target=target)
             for name in self.beside:
                 scores[self.of(index, other=name)] = one.scores(Estimator(name=name), target=0)
         scores[self.logged(0) :] = log.reward, log.quality, log.cost

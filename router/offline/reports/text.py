@@ -164,7 +164,7 @@ def about_the_log(replayed: ReplayResult) -> list[str]:
     sentences = [
         f"Log: {number(replayed.rows)} questions from {one_line(replayed.log)} ({_times(replayed)})",
         f"Compared with {baseline}: {values}",
-        f"Estimated by {_estimators(replayed)}",
+        f"Estimated by {one_line(plan.estimator)}; reward model {one_line(plan.reward_model)}, {plan.folds} folds",
         f"Intervals: {percent(plan.confidence)} confidence; they {every}{shared}",
         f"Cost weight: {weight}",
         _listed("Rewards", {_SOURCES.get(source, source): rows for source, rows in replayed.sources.items()}),
@@ -182,20 +182,6 @@ def _times(replayed: ReplayResult) -> str:
         return "no times"
     since = "" if replayed.since is None else f"; none before {instant(replayed.since)} was read"
     return " to ".join(dict.fromkeys(instant(seconds) for seconds in (replayed.begin, replayed.end))) + since
-
-
-def _estimators(replayed: ReplayResult) -> str:
-    """With the candidates where their parameters differ."""
-    groups: dict[str, list[str]] = {}
-    for candidate in replayed.candidates:
-        groups.setdefault(candidate.estimator, []).append(one_line(candidate.name))
-    if len(groups) > 1:
-        names = "; ".join(
-            f"{one_line(estimator)} ({', '.join(candidates)})" for estimator, candidates in groups.items()
-        )
-    else:
-        names = one_line("".join(groups) or replayed.plan.estimator)
-    return f"{names}; reward model {one_line(replayed.plan.reward_model)}, {replayed.plan.folds} folds"
 
 
 def footnotes(replayed: ReplayResult) -> list[str]:

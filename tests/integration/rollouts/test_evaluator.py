@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import evaluator, verbs
 from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
@@ -245,8 +246,22 @@ def test_an_arm_that_the_champion_never_plays_contradicts_nothing(in_sqlite):
         ]
     )
     evidence = evidence_on(trial)
-    assert (evidence.draws.rows, evidence.draws.invalid_at) == (120, None)
+    assert evidence.draws.rows == 120
     assert evidence.draws.mean_ratio == pytest.approx(1.0, abs=0.2)
+
+
+def test_a_log_whose_draws_are_uneven_takes_the_version_out(in_sqlite, monkeypatch):
+    """What the test of all draws says of them is the reason; ratings that are uneven take nobody out."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.5)
+    trial.live(40, gap=0.0)
+    for stage, state in (("judged", "canary"), ("drawn", "rolled_back")):
+        told = SampleRatio(stage=stage, more="fast", less="deep", sentence="fast is favoured")
+        monkeypatch.setattr(evaluator, "lately", lambda *_, told=told, **__: told)
+        trial.look()
+        assert trial.version.state == state
+    assert trial.verdicts[0].kind == "invalid"
+    assert "fast is favoured" in trial.verdicts[0].reason
 
 
 def test_an_evaluator_that_dies_between_verdict_and_change_leaves_neither(in_sqlite, monkeypatch):

@@ -305,12 +305,6 @@ def test_estimators_that_share_an_interval_are_named():
     assert f"sndr and dr {note}\n" in printed(replayed(candidate(others={"sndr": numbers["sndr"]})))
 
 
-def test_estimators_of_each_candidate_are_named():
-    """Where candidates have estimators of their own, each stands with its name."""
-    found = replayed(candidate("a", estimator="dr"), candidate("b", estimator="snips"))
-    assert "Estimated by dr (a); snips (b); reward model ridge, 5 folds" in printed(found)
-
-
 def test_a_log_without_times_says_so():
     """No date is made up; with --since what was not read is said."""
     assert "(no times)" in printed(replayed(candidate(), begin=None, end=None))

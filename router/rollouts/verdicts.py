@@ -100,7 +100,9 @@ def judge(
         reason=reason,
         waits_for=waits_for,
         verb=verb,
-        inputs_sha256=_inputs(version, evidence, control.killed or "", times, canary or "", complete, evidence.alarm or ""),
+        inputs_sha256=_inputs(
+            version, evidence, control.killed or "", times, canary or "", complete, evidence.alarm or ""
+        ),
     )
 
 

@@ -10,16 +10,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
-from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.redaction import without_credentials
 from ragbandit.shared.types import (
-    Branch,
     Budget,
     CallFailed,
-    Cost,
     DecisionId,
     Generated,
     Outcome,
@@ -109,20 +105,10 @@ def timeless(outcome: Outcome) -> Outcome:
     return replace(outcome, cost=cost, trace=trace, made_at=0.0)
 
 
-def check_declares_itself(make_strategy: MakeStrategy) -> None:
-    """Name, needs and params are there, params are plain JSON, and two made alike are alike."""
-    one, other = make_strategy(), make_strategy()
-
-    assert isinstance(one.name, str)
-    assert one.name
-    assert isinstance(one.needs, frozenset)
-    assert one.needs <= set(get_args(Need))
-    assert json.loads(json.dumps(dict(one.params))) == dict(one.params) == dict(other.params)
-
-
 def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
-    """An arm declares everything that it asks of the generator, stop strings included, in its needs."""
+    """An arm declares what it asks of the generator, stop strings too; two made alike have the same JSON params."""
     strategy, model = make_strategy(), generator()
+    assert json.loads(json.dumps(dict(strategy.params))) == dict(strategy.params) == dict(make_strategy().params)
     run(strategy, generator_=model)
 
     used = {need for request in model.requests for need in request.want}
@@ -218,18 +204,6 @@ def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
         assert outcome.cost.seconds_total >= 0.05
 
 
-def check_a_slow_search_ends_in_time(make_strategy: MakeStrategy) -> None:
-    """A retriever that hangs ends an arm that searches as exhausted, the search counted."""
-    searches = run(make_strategy()).cost.retriever_calls
-    began = time.monotonic()
-    outcome = run(make_strategy(), budget=Budget(seconds=0.05), retriever=MemoryRetriever(PASSAGES, seconds=5.0))
-    assert time.monotonic() - began < 2.0
-    if searches:
-        assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
-        assert outcome.cost.retriever_calls == 1
-        assert isinstance(outcome.trace[-1], CallFailed)
-
-
 def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> None:
     """If the deadline passes in the last call, the answer is what the arm knew or had just been told."""
     calls = run(make_strategy(), generator_=LateGenerator("So the answer is: Ohio.")).cost.llm_calls
@@ -305,115 +279,35 @@ def check_takes_any_question(make_strategy: MakeStrategy) -> None:
     Where the model has room for a question of 10,000 words it is answered; where it has none the error names it.
     """
     with asyncio.Runner() as loop:
-        for question in ("", "What is", "{question} {passages} %s {}", "北京在哪里", "👍", "a\n\n[body]\nb"):
+        for question in ("", "{question} {passages} %s {}", "北京在哪里", "a\n\n[body]\nb"):
             assert run(make_strategy(), loop=loop, question=question).status == "answered"
         assert run(make_strategy(), loop=loop, retriever=MemoryRetriever([])).status == "answered"
-        for question in ("Who? " * 10_000, "导演在哪里" * 2_000, "👍 " * 10_000):
-            assert (
-                run(make_strategy(), loop=loop, question=question, generator_=generator(context_tokens=100_000)).status
-                == "answered"
-            )
+        model = generator(context_tokens=100_000)
+        assert run(make_strategy(), loop=loop, question="Who? " * 10_000, generator_=model).status == "answered"
         outcome = run(make_strategy(), loop=loop, question="long " * 20_000)
         assert outcome.status == "failed"
         assert "question" in (outcome.error or "")
 
 
-def check_counts_the_passages_it_shows(make_strategy: MakeStrategy) -> None:
-    """The passages in the cost are those of which the model saw something, however little room it has."""
-    marks = {"quartz": "Jaws", "basalt": "Spielberg", "granite": "Cincinnati", "marble": "Sharks"}
-    corpus = [
-        Passage(id=mark, title=title, text=f"{mark} says where the director of Jaws was born. " * 8)
-        for mark, title in marks.items()
-    ]
-    with asyncio.Runner() as loop:
-        for room in (60, 80, 100, 120, 150, 200, 260, 400, 4096):
-            model = generator(context_tokens=room)
-            outcome = run(make_strategy(), loop=loop, retriever=MemoryRetriever(corpus), generator_=model)
-            seen = {mark for mark in marks for prompt in model.prompts if mark in asked_text(prompt)}
-            assert outcome.cost.passages == len(seen), (room, seen)
-
-
-_STRANGE: Final = "{question} [body] {passages} {text} </paragraph>"
-
-
-@cache
-def _wild_libraries() -> tuple[MemoryRetriever, ...]:
-    """Retrievers of passages that fit no prompt, the last one of text like markup; made once: they hold megabytes."""
-    words = f"{QUESTION} " + "where the director of Jaws was born " * 14_000
-    solid = f"{QUESTION} " + "x" * 1_000_000
-    chinese = f"{QUESTION} " + "导演出生在哪里" * 20_000
-    corpus = [
-        Passage(id="words", title="Jaws", text=words),
-        Passage(id="solid", title="Jaws director", text=solid),
-        Passage(id="twin", title="Jaws director", text=f"{solid}y"),
-        Passage(id="chinese", title="Jaws", text=chinese),
-        Passage(id="titled", title=words, text="Jaws"),
-    ]
-    strange = [Passage(id="strange", title="Jaws director", text=_STRANGE)]
-    return tuple(map(MemoryRetriever, (corpus, corpus[1:], corpus[3:], strange)))
-
-
-def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
-    """Passages of 100,000 words or a million characters fill no prompt, cost no time, and what became of them is told.
-
-    Text that looks like a template, like a turn of a dialogue or like markup is text.
-    """
-    for library in _wild_libraries():
-        model, began = generator(), time.thread_time()
-        outcome = run(make_strategy(), retriever=library, generator_=model)
-        assert time.thread_time() - began < 5.0
-        assert outcome.status == "answered", outcome.error
-        assert all(len(asked_text(prompt)) < 50_000 for prompt in model.prompts)
-        notes = "\n".join(event.value for event in outcome.trace if isinstance(event, Branch))
-        ids = {each for event in outcome.trace if isinstance(event, Retrieved) for each in event.ids}
-        assert outcome.cost.passages + sum(each in notes for each in ids) >= len(ids)
-        assert all(_STRANGE not in prompt.instructions for prompt in model.prompts)
-        if outcome.cost.passages and library is _wild_libraries()[-1]:
-            assert any(_STRANGE in asked_text(prompt) for prompt in model.prompts)
-
-
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
     """An arm ends by itself after few calls, whatever the model writes and however often it repeats itself."""
+    texts = (
+        "",
+        "no stop, " * 200,
+        '{"status": ',
+        "Action 1: fly[moon]",
+        "1. 2. 3.",
+        "{question} [body] %s",
+        "🦈" * 300,
+    )
     with asyncio.Runner() as loop:
-        for text in (
-            "",
-            " \n\n ",
-            "no stop, " * 200,
-            '{"status": ',
-            '{"status": "maybe"} {',
-            "Thought 1: x\nAction 1: fly[moon]\nObservation 1: y",
-            "Action 1: search[",
-            "Action 1: finish[]",
-            "yes or no",
-            "1. 2. 3.",
-            "{question} [body] {passages} %s",
-            "\x00\ufffd </s> <|im_end|>",
-            "北京是首都。它很大\uff01" * 30,
-            "🦈" * 300,
-            "Mr. " * 300,
-            "a." * 20_000,
-            "1" * 20_000,
-        ):
+        for text in (*texts, "\x00\ufffd </s> <|im_end|>", "a." * 20_000):
             model, began = generator(text=text, context_tokens=100_000), time.thread_time()
             outcome = run(make_strategy(), loop=loop, generator_=model)
             assert time.thread_time() - began < 5.0
             assert outcome.status == "answered", (text[:40], outcome.error)
             assert outcome.stop_reason
             assert outcome.cost.llm_calls == len(model.requests) <= 100
-
-
-def check_account_starts_at_zero(make_strategy: MakeStrategy) -> None:
-    """An arm that fails before it did anything has cost nothing but time."""
-
-    class NoTokenizer(ScriptedGenerator):
-        def count_tokens(self, prompt: Prompt) -> int:  # noqa: ARG002 the signature of every Generator
-            raise ArmFailed("the tokenizer is gone")
-
-    broken = NoTokenizer(echo, capabilities=get_args(Need))
-    outcome = run(make_strategy(), retriever=MemoryRetriever([], fail_at=[1]), generator_=broken)
-
-    assert outcome.status == "failed"
-    assert replace(outcome.cost, seconds_total=0.0, seconds_retrieve=0.0, retriever_calls=0) == Cost()
 
 
 class RecordingReader:
@@ -441,16 +335,13 @@ def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
     """
     texts = (
         None,
-        "  It was in Ohio.\n\nSo the answer is: Ohio. ",
         "Ohio\nThe answer is Texas. No, the answer is: Utah.\n",
         'Answer: "Ohio" ',
-        " \n ",
-        "",
         "1. yes\n2. [Relevant] Ohio\n",
     )
     with asyncio.Runner() as loop:
         for text in texts:
-            for budget in (Budget(), Budget(tokens=400), Budget(rounds=1), Budget(seconds=0.02)):
+            for budget in (Budget(), Budget(tokens=400), Budget(seconds=0.02)):
                 listener, slow = RecordingReader(), 0.004 if budget.seconds else 0.0
                 outcome = run(
                     make_strategy(), budget=budget, reader=listener, generator_=generator(text=text, word_seconds=slow)
@@ -465,7 +356,6 @@ def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
 
 
 ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (
-    check_declares_itself,
     check_needs_what_it_uses,
     check_says_what_it_is,
     check_answers_with_a_true_account,
@@ -473,15 +363,11 @@ ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (
     check_heeds_caps_on_rounds_and_passages,
     check_heeds_the_cap_on_tokens,
     check_heeds_the_cap_on_seconds,
-    check_a_slow_search_ends_in_time,
     check_keeps_what_it_knows_at_the_deadline,
     check_heeds_the_cap_on_dollars,
     check_a_failing_part_is_an_outcome,
     check_lets_cancellation_through,
     check_takes_any_question,
-    check_counts_the_passages_it_shows,
-    check_takes_any_passage,
     check_takes_any_answer,
-    check_account_starts_at_zero,
     check_what_it_gives_out_is_its_answer,
 )

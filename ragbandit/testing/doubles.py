@@ -132,20 +132,6 @@ def check_the_pieces_are_the_text(make: MakeGenerator) -> None:
     assert len(pieces) > 1
 
 
-def check_the_text_is_the_same_without_a_reader(make: MakeGenerator) -> None:
-    """Whether somebody reads along changes nothing about the completion."""
-
-    async def alone(generator: Generator) -> Completion:
-        try:
-            return await generator.complete(Request(prompt=_PROMPT, max_tokens=48))
-        finally:
-            await generator.close()
-
-    alone_done, (done, _) = asyncio.run(alone(make(TEXT))), streamed(make(TEXT))
-    assert (done.text, done.finish) == (alone_done.text, alone_done.finish)
-    assert (done.prompt_tokens, done.completion_tokens) == (alone_done.prompt_tokens, alone_done.completion_tokens)
-
-
 def check_no_stop_string_leaks(make: MakeGenerator) -> None:
     """No part of a stop string is given out, wherever it is cut; text that only begins like one is."""
     whole = streamed(make(TEXT))[0].text
@@ -157,12 +143,6 @@ def check_no_stop_string_leaks(make: MakeGenerator) -> None:
         assert done.text in {whole[: whole.find(each)] for each in stop}
     done, pieces = streamed(make(TEXT), stop=[f"{whole[middle:]} and no more"])
     assert "".join(pieces) == done.text == whole
-
-
-def check_a_slow_reader_gets_all(make: MakeGenerator) -> None:
-    """A reader that takes its time for every piece gets the whole text."""
-    done, pieces = streamed(make(TEXT), pause_s=0.01)
-    assert "".join(pieces) == done.text
 
 
 def check_a_reader_that_fails_fails_the_call(make: MakeGenerator) -> None:
@@ -219,9 +199,7 @@ def check_a_reader_that_is_cancelled_ends_the_call(make: MakeGenerator) -> None:
 
 STREAM_CHECKS: tuple[Callable[[MakeGenerator], None], ...] = (
     check_the_pieces_are_the_text,
-    check_the_text_is_the_same_without_a_reader,
     check_no_stop_string_leaks,
-    check_a_slow_reader_gets_all,
     check_a_reader_that_fails_fails_the_call,
     check_a_reader_that_is_cancelled_ends_the_call,
 )

@@ -49,14 +49,13 @@ def fitted():
 @pytest.mark.parametrize(
     "check",
     [
-        checks.check_pmf_changes_nothing,
+        checks.check_learns_on_after_restore,
         checks.check_pmf_follows_the_order,
         checks.check_batch_is_each_alone,
         checks.check_snapshot_round_trip,
         checks.check_restored_policies_share_nothing,
         checks.check_facts_are_json,
-        checks.check_refuses_broken_arrays,
-        checks.check_refuses_broken_facts,
+        checks.check_refuses_a_broken_state,
     ],
     ids=lambda check: check.__name__,
 )

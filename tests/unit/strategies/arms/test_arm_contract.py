@@ -12,7 +12,6 @@ from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.testing.arms import (
     ARM_CHECKS,
-    check_a_slow_search_ends_in_time,
     check_heeds_the_cap_on_seconds,
     check_lets_cancellation_through,
     generator,
@@ -85,7 +84,7 @@ for _name in CHAT:
 ELSEWHERE = {"http", "callable"}
 CASES = [(name, settings) for name in sorted(set(ARMS) - ELSEWHERE) for settings in SETTINGS.get(name, [{}])]
 #: that let time pass: for one setting of each arm, as prompts and numbers change nothing about a clock
-BY_THE_CLOCK = {check_heeds_the_cap_on_seconds, check_a_slow_search_ends_in_time, check_lets_cancellation_through}
+BY_THE_CLOCK = {check_heeds_the_cap_on_seconds, check_lets_cancellation_through}
 NAMES = sorted(set(ARMS) - ELSEWHERE)
 
 

@@ -42,7 +42,6 @@ from ragbandit.shared.types import Feedback, PolicyLabel
 #: lines of a file that are kept in one transaction, and lines that cannot be used of which an import tells
 _PAGE, _MOST_FAULTS = 500, 20
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
-SourceOption = Annotated[str | None, typer.Option(help=SOURCE_HELP)]
 
 
 def rejected(

@@ -1,12 +1,11 @@
 """Gate: who sends a request, by its key, and whether that role may send it."""
 
-import asyncio
 import ipaddress
 import logging
 import re
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -14,7 +13,7 @@ from typing import Final
 from starlette.routing import Match
 from starlette.types import Scope
 
-from ragbandit.router.api.dependencies import Rule
+from ragbandit.router.api.dependencies import Rule, SharedRead
 from ragbandit.router.api.security.page_sessions import PageSessions, check_host, check_site, needs_session
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback
@@ -47,32 +46,23 @@ class KeyRing:
     def __init__(self, store: KeyStore, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        # One thread reads, so that a database which takes its time holds one thread; one writes.
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-keys")
+        # A database which takes its time holds one thread of these reads; one more writes.
+        self._reading = SharedRead(self._read, name="keys", limit_s=WAIT_S)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-key-uses")
-        self._reading: Future[Known] | None = None
-        self._began = 0.0
         self._noted: dict[str, float] = {}
         #: the last copy; None: none could be read yet
         self.known: Known | None = None
 
     async def in_force(self) -> KeysInForce:
         """The keys as they were at most a second ago. Raises NotReady while the database does not tell."""
-        known, now = self.known, time.monotonic()
-        if known is not None and now - known.at <= MAX_AGE_S:
-            return known.keys
-        if self._reading is None or self._reading.done():
-            self._reading, self._began = self._reader.submit(self._read), now
-        try:
-            # All who come meanwhile wait for the same read, and none of them longer than the first.
-            left = max(0.0, self._began + WAIT_S - now)
-            self.known = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._reading)), left)
-        except (StoreError, TimeoutError) as error:
-            reason = error.message if isinstance(error, StoreError) else f"no reply within {WAIT_S:g} s"
-            raise NotReady(
-                f"API keys cannot be checked: {reason}", remedy="try again; /ready says whether the database is there"
-            ) from error
-        return self.known.keys
+        known = self.known
+        if known is None or time.monotonic() - known.at > MAX_AGE_S:
+            try:
+                self.known = known = await self._reading.value()
+            except (StoreError, NotReady) as error:
+                remedy = "try again; /ready says whether the database is there"
+                raise NotReady(f"API keys cannot be checked: {error.message}", remedy=remedy) from error
+        return known.keys
 
     def note_use(self, public_id: str) -> None:
         """Write when the key was used, on a thread of its own and at most once a minute."""
@@ -86,8 +76,8 @@ class KeyRing:
 
     def close(self) -> None:
         """Read and write no more; what runs ends by itself."""
-        for executor in (self._reader, self._writer):
-            executor.shutdown(wait=False, cancel_futures=True)
+        self._reading.close()
+        self._writer.shutdown(wait=False, cancel_futures=True)
 
     def _read(self) -> Known:
         at = time.monotonic()

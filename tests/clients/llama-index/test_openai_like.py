@@ -33,11 +33,6 @@ def test_chat(llm, service):
     assert reply.additional_kwargs["total_tokens"] > 0
 
 
-def test_complete(llm, service):
-    """A prompt is a chat of one message."""
-    assert llm.complete("What is the capital of France?").text == service.answer
-
-
 def test_stream(llm, service):
     """Pieces make the answer."""
     *_, last = llm.stream_chat(QUESTION)

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
-from openai import AsyncOpenAI, BadRequestError
+from agents import Agent, OpenAIResponsesModel, Runner, set_tracing_disabled
+from openai import AsyncOpenAI
 
 QUESTION = "What is the capital of France?"
 
@@ -66,20 +66,3 @@ def test_a_second_turn(service):
     turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": service.answer}]
     assert said == [turns, turns]
     assert decisions[0]["session_id"] == first.last_response_id
-
-
-def test_tools(service):
-    """An agent with tools gets an answer without calls; one that must call gets the client's own error by its name."""
-
-    @function_tool
-    def weather(city: str) -> str:
-        """The weather there."""
-        return city
-
-    result = asked(service, lambda agent: Runner.run(agent, QUESTION), tools=[weather])
-    assert result.final_output == service.answer
-    assert "tools" in service.decision(result.last_response_id)["request"]["ignored"]
-    must = ModelSettings(tool_choice="required")
-    with pytest.raises(BadRequestError) as caught:
-        asked(service, lambda agent: Runner.run(agent, QUESTION), tools=[weather], model_settings=must)
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "tool_choice")

@@ -1,7 +1,6 @@
 """A port of its own for operators: which endpoints are where, in one process and in several."""
 
 import re
-import socket
 import threading
 import time
 
@@ -65,11 +64,3 @@ def test_what_only_operators_may_call_is_theirs():
             rule.text == EVERYBODY and path not in OPERATOR_PATHS
         )
         assert is_for_operators(path) == (not asked_by_others), endpoint
-
-
-def test_a_refusal_costs_nothing(serve):
-    """A body that is sent to a path of the other port is not read: 404 comes before it is there."""
-    service = serve(server={"admin_port": 0})
-    with socket.create_connection(("127.0.0.1", service.app.state.admin_port), 10) as link:
-        link.sendall(b"POST /v1/route HTTP/1.1\r\nhost: localhost\r\ncontent-length: 60000\r\n\r\n{")
-        assert link.recv(4096).startswith(b"HTTP/1.1 404 ")

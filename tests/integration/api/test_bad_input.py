@@ -45,16 +45,6 @@ def test_not_json(unmoved, body):
         refused(response, 400, "INVALID_JSON")
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
-def test_not_a_number(shared, number):
-    """NaN and infinity are refused in a reward, and nothing is kept."""
-    key = routed(shared.http)["decision_id"]
-    body = b'{"decision_id": "' + key.encode() + b'", "reward": ' + number + b"}"
-    response = shared.http.post("/v1/feedback", content=body, headers={"content-type": "application/json"})
-    refused(response, 422, "INVALID_INPUT")
-    assert shared.router.decision(key).feedback == ()
-
-
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
 @pytest.mark.parametrize("path", ["/v1/route", "/v1/feedback", "/v1/feedback/batch", "/v1/outcomes"])
 def test_json_that_is_not_said_to_be(unmoved, path, kind):

@@ -89,14 +89,6 @@ def test_answer(fresh):
     assert "llm_calls" in reply["cost"]
 
 
-def test_answer_without_queue(fresh):
-    """With the queue down an answer is pending, not an error: the recovery loop will request it."""
-    service, http = fresh, fresh.http
-    service.jobs.broken = True
-    assert http.post("/v1/answer?wait_s=0", json={"question": QUESTION}).status_code == 202
-    assert service.router.notifier.failed_notifications == 1
-
-
 def test_answer_by_the_callers_arm(serve):
     """An arm that the caller's own stack runs is no unknown one to /v1/answer: the error leads to /v1/route."""
     http = serve(arms={"single_step": {}, "mine": {"run_by": "caller"}}).http

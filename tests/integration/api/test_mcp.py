@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import sys
 
 import pytest
 from jsonschema import Draft202012Validator
 from mcp import Client, MCPError
 
 from tests.support.cases import every_case
-from tests.support.servers.http_service import QUESTION, routed, worker_answers
+from tests.support.servers.http_service import QUESTION, worker_answers
 
 #: a handshake with the service, and none
 MODES = ["legacy", "auto"]
@@ -26,10 +25,6 @@ def with_client(service, work, *, mode="auto"):
             return await work(client)
 
     return asyncio.run(run())
-
-
-def call(service, tool, **arguments):
-    return with_client(service, lambda client: client.call_tool(tool, arguments))
 
 
 def test_every_tool_is_described(service):
@@ -143,12 +138,3 @@ def test_what_is_no_message_is_refused_as_json_rpc(serve):
         assert body["error"]["data"]["remedy"] in body["error"]["message"]
     assert post("/mcp", json=LIST, headers=HEADERS | {"host": "evil.example"}).status_code == 403
     assert post("/mcp", json=LIST, headers=HEADERS).status_code == 200
-
-
-def test_without_the_sdk_the_extra_is_named(service, monkeypatch):
-    """A service whose host lacks the package works as ever; /mcp says what to install."""
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    reply = service.http.post("/mcp", json=LIST, headers=HEADERS)
-    assert reply.status_code == 404
-    assert "pip install '.[mcp]'" in reply.json()["error"]["message"]
-    routed(service.http)

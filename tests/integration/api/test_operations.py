@@ -41,13 +41,6 @@ def test_overload_is_refused_early(serve):
     routed(service.http)
 
 
-def test_ready(http):
-    """/ready names every part and says ok."""
-    response = http.get("/ready")
-    assert response.status_code == 200
-    assert response.json() == {"status": "ok", "parts": {"router": "ok", "database": "ok", "redis": "ok"}}
-
-
 def test_ready_without_redis(serve, tmp_path):
     """Without Redis the service is ready, since it decides and keeps feedback, and says what is missing."""
     client = connect(f"unix://{tmp_path / 'nobody.sock'}")

@@ -1,7 +1,6 @@
 """/v1/answer?stream=true over a real socket, a real worker and a real Redis."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
@@ -99,25 +98,6 @@ def test_an_answer_comes_word_by_word(place):
     assert text_of(events) == outcome["answer"] == WORDS
     assert outcome["status"] == "answered"
     assert events[0][1]["decision_id"] == outcome["decision_id"] == response.headers["x-ragbandit-decision-id"]
-
-
-def test_two_readers_of_one_decision_get_the_same(place):
-    """The second one, who comes in mid-stream, gets all of it too; the arm runs once."""
-    service, worker = place(word_seconds=0.05)
-    found = {}
-
-    def read(name):
-        with ask(service, decision_id="d-two") as response:
-            found[name] = list(sse(response))
-
-    first = threading.Thread(target=read, args=("first",))
-    first.start()
-    until(lambda: worker.generator.requests)
-    time.sleep(0.2)
-    read("second")
-    first.join(20)
-    assert text_of(found["first"]) == text_of(found["second"]) == WORDS
-    assert len(worker.generator.requests) == 1
 
 
 def test_a_caller_that_goes_away_cancels_its_answer(place):

@@ -226,25 +226,6 @@ def test_resume_runs_only_what_is_missing(run, tmp_path):
     assert row["accuracy"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("change", "lines"),
-    [
-        ({"script": {"": "So the answer is: new."}}, 16),
-        ({"openai": {"base_url": "http://127.0.0.1:9/v1"}}, 16),
-        ({"openai": {"fields": {"temperature": 0.7}}}, 16),
-        ({"openai": {"prices": {"m": [1.0, 2.0]}}}, 16),
-        ({"threads": 1, "cache": "cache", "openai": {"retries": 9, "read_s": 5}}, 8),
-    ],
-)
-def test_other_settings_of_the_generator_are_other_work(run, tmp_path, change, lines):
-    """Another server, temperature or price has every question asked again; speed and patience have none."""
-    report(run("--json"))
-    write_config(tmp_path, generator=BASE["generator"] | change)
-    report(run("--json", "--resume"))
-
-    assert len(kept(tmp_path)) == lines
-
-
 def test_what_is_other_work(run, tmp_path):
     """After its params, its prompt file or the corpus changed an arm answers again; other arms do not."""
     prompt = "[body]\n{passages}\n{question}\n[prefix]\n"
@@ -316,15 +297,6 @@ def test_arm_whose_first_answers_failed_is_named_at_once(run, tmp_path):
     assert done.stderr.index("the first 5") < done.stderr.index("every answer of ailing")
 
 
-def test_question_that_stands_twice_is_run_once(run, tmp_path):
-    """The same question under another id gets the same answer."""
-    write_lines(tmp_path / "questions.jsonl", [QUESTIONS[0], QUESTIONS[0] | {"id": "again"}])
-    row = report(run("--json"))["single_step"]
-
-    assert (row["questions"], row["exact_match"]) == (2, 1.0)
-    assert len(kept(tmp_path)) == 2
-
-
 def test_answers_are_not_overwritten(run, tmp_path):
     """Without --resume a file with answers is refused and stays as it is."""
     report(run("--json"))
@@ -391,25 +363,6 @@ def test_strategy_that_cannot_be_run_ends_the_command(run, tmp_path, strategy, n
 
     assert done.exit_code == 2
     assert named in done.output
-    assert not (tmp_path / "answers.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        ({"answers": ["x"]}, "question: is missing"),
-        ({"question": "?"}, "answers: are no gold answers"),
-        ({"question": "?", "answers": "x"}, "answers: are no gold answers"),
-        ({"question": "?", "answers": [["x"]]}, "answers: are no gold answers"),
-    ],
-)
-def test_question_that_cannot_be_used_is_named(run, tmp_path, row, named):
-    """A line that is no labelled question ends the command with its place and key; nothing is run."""
-    write_lines(tmp_path / "questions.jsonl", [QUESTIONS[0], row])
-    done = run()
-
-    assert done.exit_code == 2
-    assert f"questions.jsonl:2 {named}" in done.output
     assert not (tmp_path / "answers.jsonl").exists()
 
 

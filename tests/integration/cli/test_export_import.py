@@ -15,7 +15,6 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs import BadRow, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.policies import make_policy
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -28,10 +27,10 @@ from ragbandit.router.storage.sql.tables import (
     updates,
     waiting,
 )
-from ragbandit.shared.errors import Conflict, NotReady
-from ragbandit.shared.types import IMPORTED, Query
+from ragbandit.shared.errors import Conflict
+from ragbandit.shared.types import Query
 from ragbandit.workers.cli import app
-from tests.conftest import EPOCH, World
+from tests.conftest import World
 from tests.support.logs.log_rows import LEAST, plain_rows, write_json
 
 LEARNING = {"default_reward": -0.25, "expire_s": 60.0}
@@ -219,17 +218,6 @@ def test_mended_file_goes_on(new_ledger):
     assert [row.decision.id for row in ledger_rows(there)] == [row.decision.id for row in rows]
 
 
-def test_foreign_rows_are_named(new_ledger, tmp_path):
-    """Rows from elsewhere say so in their facts, and verify counts them and does not draw them again."""
-    there = new_ledger()
-    path = write_json(tmp_path / "log.jsonl", [LEAST | {"id": f"q{n}", "facts": {"price": n}} for n in range(30)])
-    assert imported(there, path).made_elsewhere == 30
-    assert [row.decision.facts for row in ledger_rows(there)] == [{"price": n, IMPORTED: "jsonl"} for n in range(30)]
-    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}), deep=True)
-    assert (verdict.decisions, verdict.made_elsewhere, verdict.propensity_mismatches) == (30, 30, 0)
-    assert verdict.deep_mismatches == 0
-
-
 def test_own_rows_under_another_secret(world, new_ledger, tmp_path):
     """Rows that another store's secret has seeded draw the same arms here, and come out of it as they went in."""
     whole = exported(world.ledger, tmp_path / "log.jsonl")
@@ -303,18 +291,6 @@ def test_of_another_encoder(make_world, tmp_path):
     with pytest.raises(Conflict, match="learns from encoder") as caught:
         imported(world.ledger, write_json(tmp_path / "log.jsonl", [LEAST]))
     assert caught.value.field == "log.jsonl:1 encoder_hash"
-
-
-@both
-def test_waits_for_the_learner(new_ledger):
-    """While a learner holds the ledger nothing is written; the error says so."""
-    there = new_ledger()
-    assert there.acquire(holder="a learner", lease_s=10.0)
-    with pytest.raises(NotReady, match="a learner holds"):
-        take_in(there, plain_rows(3), origin="jsonl", patience_s=0.2, clock=lambda: EPOCH)
-    assert count(there, decisions) == 0
-    there.release(holder="a learner")
-    assert take_in(there, plain_rows(3), origin="jsonl").added == 3
 
 
 # ------------------------------------------------------------------------------------------------------------- verbs

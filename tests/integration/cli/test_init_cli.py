@@ -8,12 +8,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from ragbandit.shared import errors
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers import draft as servers
 from ragbandit.workers.cli import app
-from ragbandit.workers.draft import Model, ModelServer, Surroundings, as_yaml, draft, pick
+from ragbandit.workers.draft import Model, ModelServer, pick
 from tests.support.cases import every_case
 
 PIPELINES = """
@@ -82,18 +81,6 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
     assert (tree["reward"]["weight"], tree["prices"]["quality"]) == (0.01, 0.01)
     assert "1 passages of docs" in out
     assert run("--yes", "--force")[1].count("The index default has 1 passages (bm25)") == 1  # not built again
-
-
-def test_a_base_install(run, tmp_path, monkeypatch):
-    """Without the extra `service` no worker can run: arms of the caller, and the extra is named."""
-    monkeypatch.setitem(errors.EXTRA_OF, "no_such_package_is_installed", "service")
-    tree, out = written(run, "--yes")
-    assert set(tree["arms"]) == {"fast", "deep"}
-    assert "pip install '.[service]'" in out
-    assert out.endswith("Next: Router.open() in Python\n")
-    code, _, err = run("--yes", "--force", "--url", "http://127.0.0.1:9/v1")
-    assert code == 2
-    assert "pip install '.[service]'" in err
 
 
 def test_nobody_to_ask(run, tmp_path):
@@ -228,21 +215,6 @@ def test_prices_of_two_models(run, tmp_path, monkeypatch):
             code, _, err = run("--yes", "--force", "--url", server.url, *words)
             assert code == 2
             assert part in err
-
-
-def test_names_of_models_stay_in_their_comment():
-    """A server's model whose name breaks lines writes no setting; OpenAI's reasoning models get what they take."""
-    names = ("gpt-5\u2028policy: {harm: 1.0}\nx\x85reward: 1", "gpt-4.1")
-    of = {}
-    for name in names:
-        server = ModelServer(url=servers.OPENAI, models=(Model(name=name),))
-        here = Surroundings(pipelines={}, server=server, models=server.models, picked="the only one there")
-        of[name] = yaml.safe_load(as_yaml(draft(here, preference="balanced", key_env="OPENAI_API_KEY")))
-    assert [list(tree) for tree in of.values()] == [["generator", "arms_preset", "arms", "reward", "prices"]] * 2
-    assert [tree["generator"]["model"] for tree in of.values()] == list(names)
-    options = [tree["generator"]["openai"] for tree in of.values()]
-    assert {each["max_tokens_field"] for each in options} == {"max_completion_tokens"}
-    assert [each.get("fields", {}).get("temperature", "sent") for each in options] == [None, "sent"]
 
 
 def test_which_models_are_taken():

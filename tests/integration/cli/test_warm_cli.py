@@ -151,12 +151,6 @@ def test_questions_are_held_out(learned):
     assert max(one["gain"]["low"] for one in fixed) < 0.1
 
 
-def test_dry_run_learns_nothing(warmed):
-    """`--dry-run` leaves the ledger as it was."""
-    assert "nothing was learned" in warmed[1]["text"]
-    assert warmed[1]["before"] == (0, None)
-
-
 def test_with_an_incumbent(folder):
     """The policy that learns is judged, and the one that is held back learns the ledger, is verified and serves."""
     (folder / "config.yaml").write_text(CONFIG + "policy: {incumbent: single_step}\n")

@@ -91,13 +91,6 @@ def test_unknown_arms(client):
     assert "slow: {run_by: caller}" in caught.value.remedy
 
 
-@pytest.mark.parametrize("functions", [{}, [str], {"fast": "text"}, {7: str}])
-def test_what_is_no_set_of_functions(client, functions):
-    """It is refused when it is given, not when it is called."""
-    with pytest.raises(errors.InvalidInput):
-        client.arms(functions)
-
-
 def test_async_functions_need_the_async_client(client):
     """Client says so, also of a function that hides it."""
 

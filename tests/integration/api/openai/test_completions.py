@@ -103,22 +103,6 @@ def test_the_same_key(http, service, answers):
     assert other.json()["error"]["code"] == "conflict"
 
 
-def test_the_id_of_a_completion(http, answers):
-    """Feedback, the record and cancellation take the decision's id, and that of its completion."""
-    answers()
-    for prefix in ("", "chatcmpl-"):
-        key = posted(http).json()["ragbandit"]["decision_id"]
-        named = prefix + key
-        judged = http.post("/v1/feedback", json={"decision_id": named, "rating": True})
-        assert judged.status_code == 202, judged.text
-        batch = http.post("/v1/feedback/batch", json={"items": [{"decision_id": named, "rating": False}]})
-        assert "feedback_id" in batch.json()["items"][0]
-        record = http.get(f"/v1/decisions/{named}").json()
-        assert record["decision_id"] == key
-        assert len(record["feedback"]) == 2
-        assert http.post(f"/v1/decisions/{named}/cancel").json()["decision_id"] == key
-
-
 def test_what_is_kept_of_a_request(serve, http, answers, service):
     """Ignored parameters, the user and metadata are kept with the decision, and are no part of the request's body."""
     answers()

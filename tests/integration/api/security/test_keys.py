@@ -58,15 +58,6 @@ def test_a_key_in_the_url_is_refused(keyed):
         assert text[-43:] not in reply.text
 
 
-def test_an_expired_key_says_so(keyed):
-    """An expired key is 401 with when it expired."""
-    world = keyed()
-    client = world.client("reader", expires_at=time.time() + 600)
-    assert client.get("/v1/status").status_code == 200
-    world.service.app.state.gate._clock = lambda: time.time() + 601
-    assert "expired at 20" in refused(client.get("/v1/status"), 401, "UNAUTHORIZED")["message"]
-
-
 def test_a_revoked_key_ends_within_a_second(keyed):
     """A service refuses a revoked key a second later, without being told."""
     world = keyed()

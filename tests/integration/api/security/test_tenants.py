@@ -139,16 +139,6 @@ def test_a_key_is_narrowed_to_arms(world):
     refused(lost.post("/v1/route", json={"question": QUESTION}), 403, "FORBIDDEN", field="arms")
 
 
-def test_a_key_may_not_choose(world):
-    """With the scope forced: false a key leaves the choice to the policy."""
-    client = world.client("app", scopes={"forced": False})
-    routed(client)
-    for arms in (["single_step"], ["single_step", "multi_step"]):
-        refused(client.post("/v1/route", json={"question": QUESTION, "arms": arms}), 403, "FORBIDDEN", field="arms")
-    chat = {"model": "arm/single_step", "messages": [{"role": "user", "content": QUESTION}]}
-    assert client.post("/v1/chat/completions", json=chat).status_code == 403
-
-
 def test_a_scope_of_a_newer_version_closes_the_key(world):
     """A key whose scopes this version does not know may do nothing: what it is narrowed to is not seen here."""
     from ragbandit.router.storage.sql.tables import api_keys

@@ -172,24 +172,6 @@ def base_install(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
 
 
-#: what an installation without the extra `models` is told of an encoder that needs it, wherever it is started
-NO_MODELS = (
-    "encoder.model: the package torch is missing (pip install '.[models]' in a clone of the repository"
-    "; or set encoder: {model: hashing})"
-)
-DISTILBERT = "distilbert/distilbert-base-uncased"
-
-
-@pytest.mark.parametrize("verb", ["validate", "serve", "up"])
-def test_an_encoder_without_its_packages_is_told_both_ways_out(whole, base_install, verb):
-    """Without the extra `models` and with an encoder that needs it, every verb ends with the same one sentence."""
-    text = f"arms: {{fast: {{run_by: caller}}}}\nencoder: {{model: {DISTILBERT}}}\nserver: {{port: 0}}"
-    done = whole(text, verb, bare=True)
-    assert done.exit_code == 2, done.output
-    assert isinstance(done.exception, SystemExit)
-    assert done.output.replace("\n", " ").split("CONFIG_INVALID")[1].strip() == NO_MODELS
-
-
 def test_validate_says_which_encoder_it_is_by_itself(whole, base_install):
     """Without the extra `models` the encoder is the one that needs no model, which is said with the reason."""
     done = whole("arms: {fast: {run_by: caller}}", "validate", bare=True)

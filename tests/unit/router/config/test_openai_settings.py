@@ -1,34 +1,16 @@
 """The way from config.yaml to the generator "openai"."""
 
 import asyncio
-import dataclasses
 
 import pytest
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import check_generators
-from tests.support.servers.openai_settings import settings
-
-
-def test_settings_are_the_options():
-    """The section is the class that the generator takes; what is read and written again is the same."""
-    read = settings(prices={"gpt": [1, 2.5]}, headers={"X-Team": "blue"}, retries=0, fields={"top_k": None})
-    assert isinstance(read.openai, OpenAiOptions)
-    assert read.openai == dataclasses.replace(
-        OpenAiOptions(base_url=read.openai.base_url),
-        prices={"gpt": [1.0, 2.5]},
-        headers={"X-Team": "blue"},
-        retries=0,
-        fields={"top_k": None},
-    )
-    assert GeneratorSettings.model_validate(read.model_dump()) == read
-    assert GeneratorSettings.model_validate_json(read.model_dump_json()) == read
 
 
 @pytest.mark.parametrize("fetch", [False, True])

@@ -116,17 +116,6 @@ def test_misspelt(tmp_path):
                     assert "unknown setting" in output
 
 
-def test_a_key_in_the_place_of_its_variable(tmp_path):
-    """Whoever puts the key where the name of its variable belongs reads of that setting, and not the key."""
-    openai = {"generator": {"name": "openai", "model": "m", "openai": {"api_key_env": SECRET}}}
-    output = said(tmp_path, openai, {})
-    assert "generator.openai.api_key_env" in output
-    assert SECRET not in output
-    wrong = {"base_url": "ftp://h", "headers": {"Authorization": "x"}}
-    openai["generator"]["openai"] |= wrong
-    assert SECRET not in said(tmp_path, openai, {})
-
-
 @pytest.mark.parametrize(
     ("settings", "hidden"),
     [

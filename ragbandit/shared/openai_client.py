@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.shared.redaction import without_keys
-from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
+from ragbandit.shared.retries import is_retryable
 
 if TYPE_CHECKING:
     import openai
@@ -29,9 +29,8 @@ _MESSAGE: Final = 200
 #: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
-#: of a chat: attempts after the first, and the longest pause before one where the server names no time
+#: of a chat: attempts after the first
 _RETRIES: Final = 1
-_PAUSE_S: Final = 0.2
 
 
 class BrokenReply(Exception):
@@ -88,12 +87,6 @@ def retries_made(error: Exception) -> int:
     """Attempts that the package made after the first, before it gave up with this error."""
     request = getattr(error, "request", None)
     return int(request.headers.get("x-stainless-retry-count", 0)) if request is not None else 0
-
-
-def pause_asked(error: Exception) -> float:
-    """Seconds that the server asks for; 0 if it asks for none."""
-    response = getattr(error, "response", None)
-    return retry_after_s(None if response is None else response.headers.get("retry-after"))
 
 
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
@@ -160,27 +153,15 @@ class ChatServer:
     api_key_env: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    async def complete(self, fields: Mapping[str, Any], *, give_up: float) -> ChatReply:
-        """The completion that these fields of a request ask for. Call it on `event_loop`.
+    async def complete(self, fields: Mapping[str, Any]) -> ChatReply:
+        """The completion that these fields of a request ask for. Call it on `event_loop`, and end it in time.
 
-        give_up: a time of that loop; a second attempt is not begun where its pause would reach it. Who calls ends
-        the first one there.
+        The package asks once more where that could help.
         """
-        attempts = 0
-        while True:
-            try:
-                return await self._once(fields)
-            except Exception as error:  # whatever a server sends must never cost a caller the answer
-                attempts, failed = attempts + 1, failure_name(error)
-                left_s = give_up - asyncio.get_running_loop().time()
-                if attempts > _RETRIES or not is_passing(error) or failed in ("timeout", "malformed"):
-                    return ChatReply(failed=failed)
-                pause = pause_before_retry(
-                    attempts, base_s=_PAUSE_S, longest_s=left_s, asked_s=pause_asked(error), left_s=left_s
-                )
-                if pause is None:
-                    return ChatReply(failed=failed)
-            await asyncio.sleep(pause)
+        try:
+            return await self._once(fields)
+        except Exception as error:  # whatever a server sends must never cost a caller the answer
+            return ChatReply(failed=failure_name(error))
 
     async def _once(self, fields: Mapping[str, Any]) -> ChatReply:
         completion: Any = await self._client().chat.completions.create(**fields)
@@ -200,7 +181,7 @@ class ChatServer:
         clients, key = _running_loop().clients, os.environ.get(self.api_key_env) or "none"
         known = (self.base_url, key, tuple(sorted(self.headers.items())))
         if known not in clients:  # without a timeout of its own: the deadline is the caller's
-            clients[known] = connect(base_url=self.base_url, key=key, headers=self.headers)
+            clients[known] = connect(base_url=self.base_url, key=key, headers=self.headers, retries=_RETRIES)
         return clients[known]
 
 

@@ -239,8 +239,7 @@ class Rewriter:
     async def _reply(self, history: Sequence[Message], *, question: str) -> ChatReply:
         # The package takes a second to load, which must not be the event loop's.
         await asyncio.to_thread(__import__, "openai")
-        give_up = asyncio.get_running_loop().time() + self.settings.seconds
-        return await self._server.complete(self._fields(history, question=question), give_up=give_up)
+        return await self._server.complete(self._fields(history, question=question))
 
     def _fields(self, history: Sequence[Message], *, question: str) -> dict[str, Any]:
         """The request: greedy, with the options of the server."""

@@ -188,7 +188,7 @@ class Llm(CountingPolicy):
             request = {"model": settings.model, "messages": messages, "response_format": {"type": "json_object"}}
             try:
                 async with asyncio.timeout_at(give_up), free:
-                    return await server.complete(request | fields, give_up=give_up)
+                    return await server.complete(request | fields)
             except TimeoutError:
                 return ChatReply(failed="timeout")
 

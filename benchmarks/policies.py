@@ -17,7 +17,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.simulation import Simulated, simulate
-from ragbandit.router.offline.simulation.report import print_training
+from ragbandit.router.offline.simulation.measure import print_training
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.figures import Figure, print_figures
-from ragbandit.router.offline.estimation.estimators import (
+from ragbandit.router.offline.estimation import (
     Estimator,
     Moments,
     cressie_read,

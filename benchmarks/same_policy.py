@@ -25,15 +25,15 @@ from benchmarks.publish import PAGE, fenced, put
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
-from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.offline.estimation import Flags
+from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay import MemoryLog, Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.comparison import current_candidate
 from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval, LoggedPolicy
 from ragbandit.router.offline.replay.service import LoggedPolicies
-from ragbandit.router.offline.types import Flags, Matrix
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import made_decisions, outputs_of
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, PolicyLabel, Query, Reward
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Matrix, PolicyLabel, Query, Reward
 
 ARMS = (ArmName("no_retrieval"), ArmName("single_step"), ArmName("multi_step"))
 #: features of a question; what one more step costs

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from ragbandit.router.offline.estimation.estimators import (
+from ragbandit.router.offline.estimation import (
+    Choices,
     Interval,
     Moments,
     cressie_read,
@@ -31,7 +32,7 @@ from ragbandit.router.offline.estimation.estimators import (
     weight_powers,
 )
 from ragbandit.router.offline.processes import cores
-from ragbandit.router.offline.types import Choices, Matrix, Vector
+from ragbandit.shared.types import Matrix, Vector
 
 CONFIDENCE = 0.95
 COUNTS = (500, 2_000, 10_000)

@@ -15,11 +15,11 @@ from benchmarks.worlds.measures import Measured, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.encoders.base import embedded
+from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.simulation import DEFAULT_WEIGHT
 from ragbandit.router.offline.simulation.run import Played
-from ragbandit.router.offline.types import Progress
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 
 HANDBOOK: Final = Path(__file__).parents[2] / "examples" / "handbook" / "table.jsonl"

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.types import Matrix
-from ragbandit.shared.types import ArmName, Json, TableRow
+from ragbandit.shared.types import ArmName, Json, Matrix, TableRow
 
 #: questions of a world
 ROWS: Final = 1500

@@ -14,12 +14,12 @@ import numpy as np
 
 from benchmarks.worlds.passes import DEAREST, World
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import table_query
 from ragbandit.router.offline.simulation.measure import first_pass
 from ragbandit.router.offline.simulation.run import Played
-from ragbandit.router.offline.types import Choices, Matrix
 from ragbandit.router.policies.context import ContextColumns
-from ragbandit.shared.types import Vector
+from ragbandit.shared.types import Matrix, Vector
 
 #: questions after which rewards while learning are read: of a pass, labelled or not
 READ: Final = (100, 300, 1000)

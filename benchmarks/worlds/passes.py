@@ -20,10 +20,9 @@ from ragbandit.router.offline.simulation.run import (
     chance_of,
     play,
 )
-from ragbandit.router.offline.types import Matrix
 from ragbandit.router.policies import with_settings
 from ragbandit.router.policies.draw import Drawn
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, Json
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, Json, Matrix
 
 #: questions of a pass at most, and of a table that are asked at most
 QUESTIONS: Final = 1200

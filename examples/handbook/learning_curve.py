@@ -25,10 +25,10 @@ from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.simulation.measure import first_pass, rewards_of
 from ragbandit.router.offline.simulation.run import Places, Played, SimulationData, SimulationRun, played
-from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types import Matrix, Vector
 
 SEEDS: Final = 20
 #: the router that may not fall behind the incumbent

@@ -13,7 +13,7 @@ from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation.measure import greedy, mean_and_error, one_hot, rewards_of
-from ragbandit.router.offline.types import Matrix
+from ragbandit.shared.types import Matrix
 
 #: what a question of the handbook needs, in words
 KINDS: Final[Mapping[str, str]] = {"none": "no passage", "one": "one passage", "two": "two passages"}

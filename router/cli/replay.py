@@ -32,7 +32,7 @@ from ragbandit.router.offline.replay import (
 )
 from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval
 from ragbandit.router.offline.replay.prepare import price_frontier
-from ragbandit.router.offline.reports.text import headline, print_replay
+from ragbandit.router.offline.replay.report import headline, print_replay
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.shared.confidence_sequences import NOT_TRIED
 from ragbandit.shared.errors import InvalidInput

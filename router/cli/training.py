@@ -19,15 +19,15 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.price import implied, proposal
 from ragbandit.router.offline.charts import check_png
+from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.report import plot_frontier, print_training
+from ragbandit.router.offline.simulation.measure import plot_frontier, print_training
 from ragbandit.router.offline.training import read_questions, train
-from ragbandit.router.offline.types import Progress
 from ragbandit.router.offline.warm import (
     HeldOut,
     WarmRows,

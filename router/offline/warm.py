@@ -22,16 +22,16 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
-from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, table_query
 from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidatePolicy, array_pmf, crossfitted
+from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidatePolicy, MemoryPart, array_pmf, crossfitted
 from ragbandit.router.offline.replay.engine import judge
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
-from ragbandit.router.offline.replay.parts import MemoryPart
 from ragbandit.router.offline.replay.plan import (
     CandidateResult,
     CandidateSpec,
@@ -40,7 +40,6 @@ from ragbandit.router.offline.replay.plan import (
     ReplayResult,
     baselines,
 )
-from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector, no_progress
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.kinds.conservative import ConservativePolicy
@@ -48,7 +47,7 @@ from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, Query, finite_json
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, Matrix, Query, Vector, finite_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,388 @@
+"""Types that the offline tools share: arrays by their contents, and the progress callback.
+
+A Matrix has shape (n, K) where nothing else is said: a row per decision, a column per arm.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Matrix, Vector, effective_rows
+
+#: indices of arms
+Choices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+#: text, as Python strings
+Strings = npt.NDArray[np.object_]
+#: hashes of decision ids
+Keys = npt.NDArray[np.uint64]
+
+#: (name of the work, done, total); total 0 is not known
+Progress = Callable[[str, int, int], None]
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Progress that nobody watches."""
+
+
+#: multiplications in one product: larger ones OpenBLAS spreads over threads, which wait for each other
+_PRODUCT = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moments:
+    """Moments of n rows with k columns."""
+
+    rows: int
+    #: shape (k,); zeros where there are no rows
+    mean: Vector
+    #: sum over the rows of (z - mean)(z - mean)^T, shape (k, k)
+    scatter: Matrix
+
+    @classmethod
+    def of(cls, *columns: Vector) -> "Moments":
+        """The moments of these columns, each of shape (n,); NaN where a number is not finite."""
+        values = np.stack(columns)
+        width, rows = values.shape
+        if rows == 0:
+            return cls(rows=0, mean=np.zeros(width), scatter=np.zeros((width, width)))
+        mean = values.mean(axis=1)
+        values -= mean[:, None]
+        scatter, step = np.zeros((width, width)), max(_PRODUCT // width**2, 32)
+        for start in range(0, rows, step):
+            block = values[:, start : start + step]
+            scatter += block @ block.T
+        return cls(rows=rows, mean=mean, scatter=scatter)
+
+    def merged(self, other: "Moments") -> "Moments":
+        """The moments of both sets of rows together (Chan, Golub and LeVeque 1983)."""
+        rows = self.rows + other.rows
+        if 0 in (self.rows, other.rows):
+            return other if self.rows == 0 else self
+        step = other.mean - self.mean
+        return Moments(
+            rows=rows,
+            mean=self.mean + step * (other.rows / rows),
+            scatter=self.scatter + other.scatter + np.outer(step, step) * (self.rows * other.rows / rows),
+        )
+
+    def part(self, columns: Sequence[int]) -> "Moments":
+        """The moments of these columns, in this order."""
+        return Moments(rows=self.rows, mean=self.mean[columns], scatter=self.scatter[np.ix_(columns, columns)])
+
+    def combined(self, matrix: Matrix) -> "Moments":
+        """The moments of the columns matrix @ z: linear combinations of these; matrix has shape (m, k)."""
+        return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EstimatorDefinition:
+    """What an estimator is. Of a row: w its weight Q[a] / P[a], M the reward model."""
+
+    formula: str
+    source: str
+    #: it needs predicted rewards: the score is sum_k Q_k M_k + s (r - M[a]), s = w or, of dm, 0; without them w r
+    needs_model: bool = False
+    #: its bias does not fade with more rows: it has no interval
+    biased: bool = False
+    #: the mean of the corrections is divided by that of the weights
+    self_normalised: bool = False
+
+
+#: every estimator by name
+ESTIMATORS: Mapping[str, EstimatorDefinition] = MappingProxyType(
+    {
+        "ips": EstimatorDefinition(
+            formula="mean of w r: unbiased where P plays all that Q plays; can leave the rewards' range",
+            source="Horvitz and Thompson 1952",
+        ),
+        "snips": EstimatorDefinition(
+            formula="sum of w r over sum of w: a bias that fades as 1/n, and never outside the range of the rewards",
+            source="Swaminathan and Joachims 2015",
+            self_normalised=True,
+        ),
+        "dm": EstimatorDefinition(
+            formula="mean of the model's rewards under Q, the direct method: as right as the model",
+            source="Dudik, Langford and Li 2011",
+            needs_model=True,
+            biased=True,
+        ),
+        "dr": EstimatorDefinition(
+            formula="the direct method plus the mean of w (r - M[a]): unbiased where IPS is, whatever the model",
+            source="Dudik, Langford and Li 2011",
+            needs_model=True,
+        ),
+        "sndr": EstimatorDefinition(
+            formula="the direct method plus the sum of w (r - M[a]) over the sum of w",
+            source="Dudik, Erhan, Langford and Li 2014",
+            needs_model=True,
+            self_normalised=True,
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimator:
+    """An estimator by name. Raises InvalidInput that names the known ones."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name not in ESTIMATORS:
+            known = ", ".join(ESTIMATORS)
+            raise InvalidInput(f"{self.name!r} is not known", field="estimator", remedy=f"use one of {known}")
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def facts(self) -> EstimatorDefinition:
+        """Its row of ESTIMATORS."""
+        return ESTIMATORS[self.name]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """The parts of an estimate, one number of each per row, shape (n,)."""
+
+    #: w: its mean is 1 but for chance and unsupported actions, whatever the estimator
+    weight: Vector
+    #: contribution of the observed reward
+    correction: Vector
+    #: the candidate's value under the reward model; 0 without a model
+    baseline: Vector
+
+    @property
+    def moments(self) -> Moments:
+        """Moments of the columns (weight, correction, baseline)."""
+        return Moments.of(self.weight, self.correction, self.baseline)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A value with what is needed to trust it."""
+
+    #: NaN where nothing can be said: no rows, or no weight in a self-normalised estimate
+    value: float
+    #: rows used
+    rows: int
+    #: (sum w)^2 / sum w^2 (Kish): as many on-policy rows would say as much
+    effective_rows: float
+
+
+def terms(
+    estimator: Estimator,
+    *,
+    reward: Vector,
+    action: Choices,
+    logged: Matrix,
+    candidate: Matrix,
+    predicted: Matrix | None = None,
+) -> Terms:
+    """The terms of every row; the arrays must be true, as a checked `Log`'s are: nothing is checked here.
+
+    Correction: w r without a model, with one w (r - M[a]), of dm 0; baseline: the sum over the arms of Q M. Raises
+    InvalidInput where a model is needed and missing.
+    """
+    drawn = np.arange(len(action)) * logged.shape[1] + action
+    weight = np.take(candidate, drawn)
+    weight /= np.take(logged, drawn)
+    if not estimator.facts.needs_model:
+        correction = weight * reward
+        return Terms(weight=weight, correction=correction, baseline=np.zeros(len(action)))
+    if predicted is None:
+        raise InvalidInput(f"{estimator} needs a model", field="predicted", remedy="predict every arm of every row")
+    direct = estimator.name == "dm"
+    correction = np.zeros(len(action)) if direct else weight * (reward - np.take(predicted, drawn))
+    return Terms(weight=weight, correction=correction, baseline=np.einsum("nk,nk->n", candidate, predicted))
+
+
+def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
+    """The estimate from the moments of (weight, correction, baseline), merged from as many pieces as there were.
+
+    Value: mean correction + mean baseline; if self-normalised, mean correction / mean weight + mean baseline (SNIPS:
+    Swaminathan and Joachims 2015; DR: Dudik, Erhan, Langford and Li 2014).
+    """
+    weight, correction, baseline = (float(mean) for mean in moments.mean)
+    if estimator.facts.self_normalised:
+        correction = correction / weight if weight > 0.0 else math.nan
+    value = correction + baseline if moments.rows else math.nan
+    squares = float(moments.scatter[0, 0]) + moments.rows * weight * weight
+    return Estimate(
+        value=value,
+        rows=moments.rows,
+        effective_rows=effective_rows(moments.rows * weight, squares=squares),
+    )
+
+
+#: (low, high), in units of reward
+Interval = tuple[float, float]
+#: of a difference to something else
+DifferenceVerdict = Literal["better", "worse", "cannot tell"]
+
+#: directions in which the weights scatter less than this share of their most are taken for constant
+_FLAT = 1e-10
+#: How much of a row the possible row counts: half of one covers too little where a few heavy rows decide, a whole one
+#: too much elsewhere.
+_SHARE = 0.75
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extremes:
+    """Extreme rows that a log might have held, and the range of the value."""
+
+    #: possible rows (score, weight, ...), shape (m, 1 + c)
+    rows: Matrix
+    #: least and largest possible value, in units of reward
+    low: float
+    high: float
+
+
+def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, value: float | None = None) -> Interval:
+    """Empirical likelihood with the Euclidean divergence (Cressie-Read power -2), of the columns (score, weight, ...).
+
+    The least and the largest sum of q s, over shares q of the rows (of either sign) that sum to 1, keep the mean of
+    every weight at 1 and are not too far from even (Karampatziakis, Langford and Mineiro 2020, "Empirical Likelihood
+    for Contextual Bandits"). This is the regression of the score on the weights, read at weight 1, and Student's
+    quantile of residual standard errors to both sides. To the rows comes a part of one that might have been seen, the
+    worst of `extremes` for either side: heavy weights are rare, and a log that shows few of them looks surer than it
+    is. (The paper adds a whole row, at the largest possible weight: safe, but up to twice as wide on logs where that
+    weight hardly occurs.)
+
+    `value` is the point estimate that goes with it; the interval is widened to contain it. Without rows enough to tell
+    a residual variance, the interval is the possible range.
+    """
+    controls = len(moments.mean) - 1
+    _checked(confidence)
+    if moments.rows <= controls + 1:
+        return extremes.low, extremes.high
+    centre, error = _regressed(moments, extra=extremes.rows)
+    reach = _student(confidence, freedom=moments.rows - controls - 1) * error
+    low, high = float((centre - reach).min()), float((centre + reach).max())
+    if value is not None:
+        low, high = min(low, value), max(high, value)
+    return min(max(low, extremes.low), extremes.high), max(min(high, extremes.high), extremes.low)
+
+
+def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
+    """Mean score at weights of 1 and its standard error, with each of m extra rows in turn, both of shape (m,)."""
+    rows, total = moments.rows, moments.rows + _SHARE
+    step = extra - moments.mean
+    mean = moments.mean + step * (_SHARE / total)
+    scatter = moments.scatter + step[:, :, None] * step[:, None, :] * (_SHARE * rows / total)
+    cross = scatter[:, 1:, 0]
+    slope = np.einsum("mij,mj->mi", np.linalg.pinv(scatter[:, 1:, 1:], rcond=_FLAT, hermitian=True), cross)
+    left = np.maximum(scatter[:, 0, 0] - (slope * cross).sum(axis=1), 0.0)
+    centre = mean[:, 0] + (slope * (1.0 - mean[:, 1:])).sum(axis=1)
+    return centre, np.sqrt(left / (total * (rows - len(moments.mean))))
+
+
+def weight_powers(pmf: Matrix, *, candidate: Matrix) -> Vector:
+    """Sums over rows and arms of p w^2 and p w^3, shape (2,), w = candidate / p: they add up over pieces of a log.
+
+    pmf (logged), candidate: shape (n, K). Arms that had no chance are left out.
+    """
+    weight = np.divide(candidate, pmf, out=np.zeros(pmf.shape), where=pmf > 0.0)
+    return np.array([(candidate * weight).sum(), (candidate * weight**2).sum()])
+
+
+def heavy_weight(powers: Vector) -> float:
+    """Weight of a heavy row of this candidate, from its `weight_powers`: mean w^3 over mean w^2, at least 1.
+
+    By this times the reward's scale the skewness of the scores moves an interval's ends (Johnson 1978, "Modified t
+    tests and confidence intervals for asymmetrical populations"). The pmfs tell it, not the draws.
+    """
+    squares, cubes = powers.tolist()
+    return max(1.0, cubes / squares) if squares > 0.0 else 1.0
+
+
+def extreme_rows(
+    heavy: Sequence[float],
+    *,
+    rewards: Interval,
+    baseline: float = 0.0,
+    minus_logged: bool = False,
+) -> Extremes:
+    """The rows that move an interval most, and the range of the value.
+
+    heavy: the candidate's `heavy_weight`; two of them where two candidates are compared, whose scores are
+    b + (w1 - w2) (r - m), b a difference of baselines.
+    rewards: least and largest possible reward. baseline: what the model predicts on average; 0 without a model (IPS).
+    minus_logged: the reward is subtracted from the score: the candidate is compared with the policy that logged.
+    """
+    pair = len(heavy) == 2
+    if not (pair or len(heavy) == 1) or (pair and minus_logged):
+        raise InvalidInput(f"{len(heavy)} weights", field="heavy", remedy="give one, or two to compare two candidates")
+    corners = [(heavy[0], 0.0), (0.0, heavy[1])] if pair else [(heavy[0],)]
+    rows = [
+        ((weights[0] - weights[1]) * (r - baseline), *weights)
+        if pair
+        else (baseline + weights[0] * (r - baseline) - (r if minus_logged else 0.0), *weights)
+        for weights, r in itertools.product(corners, rewards)
+    ]
+    if minus_logged:
+        # Near the logged policy nearly all differences are 0: what decides are the few rows that it draws and the
+        # candidate would not, and a log may show none of them that failed, or none that succeeded.
+        rows += [(baseline - r, 0.0) for r in rewards]
+    least, most = rewards
+    low, high = (least - most, most - least) if pair or minus_logged else rewards
+    return Extremes(rows=np.array(rows), low=low, high=high)
+
+
+def verdict(interval: Interval) -> DifferenceVerdict:
+    """Verdict from an interval of (candidate - other): above 0, below 0, or neither."""
+    low, high = interval
+    if low > 0.0:
+        return "better"
+    return "worse" if high < 0.0 else "cannot tell"
+
+
+def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
+    """About how many rows like these, in all, until an interval around this value leaves 0.
+
+    The side of the interval that has to pass 0 shrinks like 1 / sqrt(rows). If the value is the true difference, so
+    many rows settle it about every other time, as the value they give lies as often below as above the true one. None
+    where 0 is passed already, and where the value is 0 or one of the numbers is not finite.
+    """
+    if verdict(interval) != "cannot tell" or not abs(value) > 0.0:
+        return None
+    times = (value - interval[0] if value > 0.0 else interval[1] - value) / abs(value)
+    needed = rows * times * times
+    return math.ceil(needed) if math.isfinite(needed) else None
+
+
+def corrected(confidence: float, *, comparisons: int) -> float:
+    """Confidence of each of so many intervals with which all hold at once with the given one (Bonferroni)."""
+    if comparisons < 1:
+        raise InvalidInput(f"{comparisons}", field="comparisons", remedy="count at least one")
+    return 1.0 - (1.0 - _checked(confidence)) / comparisons
+
+
+def _checked(confidence: float) -> float:
+    if not 0.0 < confidence < 1.0:
+        raise InvalidInput(f"{confidence:g}", field="confidence", remedy="give a number between 0 and 1, as 0.95")
+    return confidence
+
+
+def _student(confidence: float, *, freedom: int) -> float:
+    """T with P(|T| <= t) = confidence, for so many degrees of freedom, to three digits from seven of them on.
+
+    The expansion in powers of 1 / freedom about the normal quantile (Abramowitz and Stegun 1964, 26.7.5).
+    """
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    powers = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / freedom**power for power, term in enumerate(powers, start=1))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
+from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, effective_rows, surely_effective_rows
+from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, surely_effective_rows
 
 #: a pmf sums to 1 within this
 SUM_TOLERANCE = 1e-6

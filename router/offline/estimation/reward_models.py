@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.offline.types import Choices, Keys, Matrix
+from ragbandit.router.offline.estimation import Choices, Keys
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Matrix
 
 #: of every row, arm and target, shape (n, K, t)
 Predictions = npt.NDArray[np.float64]

@@ -6,16 +6,159 @@
 Everything that a row holds comes back from every format. docs/replay.md says what each carries.
 """
 
-from collections.abc import Iterable, Iterator
+import glob
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
-from typing import cast
+from typing import Any, Final, cast
 
-from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.storage.rows.conversion import price_text
+from ragbandit.shared.errors import ConfigError, InvalidInput, required_module
 from ragbandit.shared.formats import known_choices
+from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.types import ArmName, Budget, Decision, FeedbackId, Json, Reward
 
-__all__ = ["FORMATS", "BadRow", "Defaults", "Logged", "format_of", "read_rows", "write_rows"]
+#: keys as in OURS; `features` is a float32 array, shape (d,), or None
+Record = dict[str, Any]
+
+#: the keys of a record, in the order of a line; whatever else a row has is `extra`
+OURS = (
+    "id",
+    "seq",
+    "made_at",
+    "text",
+    "context",
+    "tenant",
+    "allowed",
+    "budget",
+    "price",
+    "aim",
+    "arms",
+    "pmf",
+    "scores",
+    "arm",
+    "propensity",
+    "policy",
+    "version",
+    "encoder_hash",
+    "seed",
+    "floor",
+    "explored",
+    "fault",
+    "facts",
+    "run_by",
+    "cost_weight",
+    "reward",
+    "feedback_ids",
+    "feedback_at",
+    "learned_at",
+    "late",
+    "features",
+)
+_CAPS = tuple(cap.name for cap in fields(Budget))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logged:
+    """A decision and the reward that was learned for it: a row of a log."""
+
+    decision: Decision
+    reward: Reward
+    #: place in the ledger, from 1; of a file that has none, the row's number
+    seq: int
+    feedback_ids: tuple[FeedbackId, ...] = ()
+    #: when the last feedback that made the reward came in; None where nobody knows
+    feedback_at: float | None = None
+    #: when it was learned; None where nobody knows
+    learned_at: float | None = None
+    #: more feedback came after it was learned
+    late: bool = False
+    #: keys of the file that we do not know; a candidate's pmf may be one of them
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    #: where it stands in its file, for messages; 0 where it comes from a store
+    line: int = 0
+    #: as in `Update`, where it comes from a store; files do not have them
+    decided: int | None = None
+    restarts: tuple[ArmName, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadRow:
+    """A row that cannot be used: where, which field, why, and what to do."""
+
+    line: int
+    field: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Defaults:
+    """Reward bounds and weight for rows that do not name them."""
+
+    #: the bounds of the reward
+    minimum: float = -1.0
+    maximum: float = 1.0
+    #: of the cost, for a reward that is given as quality and cost
+    weight: float = 0.0
+
+
+_OF_ROW = frozenset(part.name for part in fields(Logged))
+_OF_DECISION = frozenset(part.name for part in fields(Decision))
+_REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)}
+
+
+def _path(key: str) -> str:
+    """Where a row has what a key of its record says."""
+    owner = "" if key in _OF_ROW else "decision." if key in _OF_DECISION else "decision.query."
+    return owner + {"allowed": "arms", "price": "cost_weight"}.get(key, key)
+
+
+_VALUES = attrgetter(*map(_path, OURS))
+
+
+def reward_defaults(
+    settings: RewardSettings, *, minimum: float | None = None, maximum: float | None = None
+) -> Defaults:
+    """Bounds and weight of rewards that do not name them: the configured ones, or the bounds given here.
+
+    Raises InvalidInput for bounds that are not finite, or not in order.
+    """
+    defaults = Defaults(
+        minimum=settings.minimum if minimum is None else minimum,
+        maximum=settings.maximum if maximum is None else maximum,
+        weight=settings.weight,
+    )
+    if not -math.inf < defaults.minimum < defaults.maximum < math.inf:
+        raise InvalidInput("must be below maximum", field="minimum", remedy="give the bounds that the rewards have")
+    return defaults
+
+
+def record_of(row: Logged) -> Record:
+    """The row's record: every key of OURS in that order, then `extra`. Arrays and mappings are the row's own."""
+    record: Record = dict(zip(OURS, map(_listed, _VALUES(row)), strict=True))
+    budget, reward = record["budget"], record["reward"]
+    record["context"], record["facts"] = dict(record["context"]), dict(record["facts"])
+    record["seed"] = str(record["seed"])  # many readers of JSON round whole numbers of 64 bits
+    record["price"], record["aim"] = price_text(record["price"]), dict(record["aim"])
+    record["budget"] = {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
+    record["reward"] = _reward_parts(reward) | {"terms": dict(reward.terms)}
+    return {**record, **row.extra}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _reward_parts(reward: Reward) -> dict[str, Any]:
+    """All parts but those that are what they are by default."""
+    return {name: value for name, default in _REWARD_DEFAULTS.items() if (value := getattr(reward, name)) != default}
+
 
 #: format -> how its files' names end
 FORMATS = {
@@ -67,3 +210,83 @@ def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A
     if format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}", field="format", remedy=known_choices(FORMATS, given=format))
     return format
+
+
+#: a Path; or a str, which is a URL
+Place = Path | str
+
+_SUFFIX: Final = ".parquet"
+
+
+def place_of(text: str | Path) -> Place:
+    """A URL as it is, anything else as a Path."""
+    return text if isinstance(text, str) and "://" in text else Path(text)
+
+
+def is_remote(place: Place) -> bool:
+    """Whether fsspec must read it."""
+    return isinstance(place, str)
+
+
+def shown(place: Place) -> str:
+    """The place for messages and reports, without secrets."""
+    return without_secrets(place) if isinstance(place, str) else str(place)
+
+
+def file_system(place: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it. Raises InvalidInput, and ConfigError where a package is missing."""
+    fsspec = required_module("fsspec", extra="replay", field="log")  # only a remote log needs it
+    try:
+        system, path = fsspec.core.url_to_fs(place)
+    except ImportError as error:
+        scheme = place.partition("://")[0]
+        remedy = f"install it: {error}" if str(error) else f"install the package of fsspec for {scheme}"
+        raise ConfigError(f"a package that reads {scheme}:// is missing", field="log", remedy=remedy) from error
+    except ValueError as error:
+        remedy = "give a path, or a URL that fsspec knows, as s3://bucket/folder"
+        raise InvalidInput(without_secrets(str(error)), field="log", remedy=remedy) from error
+    return system, path
+
+
+def check_shared(places: Sequence[Place]) -> None:
+    """Raises InvalidInput for files that other processes cannot read: those of fsspec in the memory of this one."""
+    own = next((place for place in places if isinstance(place, str) and place.startswith("memory://")), None)
+    if own is not None:
+        raise InvalidInput(
+            f"{own} is in the memory of this process: no worker can read it",
+            field="log",
+            remedy="put the files where every worker reads them, or leave out --workers and --cluster",
+        )
+
+
+def is_several(place: Place) -> bool:
+    """Whether it is a folder, or a pattern with *. Raises InvalidInput where that cannot be found out."""
+    if "*" in str(place):
+        return True
+    if isinstance(place, Path):
+        return place.is_dir()
+    system, path = file_system(place)
+    with _listing(place):
+        return bool(system.isdir(path))
+
+
+def files_of(place: Place) -> list[Place]:
+    """The Parquet files below a folder, or the files of a pattern, by name. Raises InvalidInput as `is_several`."""
+    if isinstance(place, Path):
+        folder = place.is_dir()
+        return sorted(place.rglob(f"*{_SUFFIX}") if folder else map(Path, glob.glob(str(place), recursive=True)))
+    system, path = file_system(place)
+    with _listing(place):
+        names = system.glob(path) if "*" in place else [name for name in system.find(path) if name.endswith(_SUFFIX)]
+    return [system.unstrip_protocol(name) for name in sorted(names)]
+
+
+@contextmanager
+def _listing(place: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each file system raises errors of its own
+        message = without_secrets(f"{type(error).__name__}: {error}")
+        raise InvalidInput(
+            f"cannot be listed: {message}", field=shown(place), remedy="check the URL and this user's rights"
+        ) from error

@@ -24,11 +24,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as compute
 
+from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible, question_keys
-from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import KILLED, STICKY, ArmName
+from ragbandit.shared.types import KILLED, STICKY, ArmName, Matrix, Vector
 
 #: fields of a row that are columns of their own; others are keys of the context
 FIELDS = ("tenant", "version", "policy")

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, and_, delete, insert, select
 
 from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
-from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.offline.logs import Logged
 from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Entry

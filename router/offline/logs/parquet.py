@@ -6,23 +6,36 @@ the column `extra`, as JSON. A replay reads the same files as arrays (`sources`)
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Final, Protocol, TypeVar, cast, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs.place import Place, file_system, place_of, shown
-from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
-from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
+from ragbandit.router.offline.logs import (
+    OURS,
+    BadRow,
+    Defaults,
+    Logged,
+    Place,
+    Record,
+    file_system,
+    place_of,
+    record_of,
+    shown,
+)
+from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
+from ragbandit.router.offline.logs.jsonl import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.files import new_file
 from ragbandit.shared.redaction import without_secrets
-from ragbandit.shared.types import Reward
+from ragbandit.shared.types import KILLED, STICKY, ArmName, Reward
 
 #: rows per row group: what a reader holds at a time
 GROUP = 1 << 16
@@ -206,3 +219,226 @@ def feature_lists(features: Sequence[Any]) -> Any:
     numbers = np.concatenate(there).astype(np.float32) if there else np.zeros(0, dtype=np.float32)
     absent = pa.array([row is None for row in features])
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(numbers), mask=absent)
+
+
+Item = TypeVar("Item")
+
+#: rows of a batch: its arrays fit into a processor's cache
+BATCH = 32_768
+#: rows of Python's own that are held at once, as a part of a batch
+_PAGES = 8
+
+
+class LogSource(Protocol):
+    """A log, or one file of it, in its order, as often as it is asked for."""
+
+    def batches(self, spec: BatchSpec) -> Iterator[Any]:
+        """Record batches with the columns of the spec that the source has.
+
+        Raises InvalidInput for a source that cannot be read or lacks a column.
+        """
+        ...
+
+    def row_name(self, number: int, key: str, /) -> str:
+        """A row in words, by its number from 1 or its id."""
+        ...
+
+    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
+        """The arms of the first row that was drawn; every: then those of all others, as they occur. () without rows."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParquetSource:
+    """A Parquet file, a batch of rows at a time: only the columns that are asked for are read."""
+
+    path: Place
+    #: the bounds where the file has only numbers for rewards
+    defaults: Defaults
+
+    def batches(self, spec: BatchSpec) -> Iterator[Any]:
+        """As `LogSource` says. Reading and arithmetic take about as long: a thread reads one batch ahead."""
+        return iter(()) if without_rows(self.path) else _ahead(self._batches(spec))
+
+    def _batches(self, spec: BatchSpec) -> Iterator[Any]:
+        known = self.columns()
+        for name in ("id", "arms", "pmf", "arm", "reward", *spec.own):
+            if name not in known:
+                raise InvalidInput(
+                    "there is no such column",
+                    field=f"{shown(self.path)} {name}",
+                    remedy=f"log id, arms, pmf, arm and reward; the file has {', '.join(known)}",
+                )
+        wanted = [name for name in spec.columns if name in known]
+        if "features" in known and not spec.features and self._may_lack_text():
+            wanted.append("features")  # they then tell the question
+        for batch in self._read(wanted):
+            yield _with_reward(batch, defaults=self.defaults)
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Record batches that never span row groups: their dictionaries differ, and nested ones cannot be joined."""
+        with opened(self.path, read_dictionary=self._dictionaries()) as file:
+            for group in range(file.num_row_groups):
+                yield from file.iter_batches(batch_size=BATCH, row_groups=[group], columns=list(columns))
+
+    def row_name(self, number: int, _key: str, /) -> str:
+        """By its number in the file."""
+        return f"{shown(self.path)} row {number}"
+
+    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
+        """As `LogSource` says."""
+        if without_rows(self.path):
+            return ()
+        names = self.columns()
+        if "arms" not in names:
+            raise InvalidInput("there is no such column", field=f"{shown(self.path)} arms", remedy="log all arms")
+        return _arms_in(self._read([name for name in ("arms", "facts") if name in names]), every=every)
+
+    def columns(self) -> tuple[str, ...]:
+        """The file's columns."""
+        with opened(self.path) as file:
+            return tuple(file.schema_arrow.names)
+
+    def _dictionaries(self) -> list[str]:
+        """Columns whose few texts are read once each: arms, and what may be a segment. Not the ids and questions."""
+        with opened(self.path) as file:
+            columns = [file.schema.column(i) for i in range(len(file.schema))]
+            return [
+                column.path
+                for column in columns
+                if column.physical_type == "BYTE_ARRAY" and column.path.split(".")[0] not in ("id", "text")
+            ]
+
+    def _may_lack_text(self) -> bool:
+        """Whether a row may have no text, by the file's own statistics, which tell the least text."""
+        with opened(self.path) as file:
+            at = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "text"), None)
+            groups = [] if at is None else [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            statistics = [group.column(at).statistics for group in groups]
+        return at is None or not all(
+            each and each.has_min_max and each.null_count == 0 and each.min for each in statistics
+        )
+
+
+def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
+    """The batch with the reward as a struct of its parts; a number is the whole reward."""
+    at = batch.schema.get_field_index("reward")
+    reward, rows = batch.column(at), batch.num_rows
+    if pa.types.is_struct(reward.type):
+        return batch
+    bounds = {"minimum": defaults.minimum, "maximum": defaults.maximum}
+    plain = {name: pa.repeat(pa.scalar(bounds.get(name, 0.0)), rows) for name in REWARD}
+    words = {"preset": pa.repeat("reward", rows), "source": pa.repeat("explicit", rows)}
+    parts = plain | words | {"value": reward, "quality": reward}
+    return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
+
+
+def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, the next one being made in a thread while the last one is used."""
+    end = object()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as pool:
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield cast(Item, item)
+
+
+#: key of a decision's facts that says that nobody drew its arm -> why
+_UNDRAWN: Final = {
+    STICKY: "it stayed on the arm of an earlier turn of its session: nobody drew it",
+    KILLED: "its arm was pinned by the kill switch: nobody drew it",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowsSource:
+    """Rows of a ledger or of a file that is read row by row, some at a time."""
+
+    #: the rows, from the first one on, whenever it is called
+    rows: Callable[[], Iterable[Logged]]
+
+    def batches(self, spec: BatchSpec) -> Iterator[Any]:
+        """As `LogSource` says."""
+        stream = iter(self.rows())
+        while page := list(islice(stream, max(BATCH // _PAGES, 1))):
+            try:
+                yield rows_batch(page, spec=spec)
+            except pa.ArrowException as error:  # files are checked row by row, what is in a store may be damaged
+                raise StoreError(
+                    f"rows of the ledger cannot be read: {error}", remedy="see: ragbandit verify"
+                ) from error
+
+    def row_name(self, number: int, key: str, /) -> str:
+        """By its line, or by its decision."""
+        return next(row_name(row) for row in islice(self.rows(), number - 1, None) if row.decision.id == key)
+
+    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
+        """As `LogSource` says."""
+        drawn_rows = (row for row in self.rows() if undrawn(row) is None)
+        offers = (row.decision.arms for row in (drawn_rows if every else islice(drawn_rows, 1)))
+        return tuple(dict.fromkeys(arm for offer in offers for arm in offer))
+
+
+def row_name(row: Logged) -> str:
+    """A row in words, for messages."""
+    return f"line {row.line}" if row.line else f"decision {row.decision.id}"
+
+
+def undrawn(row: Logged) -> str | None:
+    """Why nobody drew the arm of this row; None where it was drawn."""
+    return next((why for key, why in _UNDRAWN.items() if key in row.decision.facts), None)
+
+
+def rows_batch(rows: Sequence[Logged], *, spec: BatchSpec) -> Any:
+    """Rows as a record batch with the columns of the spec. Raises InvalidInput for a candidate's pmf that is none."""
+    decided, rewards = [row.decision for row in rows], [row.reward for row in rows]
+    numbers = [pa.array([getattr(reward, name) for reward in rewards], pa.float64()) for name in REWARD]
+    words = [pa.array([getattr(reward, name) for reward in rewards], pa.string()) for name in REWARD_WORDS]
+    texts = {
+        "id": [decision.id for decision in decided],
+        "text": [decision.query.text for decision in decided],
+        "arm": [decision.arm for decision in decided],
+        "version": [decision.version for decision in decided],
+        "policy": [decision.policy for decision in decided],
+        "tenant": [decision.query.tenant for decision in decided],
+        "encoder_hash": [decision.encoder_hash for decision in decided],
+        "facts": [canonical(dict(row.decision.facts)) if undrawn(row) else "{}" for row in rows],
+    }
+    if "context" in spec.columns:
+        texts["context"] = [canonical(dict(decision.query.context)) for decision in decided]
+    columns = {
+        **{name: pa.array(values, pa.string()) for name, values in texts.items()},
+        "arms": pa.array([decision.arms for decision in decided], pa.list_(pa.string())),
+        "pmf": pa.array([decision.pmf for decision in decided], pa.list_(pa.float64())),
+        "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
+        "made_at": pa.array([decision.made_at for decision in decided], pa.float64()),
+        "cost_weight": pa.array([decision.cost_weight for decision in decided], pa.float64()),
+        "late": pa.array([row.late for row in rows], pa.bool_()),
+        "features": feature_lists([decision.features for decision in decided]),
+        **{name: pa.array([_own_pmf(row, name) for row in rows], pa.list_(pa.float64())) for name in spec.own},
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _own_pmf(row: Logged, name: str) -> list[float]:
+    """A candidate's pmf that stands in the row, in the order of its arms: a list, or {arm: probability}."""
+    arms, value = row.decision.arms, row.extra.get(name)
+    if isinstance(value, Mapping) and set(value) <= set(arms):
+        value = [value.get(arm, 0.0) for arm in arms]
+    numbers = [each for each in value if type(each) in (int, float)] if isinstance(value, list) else []
+    if isinstance(value, list) and len(arms) == len(numbers) == len(value):
+        return numbers
+    reason = "is missing" if value is None else f"{value!r:.80} does not fit the arms {', '.join(arms)}"
+    remedy = "give a list aligned with arms, or an object from arm to probability"
+    raise InvalidInput(reason, field=f"{row_name(row)} {name}", remedy=remedy)
+
+
+def _arms_in(batches: Iterator[Any], *, every: bool) -> tuple[ArmName, ...]:
+    """The arms of the first row that was drawn; every: then those of all others, as they occur."""
+    arms: dict[ArmName, None] = {}
+    for batch in batches:
+        rows = batch.filter(pa.array(drawn(batch)))
+        arms |= offered_arms(rows if every else rows.slice(0, 1))
+        if arms and not every:
+            break
+    return tuple(arms)

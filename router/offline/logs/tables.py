@@ -24,15 +24,24 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.offline.types import Matrix
+from ragbandit.router.offline.logs import Logged
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import lines, naming, parsed
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Features, PolicyLabel, Query, TableRow
+from ragbandit.shared.types import (
+    IMPORTED,
+    ArmName,
+    Decision,
+    DecisionId,
+    Features,
+    Matrix,
+    PolicyLabel,
+    Query,
+    TableRow,
+)
 
 Row = TypeVar("Row")
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT, WeightTally
-from ragbandit.router.offline.estimation.estimators import (
+from ragbandit.router.offline.estimation import (
     Estimator,
     Extremes,
     Interval,
@@ -20,6 +19,7 @@ from ragbandit.router.offline.estimation.estimators import (
     rows_needed,
     verdict,
 )
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT, WeightTally
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.plan import (
     Arm,
@@ -33,9 +33,8 @@ from ragbandit.router.offline.replay.plan import (
     SegmentResult,
 )
 from ragbandit.router.offline.replay.sums import LogSummary, RowGroup, ScoreColumns, ScoreSums
-from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.shared.confidence_sequences import Tried
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import ArmName, Matrix, Vector
 
 #: why nothing of a log has an interval whose arms were not drawn, or not rated, as it says
 WRONG_LOG = "the log contradicts its own probabilities, so that no interval holds"

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.offline.estimation import Flags
+from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import (
@@ -20,10 +21,9 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     ReplayResult,
 )
-from ragbandit.router.offline.types import Flags, Matrix
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import IMPORTED, SnapshotInfo
+from ragbandit.shared.types import IMPORTED, Matrix, SnapshotInfo
 
 #: probabilities that differ by less are the same but for rounding, and for what a file keeps of a number
 _SAME: Final = 1e-6

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from ragbandit.router.offline.estimation import ESTIMATORS, Estimator, Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, WeightTally
-from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import (
     ResultAssembler,
@@ -26,9 +26,8 @@ from ragbandit.router.offline.replay.assemble import (
     notes_on,
     others_largest,
 )
-from ragbandit.router.offline.replay.candidates import CandidatePmf
+from ragbandit.router.offline.replay.candidates import KEPT_BYTES, CandidatePmf, KeptPart, LeftOut, LogPart, Room
 from ragbandit.router.offline.replay.opening import all_older, no_times
-from ragbandit.router.offline.replay.parts import KEPT_BYTES, KeptPart, LeftOut, LogPart, Room
 from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, CandidateSpec, Plan, ReplayResult, Skipped
 from ragbandit.router.offline.replay.service import LoggedPolicies
 from ragbandit.router.offline.replay.sums import (
@@ -41,7 +40,6 @@ from ragbandit.router.offline.replay.sums import (
     candidate_rows,
     shown_segments,
 )
-from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["ALPHA", "CLIP", "judge"]

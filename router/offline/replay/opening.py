@@ -8,13 +8,25 @@ from pathlib import Path
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
+from ragbandit.router.offline.logs import (
+    BadRow,
+    Defaults,
+    Logged,
+    Place,
+    files_of,
+    format_of,
+    is_remote,
+    is_several,
+    place_of,
+    read_rows,
+    reward_defaults,
+    shown,
+)
 from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, with_columns
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
-from ragbandit.router.offline.logs.records import reward_defaults
-from ragbandit.router.offline.logs.sources import (
+from ragbandit.router.offline.logs.parquet import (
     LogSource,
     ParquetSource,
     RowsSource,
@@ -24,7 +36,6 @@ from ragbandit.router.offline.logs.sources import (
 )
 from ragbandit.router.offline.replay.plan import CandidateSpec, Skipped, instant
 from ragbandit.router.offline.replay.service import LoggedPolicies, logged_policies, serving_settings
-from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName

@@ -17,10 +17,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.estimators import DifferenceVerdict, Estimator
 from ragbandit.router.offline.estimation.reward_models import folds_of
-from ragbandit.router.offline.types import Choices
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput

@@ -12,12 +12,15 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.monitoring.price import LEAST_LABELS, Price, means_of, price_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.offline.estimation import Flags, Progress, no_progress
+from ragbandit.router.offline.logs import check_shared
 from ragbandit.router.offline.logs.batches import check_choice
-from ragbandit.router.offline.logs.place import check_shared
-from ragbandit.router.offline.logs.sources import LogSource, row_name
+from ragbandit.router.offline.logs.parquet import LogSource, row_name
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
     CandidatePolicy,
+    MemoryPart,
+    SourcePart,
     array_pmf,
     check_candidate,
     crossfitted,
@@ -35,7 +38,6 @@ from ragbandit.router.offline.replay.comparison import (
 )
 from ragbandit.router.offline.replay.engine import judge
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
-from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
@@ -46,17 +48,12 @@ from ragbandit.router.offline.replay.plan import (
     baselines,
     parse_candidates,
 )
-from ragbandit.router.offline.replay.service import (
-    served_policy,
-    service_note,
-    settings_in_force,
-)
-from ragbandit.router.offline.types import Flags, Matrix, Progress, no_progress
+from ragbandit.router.offline.replay.service import served_policy, service_note, settings_in_force
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.formats import number
-from ragbandit.shared.types import FeatureRows, SnapshotInfo
+from ragbandit.shared.types import FeatureRows, Matrix, SnapshotInfo
 
 MakeEncoder = Callable[[], Encoder]
 

@@ -13,12 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from ragbandit.router.offline.estimation import Choices, Estimator, Flags, Keys, Moments, Strings, terms
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, ArmTally, Log, WeightTally
-from ragbandit.router.offline.estimation.estimators import Estimator, Moments, terms
 from ragbandit.router.offline.estimation.reward_models import Ridge
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
-from ragbandit.shared.types import ArmName, FeatureRows
+from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 
 #: no features
 _BARE: Final = ("", 0)

@@ -18,6 +18,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.encoders.base import Encoder, embedded
+from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation.measure import (
     FirstPass,
@@ -33,12 +34,11 @@ from ragbandit.router.offline.simulation.measure import (
     rewards_of,
 )
 from ragbandit.router.offline.simulation.run import Played, SimulationData, SimulationRun, played
-from ragbandit.router.offline.types import Matrix, Progress, no_progress
 from ragbandit.router.policies import known_policies, make_policy, with_settings
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import Json
+from ragbandit.shared.types import Json, Matrix
 
 __all__ = ["DEFAULT_WEIGHT", "Simulated", "simulate"]
 

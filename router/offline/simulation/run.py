@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, join, made_update
+from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, table_query
 from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.simulation.measure import rewards_of
-from ragbandit.router.offline.types import Matrix, Progress, Vector, no_progress
 from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
 from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decisions, outputs_of, seed_of
@@ -31,10 +31,12 @@ from ragbandit.shared.types import (
     Features,
     JoinedDecision,
     Json,
+    Matrix,
     PolicyLabel,
     Query,
     TableRow,
     Update,
+    Vector,
 )
 
 #: test questions asked of a policy at once

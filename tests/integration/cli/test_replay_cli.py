@@ -291,7 +291,7 @@ def test_every_format_says_the_same(run):
 )
 def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     """A Parquet file that is read as columns gives the numbers of its rows, read one by one, to 1e-9."""
-    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 37)
     rows = candidate_rows(200)
     for number, row in enumerate(rows):
         decision, reward = row.decision, row.reward

@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
-from ragbandit.router.offline.replay.parts import SourcePart
+from ragbandit.router.offline.replay.candidates import SourcePart
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import InvalidInput, StoreError
@@ -24,7 +24,7 @@ CANDIDATES = ["fixed:deep", "uniform"]
 @pytest.fixture
 def ledger_of_rows(database, monkeypatch):
     """Puts rows into a ledger of the store; the log of it, which is read in pages of 37."""
-    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 37)
     settings = Settings(database_url=database.url.render_as_string(hide_password=False))
 
     def fill(rows, **options):

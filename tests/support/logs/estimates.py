@@ -1,6 +1,6 @@
 """Estimates of arrays that are in one place."""
 
-from ragbandit.router.offline.estimation.estimators import Estimator, estimated, terms
+from ragbandit.router.offline.estimation import Estimator, estimated, terms
 
 
 def estimate(estimator, reward, **arrays):

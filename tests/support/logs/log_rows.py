@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
+from ragbandit.router.offline.logs import OURS, Defaults, Logged, record_of
 from ragbandit.router.offline.logs.batches import BatchSpec, decoded, drawn
-from ragbandit.router.offline.logs.records import OURS, Defaults, Logged, record_of
-from ragbandit.router.offline.logs.sources import ParquetSource
+from ragbandit.router.offline.logs.parquet import ParquetSource
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.shared.types import Budget, Decision, Query, Reward
 
@@ -173,7 +173,7 @@ def write_json(path, rows):
 def read_log(path, *, fields=(), own=(), features=False, batch_rows=1 << 16, defaults=None):
     """The arrays of a Parquet file, a batch at a time; rows may offer different arms."""
     source = ParquetSource(path=path, defaults=defaults or Defaults())
-    with patch("ragbandit.router.offline.logs.sources.BATCH", batch_rows):
+    with patch("ragbandit.router.offline.logs.parquet.BATCH", batch_rows):
         spec = BatchSpec(arms=source.arms(every=True), mixed_arms=True, fields=fields, own=own, features=features)
         first = 1
         for batch in source.batches(spec):

@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ragbandit.router.offline.logs.records import Defaults
-from ragbandit.router.offline.logs.row_checks import RowReader
+from ragbandit.router.offline.logs import Defaults
+from ragbandit.router.offline.logs.jsonl import RowReader
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 
 ARMS = ("fast", "deep", "slow")

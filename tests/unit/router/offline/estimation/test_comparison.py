@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.estimation.estimators import corrected, rows_needed, verdict
+from ragbandit.router.offline.estimation import corrected, rows_needed, verdict
 from ragbandit.shared.errors import InvalidInput
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.estimation.estimators import (
+from ragbandit.router.offline.estimation import (
     ESTIMATORS,
     Estimator,
     Moments,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from ragbandit.router.offline.estimation import estimators
-from ragbandit.router.offline.estimation.estimators import (
+from ragbandit.router.offline import estimation
+from ragbandit.router.offline.estimation import (
     Extremes,
     Moments,
     cressie_read,
@@ -67,7 +67,7 @@ def test_cressie_read_is_the_optimum(controls):
     columns = drawn(12, seed=controls, controls=controls)
     extra = (3.0, *(4.0,) * controls)
     low, high = cressie_read(Moments.of(*columns), confidence=CONFIDENCE, extremes=wide([extra]))
-    share = estimators._SHARE
+    share = estimation._SHARE
     assert low == pytest.approx(optimum(columns, extra, sign=1, share=share), rel=1e-4)
     assert high == pytest.approx(optimum(columns, extra, sign=-1, share=share), rel=1e-4)
 
@@ -198,7 +198,7 @@ def test_heavy_weight_by_hand():
 def test_student(confidence):
     """Student's quantile is scipy's, to two parts in a hundred from seven degrees of freedom on."""
     freedoms = (7, 30, 500, 20_000, 10**6)
-    found = {freedom: estimators._student(confidence, freedom=freedom) for freedom in freedoms}
+    found = {freedom: estimation._student(confidence, freedom=freedom) for freedom in freedoms}
     assert found == pytest.approx({n: stats.t.ppf(0.5 + confidence / 2, n) for n in freedoms}, rel=0.02)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragbandit.router.offline.estimation.estimators import Moments
+from ragbandit.router.offline.estimation import Moments
 
 NUMBERS = st.floats(-1e3, 1e3, allow_subnormal=False)
 

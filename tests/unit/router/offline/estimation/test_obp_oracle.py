@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.router.offline.estimation.estimators import Estimator
+from ragbandit.router.offline.estimation import Estimator
 from tests.support.logs.estimates import estimate
 from tests.support.logs.obp_values import CASES, PLAIN, RECORDED, log_of
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.logs import BadRow, Logged, read_rows, write_rows
-from ragbandit.router.offline.logs.records import OURS
+from ragbandit.router.offline.logs import OURS, BadRow, Logged, read_rows, write_rows
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Reward
 from tests.support.logs.log_rows import JSON, LEAST, plain_rows, same, write_json

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ragbandit.router.offline.logs import Defaults, Logged, read_rows, write_rows
-from ragbandit.router.offline.logs.records import OURS, record_of
+from ragbandit.router.offline.logs import OURS, Defaults, Logged, read_rows, record_of, write_rows
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, same, write_json
 

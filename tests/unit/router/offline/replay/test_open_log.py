@@ -9,7 +9,7 @@ from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import OpenLog, Plan, parse_candidates
-from ragbandit.router.offline.replay.parts import SourcePart
+from ragbandit.router.offline.replay.candidates import SourcePart
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.logs.replay_logs import close, lived_rows
 
@@ -21,7 +21,7 @@ DOC = Path(__file__).parents[5] / "docs" / "replay.md"
 def parquet(tmp_path, monkeypatch):
     """A Parquet log of 200 rows, read in pieces of 37, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 37)
     write_rows("log.parquet", lived_rows(200))
     return tmp_path / "log.parquet"
 

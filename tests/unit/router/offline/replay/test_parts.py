@@ -67,7 +67,7 @@ def cut(folder, *edges, rows=None):
 def test_eight_parts_are_the_whole(whole, tmp_path, plan, monkeypatch):
     """Eight parts in small pieces give the numbers of the one file, by any estimator, model, baseline and segment."""
     expected = replay(whole, candidates=CANDIDATES, plan=Plan(**plan))
-    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 29)
+    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 29)
     parts = cut(tmp_path / "parts", 1, 3, 100, 150, 151, 300, 390)
     close(replace(replay(parts, candidates=CANDIDATES, plan=Plan(**plan)), log=expected.log), expected, within=1e-9)
 

@@ -64,7 +64,7 @@ def test_long_texts_and_short_ones_have_the_keys_that_they_have_alone():
 @pytest.mark.parametrize("model", ["ridge", "mean"])
 def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch, model):
     """With repeated questions, and with questions that only features tell, one file and three give memory's numbers."""
-    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 29)
+    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 29)
     rows = [row for row in mixed_rows(240) if row.decision.features is not None]
     write_rows(tmp_path / "whole.parquet", rows)
     (tmp_path / "parts").mkdir()

@@ -22,7 +22,7 @@ from ragbandit.router.offline.replay.plan import (
     SegmentResult,
     Skipped,
 )
-from ragbandit.router.offline.reports.text import alarm, cell, compared, estimate, headline, print_replay
+from ragbandit.router.offline.replay.report import alarm, cell, compared, estimate, headline, print_replay
 from ragbandit.shared.errors import InvalidInput
 
 DAY = 86_400.0

@@ -9,8 +9,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.measure import LEAST_PREFIX, first_pass
-from ragbandit.router.offline.simulation.report import footnotes
+from ragbandit.router.offline.simulation.measure import LEAST_PREFIX, first_pass, footnotes
 from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.kinds.fixed import Uniform

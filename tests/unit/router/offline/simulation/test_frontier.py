@@ -22,10 +22,10 @@ from ragbandit.router.offline.simulation.measure import (
     line_of,
     mean_and_error,
     one_hot,
+    plot_frontier,
     point_of,
     rewards_of,
 )
-from ragbandit.router.offline.simulation.report import plot_frontier
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow

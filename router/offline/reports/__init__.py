@@ -1,1 +1,0 @@
-"""Reports: the pages, charts and terminal tables of a replay."""

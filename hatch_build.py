@@ -1,15 +1,61 @@
-"""Build hook: writes the client for threads before a wheel, an sdist or an editable install is made."""
+"""Build hook: writes ragbandit/client/client.py, the client for threads, from the one for asyncio.
 
-import runpy
+It runs before a wheel, a source distribution or an editable install is made; `make docs` and the tests run it too.
+"""
+
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+#: the client for threads
+CLIENT: Final = Path(__file__).parent / "ragbandit" / "client" / "client.py"
+#: what the client for asyncio has -> what the one for threads has
+_CHANGES: Final = (
+    (
+        r"Client for asyncio: every call is awaited\.",
+        "Client for threads: every call waits for its reply.\n\nWritten by hatch_build.py from async_client.py.\n",
+    ),
+    (
+        r"Client of one service for asyncio\. It may be used .*?\n\n",
+        "Client of one service. Safe to use from several threads; `AsyncClient` has the same calls for asyncio.\n\n",
+    ),
+    (r"        A function that is not .*?\n\n", ""),
+    (r" \| Awaitable\[_Value\]", ""),
+    (r"Awaitable\[(\w+(?:\[\w+\])?)\]", r"\1"),
+    (r" Of a call that is cancelled nothing is reported, and nothing is learned\.", ""),
+    (r" \(of this event loop\)", ""),
+    (r"AsyncIterator", "Iterator"),
+    (r", Awaitable\b", ""),
+    (r"\bawait |\basync (?=def|for|with)", ""),
+    (r"AsyncTransport", "SyncTransport"),
+    (r"httpx\.AsyncBaseTransport", "httpx.BaseTransport"),
+    (r"(?<!`)AsyncClient", "Client"),
+    (r"\baiter_bytes", "iter_bytes"),
+    (r"\baclose", "close"),
+    (r"__a(enter|exit)__", r"__\1__"),
+)
+
+
+def client_module() -> str:
+    """The whole module."""
+    text = CLIENT.with_name("async_client.py").read_text(encoding="utf-8")
+    for pattern, replacement in _CHANGES:
+        text = re.sub(pattern, replacement, text, flags=re.DOTALL)
+    return text
+
+
+def write_client() -> None:
+    """Write it beside the one for asyncio, where it is another one."""
+    text = client_module()
+    if not CLIENT.exists() or CLIENT.read_text(encoding="utf-8") != text:
+        CLIENT.write_text(text, encoding="utf-8")
+
 
 class ClientHook(BuildHookInterface):  # type: ignore[type-arg, misc] # hatchling has no types here
-    """ragbandit/client/client.py follows from async_client.py, and is not kept twice."""
+    """The client for threads is not kept twice: git ignores it, and `artifacts` in pyproject.toml takes it in."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
-        """Write the module; `artifacts` in pyproject.toml takes it in, though git ignores it."""
-        runpy.run_path(str(Path(self.root, "docs", "generate", "client.py")))["write_client"]()
+        """Write the module."""
+        write_client()

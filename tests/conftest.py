@@ -44,9 +44,7 @@ from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
 from tests.support.statements import share_statements
 
-_CHECKOUT = Path(__file__).parents[1]
-if not (_CHECKOUT / "ragbandit/client/client.py").exists():  # no build has written it here
-    runpy.run_path(str(_CHECKOUT / "docs/generate/client.py"))["write_client"]()
+runpy.run_path(str(Path(__file__).parents[1] / "hatch_build.py"))["write_client"]()
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

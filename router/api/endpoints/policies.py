@@ -33,17 +33,8 @@ _Reason = Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, patter
 endpoints = documented("Policies")
 
 
-class UnkillBody(RequestBody):
-    """Why the switch is taken back."""
-
-    model_config = example(reason="the outage is over")
-
-    reason: _Reason
-    """Why; it stands in the audit log."""
-
-
-class ChangedBody(RequestBody):
-    """Why an arm is another one from now on."""
+class ReasonBody(RequestBody):
+    """Why it is done."""
 
     model_config = example(reason="the provider replaced the model")
 
@@ -132,7 +123,7 @@ async def kill(body: KillBody, request: Request) -> Response:
 
 
 @endpoints.post("/v1/policies/unkill", summary="Take the kill switch back", responses=_SWITCHED)
-async def unkill(body: UnkillBody, request: Request) -> Response:
+async def unkill(body: ReasonBody, request: Request) -> Response:
     """Let champion and candidates go on where they were."""
     router, actor = router_of(request), _actor(request)
     switch = await reads_of(request).run(
@@ -161,7 +152,7 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
     summary="Declare that an arm has changed",
     responses={200: described("The change.", ArmChange)},
 )
-async def arm_changed(arm: _ArmPath, body: ChangedBody, request: Request) -> Response:
+async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Response:
     """Begin what is learned of an arm anew: under its name other means answer from now on.
 
     Every ledger does so before it learns the first decision of after this moment.

@@ -132,8 +132,8 @@ class Budgets:
         self._settings, self._database, self._read = settings, database, read
         self._paces, self._clock = paces, clock
         self._lock = asyncio.Lock()
-        #: what was read, and when: by `clock` and by time.monotonic
-        self._known: dict[Spender, tuple[Spent, float, float]] = {}
+        #: what was read, and when by time.monotonic: a clock that is set back keeps no sum alive
+        self._known: dict[Spender, tuple[Spent, float]] = {}
         self._throttle = Throttle(_QUIET_S)
 
     async def paced(self, query: Query, *, caller: Caller) -> Query:
@@ -154,20 +154,18 @@ class Budgets:
         return query if factor == 1.0 else replace(query, request={**query.request, BUDGET_FACTOR: factor})
 
     async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
-        if any(self._is_stale(one, now=now) for one in spenders):
+        if any(self._is_stale(one) for one in spenders):
             async with self._lock:  # all who come meanwhile wait for one read
-                if stale := [one for one in spenders if self._is_stale(one, now=now)]:
+                if stale := [one for one in spenders if self._is_stale(one)]:
                     if len(self._known) > MOST_SPENDERS:
                         self._known.clear()
                     for one, sums in (await self._read(lambda: self._sums(stale, now=now))).items():
-                        self._known[one] = sums, now, time.monotonic()
+                        self._known[one] = sums, time.monotonic()
         return {one: self._known[one][0] for one in spenders}
 
-    def _is_stale(self, spender: Spender, *, now: float) -> bool:
-        if (known := self._known.get(spender)) is None:
-            return True
-        _, read_at, since = known  # a clock that was set back, or stands still, keeps no sum alive
-        return not (0.0 <= now - read_at < FRESH_S and time.monotonic() - since < FRESH_S)
+    def _is_stale(self, spender: Spender) -> bool:
+        known = self._known.get(spender)
+        return known is None or time.monotonic() - known[1] >= FRESH_S
 
     def _sums(self, spenders: list[Spender], *, now: float) -> Mapping[Spender, Spent]:
         with self._database.read() as connection:

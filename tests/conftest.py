@@ -18,7 +18,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-from sqlalchemy import make_url
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import policy_of
@@ -204,12 +203,6 @@ def proxy(postgres):
     running = TcpProxy(postgres.folder / ".s.PGSQL.5432")
     yield running
     running.close()
-
-
-@pytest.fixture
-def proxied_url(proxy, postgres_url):
-    """The URL of postgres_url's database through the proxy."""
-    return f"postgresql+psycopg://postgres@127.0.0.1:{proxy.port}/{make_url(postgres_url).database}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

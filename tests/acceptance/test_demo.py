@@ -80,23 +80,6 @@ def test_a_short_demo(tmp_path):
     assert [path.name for path in (tmp_path / "data" / "logs").glob("answer-*")] == ["answer-1.log"]
 
 
-@pytest.mark.parametrize(
-    ("given", "workers"),
-    [({}, None), ({"WORKERS": "1"}, "--workers 1"), ({"MAKEFLAGS": " -- WORKERS=3"}, "--workers 3")],
-)
-def test_answer_processes_are_as_configured_unless_they_are_given(given, workers):
-    """`make demo` has as many as its settings, whatever number of processes the Makefile tests with."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("WORKERS", "MAKEFLAGS", "MFLAGS")}
-    command = ["make", "--dry-run", "--old-file", ".venv/.installed", "demo"]
-
-    shown = subprocess.run(
-        command, cwd=ROOT, env=environment | given, capture_output=True, text=True, check=True
-    ).stdout
-
-    assert "-m ragbandit demo" in shown
-    assert workers in shown if workers else "--workers" not in shown
-
-
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
     ("policy", "said"),

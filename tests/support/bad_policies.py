@@ -63,14 +63,6 @@ class NotMade(Uniform):
         raise PolicyFault("the encoder of this model is not there")
 
 
-class HangsMade(Uniform):
-    """Is not made before RELEASED is set."""
-
-    def __init__(self, **params):
-        RELEASED.wait(60)
-        super().__init__(**params)
-
-
 class CannotLearn(Uniform):
     """Fails in a way that no policy may while it learns."""
 

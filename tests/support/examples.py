@@ -5,20 +5,13 @@ from typing import Any
 
 import numpy as np
 from hypothesis import settings
-from hypothesis import strategies as st
 
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.checks.questions import new_id
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Query
-from ragbandit.testing.policy_examples import ARMS
+from ragbandit.shared.types import Decision, DecisionId, Query
 
 #: hypothesis without chance and without a stop watch: the same examples on every machine
 steady = settings(derandomize=True, deadline=None, max_examples=30)
-
-#: arms as a caller may name them: the ones that were learned, and any other text
-offered_arms = st.lists(
-    st.sampled_from(ARMS) | st.text(min_size=1, max_size=12).map(ArmName), min_size=1, max_size=6, unique=True
-).map(tuple)
 
 
 def made_decision(key: str | None = None, *, question: str = "Who wrote Dracula?", **changes: Any) -> Decision:

@@ -1,8 +1,5 @@
 """Wake-ups and notifications over a real Redis: they may come once, twice or never; they carry no facts."""
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -17,7 +14,6 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import recover
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
-from ragbandit.shared.child_process import PARENT_VARIABLE
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.types import Query
 from tests.support.waiting import until
@@ -101,30 +97,6 @@ def test_listener_hears(jobs, redis_client):
         listener.close()
 
 
-def test_listener_survives_its_hearer(jobs, redis_client):
-    """A listener goes on when what it told somebody went wrong."""
-    heard: list[str] = []
-
-    def hear(news: str) -> None:
-        heard.append(news)
-        if news == "bad":
-            raise RuntimeError("the database did not answer")
-
-    listener = jobs.listen(hear)
-    try:
-        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
-        jobs.publish("bad")
-        assert until(lambda: "bad" in heard)
-
-        def told_again() -> bool:
-            jobs.publish("good")
-            return "good" in heard
-
-        assert until(told_again)
-    finally:
-        listener.close()
-
-
 def test_listener_survives_a_restart(own_redis):
     """A listener hears again after Redis was stopped and started."""
     server, url = own_redis
@@ -198,25 +170,6 @@ def test_router_without_redis(own_redis, settings):
     router.jobs.client.close()
 
 
-@pytest.mark.parametrize("configured", [False, True])
-def test_a_redis_that_nobody_expects_is_not_missed(own_redis, tmp_path, settings, caplog, configured):
-    """A library without a configured Redis finds none and says so once, below a warning; one that has one warns."""
-    server, url = own_redis
-    server.stop()
-    given = {"redis_url": url} if configured else {"data_dir": str(tmp_path / "redis")}
-    with caplog.at_level("INFO", logger="ragbandit"), Router.open(settings(**given)) as router:
-        decision = router.route("Who wrote Dracula?")
-        router.outcome(decision.id, answer="Bram Stoker")
-        router.feedback(decision.id, rating=True)
-        assert router.learn() == 1
-        time.sleep(0.1)  # for the listener
-    lines = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
-    start = "no Redis is running: /v1/answer waits until one is; the learner finds feedback by polling the database"
-    assert lines == ([f"cannot reach Redis; {RETRYING}"] if configured else [start])
-    assert warnings(caplog) == (lines if configured else [])
-    router.jobs.client.close()
-
-
 def test_an_outage_is_logged_once(own_redis, settings, caplog):
     """However often Redis is missed in an outage, and by however many parts, there is one line, and one at its end."""
     server, url = own_redis
@@ -235,24 +188,6 @@ def test_an_outage_is_logged_once(own_redis, settings, caplog):
     lines = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
     assert lines == [f"lost connection to Redis; {RETRYING}", "Redis is reachable again"]
     router.jobs.client.close()
-
-
-def test_ping_takes_a_new_connection(own_redis):
-    """A Redis whose socket was removed is not reachable for a newcomer, though open connections still work."""
-    server, url = own_redis
-    client = connect(url)
-    jobs = RedisJobs(client)
-    jobs.ping()
-    assert jobs.depth() == {"answer": 0, "learn": 0}
-    server.socket.unlink()
-    assert jobs.depth() == {"answer": 0, "learn": 0}
-    with pytest.raises(QueueError):
-        jobs.ping()
-    client.close()
-
-
-def warnings(caplog):
-    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_router_hears_outcomes(redis_server, redis_client, settings):
@@ -302,42 +237,6 @@ def test_one_server_per_folder(own_redis):
         assert newcomer.get("mine") == b"1"
 
 
-def test_dead_socket_is_replaced(tmp_path):
-    """A socket that a killed redis-server left behind keeps nobody from starting."""
-    settings = Settings(data_dir=str(tmp_path / "redis"))
-    first, second = RedisServer(settings), RedisServer(settings)
-    first.start()
-    first._process.kill()
-    first._process.wait(5)
-    assert first.socket.exists()
-    second.start()
-    assert second.pid is not None
-    second.stop()
-
-
-@pytest.mark.parametrize(("parent", "goes_on"), [(None, True), ("mine", True), ("2", False)])
-def test_child_without_its_parent_ends(parent, goes_on):
-    """A child of `ragbandit up` whose supervisor is gone ends quietly; one with it, or started by hand, goes on."""
-    code = "from ragbandit.shared.child_process import die_with_parent; die_with_parent(); print('goes on')"
-    more = {} if parent is None else {PARENT_VARIABLE: str(os.getpid()) if parent == "mine" else parent}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == ("goes on\n" if goes_on else "")
-
-
-def test_server_stops(tmp_path):
-    """The private redis-server leaves no process and no socket behind."""
-    server = RedisServer(Settings(data_dir=str(tmp_path)))
-    server.start()
-    assert server.pid is not None
-    assert server.socket.exists()
-    server.stop()
-    server.stop()
-    assert server.pid is None
-    assert not server.socket.exists()
-
-
 def test_a_listener_begins_again_after_an_error_that_nobody_foresaw(jobs, redis_client, monkeypatch):
     """Whatever the client raises, the listener subscribes again."""
     monkeypatch.setattr(queue_module, "PAUSE_S", 0.05)
@@ -356,13 +255,3 @@ def test_a_listener_begins_again_after_an_error_that_nobody_foresaw(jobs, redis_
         until(lambda: heard == ["outcome:one"])
     finally:
         listener.close()
-
-
-def test_a_listener_tells_why_it_hears_nothing(jobs, monkeypatch):
-    """One that has ended says so, one that cannot subscribe too."""
-    monkeypatch.setattr(queue_module, "GRACE_S", 0.1)
-    monkeypatch.setattr(jobs.client, "pubsub", lambda **_: 1 / 0)
-    listener = jobs.listen(print)
-    until(lambda: "not subscribed" in (listener.fault() or ""))
-    listener.close()
-    assert "has ended" in listener.fault()

@@ -78,15 +78,6 @@ def test_pieces_come_in_order_and_together(writer, reader, redis_client):
     assert 0 < redis_client.ttl(stream_key(KEY)) <= 60
 
 
-def test_nobody_asked_so_nothing_is_written(writer, redis_client):
-    """A run that nobody reads along leaves no key, and its pieces are not waited for."""
-    made = writer.open(KEY)
-    assert not made.reading
-    give(made, "a", "b")
-    writer.end(made)
-    assert redis_client.keys("*") == []
-
-
 def test_a_reader_that_comes_late_is_told_by_notification(writer, reader):
     """A run that has begun gives its text out from when it hears that somebody reads."""
     made = writer.open(KEY)
@@ -127,15 +118,6 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(writer, reader):
     assert 0 < held <= MAX_HELD
 
 
-def test_silence_is_no_outage(writer, reader):
-    """An arm that says nothing for longer than Redis may take for a reply is read along all the same."""
-    reading = Reading(reader)
-    made = writer.open(KEY)
-    time.sleep(1.6)
-    give(made, "at last")
-    assert reading.until(lambda it: it.got).text == "at last"
-
-
 def test_two_readers_and_two_runs(writer, reader):
     """Both readers of one answer get all of it, and every piece says which run it is of."""
     one, two = Reading(reader), Reading(reader)
@@ -149,23 +131,6 @@ def test_two_readers_and_two_runs(writer, reader):
     for reading in (one, two):
         reading.until(lambda it: len(it.got) == 2)
         assert reading.got == [(1, TextPiece(text="a")), (2, TextPiece(text="b"))]
-
-
-def test_one_connection_reads_many(writer, reader, redis_client):
-    """Fifty answers at once are read over one connection, and are not mixed up."""
-    reading = {number: Reading(reader, DecisionId(f"d{number}")) for number in range(50)}
-    made = {number: writer.open(DecisionId(f"d{number}")) for number in range(50)}
-    for number, each in made.items():
-        give(each, f"text of {number}")
-        writer.end(each)
-    for number, each in reading.items():
-        assert each.until(lambda it: it.got).text == f"text of {number}"
-    clients = redis_client.client_list()  # also connections that others left idle
-    blocked = [each for each in clients if each["cmd"] == "xread" and "b" in each["flags"]]
-    assert len(blocked) <= 1
-    for each in reading.values():
-        reader.leave(each.stream)
-    assert reader.count() == 0
 
 
 def test_redis_going_away_ends_the_stream_and_not_the_run(settings):

@@ -1,24 +1,20 @@
 """Erasure: texts are gone from database and file; what was learned stays, and verify says what was erased."""
 
 import json
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select
 
 from ragbandit.router import erasure
 from ragbandit.router.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.decisions.feedback_writes import write_feedback
-from ragbandit.router.storage.sql.counters import counted, kept, moving
+from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
-from ragbandit.router.storage.sql.waiting import lock_waiting
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, CallFailed, Feedback, Query, Retrieved
 from tests.conftest import on_sqlite
-from tests.support.waiting import until
 
 SECRET = "Zygmunt-Przybylski"
 TABLES = (decisions, outcomes, feedback, closures)
@@ -134,32 +130,6 @@ def test_what_waits_is_closed(world):
     assert_counters(world)
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # SQLite has one writer at a time
-def test_feedback_that_is_being_written(world):
-    """An erasure waits for feedback that has locked the decision's waiting row, and neither gives way."""
-    decision = told(world, learned=False)
-    erasing = threading.Thread(
-        target=erase, args=(world.database, Selection(decision=decision.id)), kwargs={"features": False, "now": 9.0}
-    )
-    blocked = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-
-    def is_blocked():
-        with world.database.read() as other:
-            return other.execute(blocked).scalar_one() > 0
-
-    rating = Feedback(id="f", decision_id=decision.id, kind="rating", value=1.0, source="human", received_at=world.now)
-    with world.database.write() as connection, moving(connection, shard=0) as moves:
-        lock_waiting(connection, {decision.id})
-        erasing.start()
-        until(is_blocked)
-        write_feedback(connection, [rating], moves=moves)
-    erasing.join(30)
-    assert (erasing.is_alive(), world.router.decision(decision.id).state) == (False, "closed")
-    assert_counters(world)
-
-
 def test_it_goes_on_after_it_was_cut_off(world, monkeypatch):
     """The same request again goes on after the last batch, as the same erasure, and counts all of it."""
     monkeypatch.setattr(erasure, "BATCH", 2)
@@ -192,28 +162,3 @@ def test_without_features_the_policy_goes_on(world):
     told(world)
     assert world.counters().learned == 3
     assert world.router.verify().ok
-
-
-@on_sqlite
-def test_damage_is_not_taken_for_erasure(world):
-    """Features that are missing without an erasure are a fault."""
-    gone = told(world)
-    world.write(update(decisions).where(decisions.c.id == gone.id).values(features=None))
-    verdict = world.router.verify()
-    assert (verdict.ok, verdict.erased, verdict.not_relearnable) == (False, 0, 0)
-
-
-def test_facts_keep_numbers_and_lose_texts():
-    """What a policy logged keeps its numbers; what a model wrote goes."""
-    facts = {"reply": SECRET, "price": 0.5, "heads": [1, SECRET, {"note": SECRET, "n": 2}], "imported": "jsonl"}
-    request = json.dumps({"asked": SECRET, "forced": True})
-    row = {"facts": json.dumps(facts), "fault": f"no {SECRET}", "request": request}
-    blank = erasure._blank_decision(row, features=False)
-    assert (blank["session"], blank["request"]) == (None, '{"forced":true}')
-    assert json.loads(blank["facts"]) == {
-        "price": 0.5,
-        "heads": [1, {"n": 2}],
-        "imported": "jsonl",
-        ERASED: "texts",
-    }
-    assert SECRET not in blank["fault"]

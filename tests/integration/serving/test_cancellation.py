@@ -1,7 +1,6 @@
 """Asking for a decision not to be answered, on SQLite and PostgreSQL, and what the Router makes of it."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.sql.tables import cancellations as kept
-from ragbandit.shared.errors import Conflict, InvalidInput, NotFound
+from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import Cost, Outcome, Query
 from tests.conftest import on_sqlite
 
@@ -47,18 +46,6 @@ def rows(database):
         return connection.execute(select(kept.c.decision_id, kept.c.asked_at)).all()
 
 
-def test_asking_again_changes_nothing(store, database, make_decision):
-    """The first time of asking is kept; a decision nobody asked about is not among those asked."""
-    store.add_decisions([make_decision("d1", run_by="worker"), make_decision("d2", run_by="worker")])
-    assert cancellations.requested(database, ids=["d1", "d2"]) == set()
-    for now in (5.0, 6.0):
-        found = cancellations.request(database, decision_id="d1", now=now)
-        assert (found.cancelled, found.status) == (None, None)
-    assert rows(database) == [("d1", 5.0)]
-    assert cancellations.requested(database, ids=["d1", "d2"]) == {"d1"}
-    assert cancellations.requested(database, ids=[]) == set()
-
-
 @pytest.mark.parametrize(
     ("status", "stop_reason", "cancelled"),
     [("answered", "answer_found", False), ("failed", "error", False), ("failed", "cancelled", True)],
@@ -85,51 +72,6 @@ def test_what_cannot_be_cancelled(store, database, make_decision):
         cancellations.request(database, decision_id="d2", now=5.0)
     assert unknown.value.remedy == "use the decision id that route or answer gave"
     assert rows(database) == []
-
-
-def test_asking_at_once(store, database, make_decision):
-    """Many that ask for one decision at a time all hear the same, and one row is written."""
-    store.add_decisions([make_decision("d1", run_by="worker")])
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda now: cancellations.request(database, decision_id="d1", now=now), range(8)))
-    assert {(each.cancelled, each.status) for each in found} == {(None, None)}
-    assert len(rows(database)) == 1
-
-
-def test_the_door_hurries_and_tells(make_world):
-    """A cancelled decision is queued if it was not, put first, and told of; its outcome wakes whoever waits for it."""
-    world = make_world()
-    decision = world.route(ours=True)
-    waiting = world.router.answers.request(decision)
-    found = world.router.cancel(decision.id)
-    assert (found.cancelled, found.status) == (None, None)
-    assert (set(world.jobs.enqueued), world.jobs.published) == ({decision.id}, [f"cancel:{decision.id}"])
-    world.store.add_outcome(ended(decision, status="failed", stop_reason="cancelled"))
-    world.router.updates.handle(f"outcome:{decision.id}")
-    assert waiting.result(5).stop_reason == "cancelled"
-    again = world.router.cancel(decision.id)
-    assert (again.cancelled, again.status) == (True, "failed")
-    assert len(world.jobs.published) == 1
-    with pytest.raises(InvalidInput):
-        world.router.cancel("not an id")
-
-
-def test_the_door_without_redis(make_world):
-    """With Redis gone a cancellation is kept all the same."""
-    world = make_world()
-    decision = world.route(ours=True)
-    world.jobs.broken = True
-    assert world.router.cancel(decision.id).status is None
-    assert rows(world.database)[0].decision_id == decision.id
-
-
-def test_whoever_runs_it_hears_first(make_world, monkeypatch):
-    """The news of a cancellation goes out first, before another worker is asked to end the decision."""
-    world = make_world()
-    decision, told = world.route(ours=True), []
-    monkeypatch.setattr(world.jobs, "enqueue_answers", lambda _: told.extend(world.jobs.published))
-    world.router.cancel(decision.id)
-    assert told == [f"cancel:{decision.id}"]
 
 
 def test_what_closed_unanswered_is_cancelled_at_once(make_world):

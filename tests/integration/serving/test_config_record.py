@@ -1,14 +1,11 @@
 """The audit log of a service: the settings that it ran with, and the policies that it registered."""
 
-import json
-
 import pytest
 
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import CONFIG_USED, record_config
 from ragbandit.router.storage.access.audit_log import check_entries, entries
-from ragbandit.shared import redaction
 
 
 def found(database, action):
@@ -28,15 +25,6 @@ def test_settings_are_recorded_when_they_change(database, settings):
     assert one.facts["settings"]["encoder.model"] == "hashing"
     assert (two.actor, two.target) == ("cli:ann@host", one.target)
     assert check_entries(database).fault is None
-
-
-def test_no_secret_is_recorded(database, settings):
-    """Headers and passwords of URLs are hidden, as wherever settings are printed."""
-    given = {"mine": {"class": "http", "url": "http://127.0.0.1:9/x", "headers": {"X-Secret": "hunter2"}}}
-    record_config(database, settings(arms=given, redis_url="redis://:hunter2@127.0.0.1:1/0"))
-    text = json.dumps(found(database, CONFIG_USED)[0].facts)
-    assert "hunter2" not in text
-    assert redaction.HIDDEN in text
 
 
 @pytest.mark.parametrize("other", [{"policy": {"name": "linucb"}}, {"policy": {"params": {"ridge": 2.0}}}])

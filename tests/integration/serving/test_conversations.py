@@ -1,13 +1,10 @@
 """Conversations through a router: the rewrite by a real client and a scripted server, ids, what is kept."""
 
 import threading
-import time
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.serving import conversations
 from ragbandit.router.storage.sql.tables import decisions
@@ -106,23 +103,6 @@ def test_only_so_many_rewrites_are_under_way(make_world, monkeypatch):
     assert [query.text for query in (*first, again)] == [ALONE] * 3
 
 
-def test_a_caller_that_leaves_ends_the_rewrite(make_world):
-    """A cancelled question gives its place back and closes its connection."""
-    with ScriptedServer({"": Reply(text=ALONE, seconds=15.0)}) as server:
-        world = make_world(conversation=rewritten_by(server))
-        future = world.router.conversations.submit(TALK, query=Query(text=""))
-        _until(lambda: server.requests)
-        assert future.cancel()
-        _until(lambda: not world.router.conversations.rewriter._under_way)
-
-
-def _until(true):
-    give_up = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 def test_the_same_request_again_is_the_same_decision(make_world):
     """Under its id the chat gets the decision that stands, and the rewrite of then; another chat is a conflict."""
     with ScriptedServer([ALONE, "Something else?"]) as server:
@@ -136,15 +116,6 @@ def test_the_same_request_again_is_the_same_decision(make_world):
         with pytest.raises(Conflict):
             world.router.route(world.router.query_of_messages(other, query=named))
     assert world.counters().decided == 1
-
-
-def test_another_rewrite_of_the_same_words_is_the_same_request(make_world):
-    """What makes two requests one is what the user wrote, not how a model put it."""
-    world = make_world()
-    query = Query(text=ALONE, asked=ASKED, messages=TALK[:3], id=DecisionId("d1"))
-    made = world.router.route(query)
-    again = world.router.route(replace(query, text="He was born when?"))
-    assert (again.arm, again.query) == (made.arm, made.query)
 
 
 def test_no_text_of_a_conversation_is_kept(make_world):
@@ -178,16 +149,3 @@ def test_erasure_takes_the_conversation_too(make_world):
     kept = world.router.decision(made.id).decision
     assert (kept.query.messages, kept.query.asked, kept.arm) == ((), None, made.arm)
     assert world.router.verify(deep=True).ok
-
-
-def test_rewrites_are_counted(make_world):
-    """/metrics has the rewrites of the process by result, and their tokens; a router that rewrites nothing has none."""
-    with ScriptedServer([ALONE, Reply(status=400)]) as server:
-        world = make_world(conversation=rewritten_by(server))
-        for _ in range(2):
-            world.router.query_of_messages(TALK)
-        text = Metrics(world.router).own_text().decode()
-    assert 'ragbandit_rewrites_total{result="rewritten"} 1.0' in text
-    assert 'ragbandit_rewrites_total{result="http_400"} 1.0' in text
-    assert 'ragbandit_rewrite_tokens_total{kind="completion"}' in text
-    assert "ragbandit_rewrite" not in Metrics(make_world().router).own_text().decode()

@@ -56,22 +56,6 @@ def test_the_parts_add_up_and_the_draw_is_within_its_edges(world):
 
 
 @on_sqlite
-def test_an_arm_of_which_nothing_is_learned_is_untried(world):
-    """At a cold start every arm is, and none has a score of 0; once an arm is learned it has one, the others none."""
-    decision = world.route("question one")
-    explained = told(world, decision)
-    assert all(arm.untried and (arm.score, arm.quality, arm.cost) == (None, None, None) for arm in explained.arms)
-    assert any("untried" in reason for reason in explained.reasons)
-    assert "untried" not in explained.facts
-    world.feedback(decision, reward=1.0)
-    assert world.learn() == 1
-    arms = {arm.arm: arm for arm in told(world, world.route("question two")).arms}
-    assert {arm for arm, one in arms.items() if not one.untried} == {decision.arm}
-    assert arms[decision.arm].score is not None
-    assert world.router.verify(deep=True).ok
-
-
-@on_sqlite
 def test_a_learned_decision_is_told_to_its_place_in_the_ledger(world):
     """Steps with the titles of their passages, feedback, the bill that gives the reward's cost, and the seq."""
     decision = world.router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(30)
@@ -109,16 +93,6 @@ def test_erased_decisions_say_so(world):
     erase(world.database, Selection(before=2e9), features=True, now=world.now)
     explained = told(world, again)
     assert explained.texts == "erased with features"
-
-
-@pytest.mark.parametrize("count", [1, 40])
-def test_any_number_of_arms(make_world, count):
-    """One arm has probability 1 and is the only one; forty arms are all told."""
-    world = make_world(arms={f"arm_{n:02d}": {"run_by": "caller"} for n in range(count)})
-    explained = told(world, world.route())
-    assert len(explained.arms) == count
-    assert sum(arm.probability for arm in explained.arms) == pytest.approx(1.0)
-    assert any("only arm" in reason for reason in explained.reasons) == (count == 1)
 
 
 def written(world, make_decision, *, draws=True, **changes):
@@ -170,15 +144,6 @@ def test_a_canary_tells_both_parts(make_world, make_decision):
     assert any("0.75 champion and 0.25 candidate v2" in reason for reason in explained.reasons)
 
 
-def test_an_arm_of_the_candidate_alone_has_its_part_alone(make_world, make_decision):
-    """An arm that only the candidate offers has none of the champion's floor."""
-    facts = {"version": "v2", "state": "canary", "weight": 0.5, "champion": [0.5, 0.5, 0.0], "pmf": [0.5, 0.0, 0.5]}
-    facts |= {"floor": 0.1, "added": ["multi_step"]}
-    explained = written(make_world(), make_decision, facts={"candidate": facts})
-    assert explained.arms[2].parts == {"candidate": 0.25}
-    assert [sum(arm.parts.values()) for arm in explained.arms] == pytest.approx([0.5, 0.25, 0.25])
-
-
 def test_forced_and_sticky_turns_are_no_draws(make_world):
     """What the caller chose, and a turn that stays on an arm, are told as what they are."""
     world = make_world(conversation={"sticky_turns": 3})
@@ -189,23 +154,6 @@ def test_forced_and_sticky_turns_are_no_draws(make_world):
     second = world.router.submit(Query(text="q again", session="s")).result(30)
     assert told(world, second).reasons[0].startswith(f"Turn 2 of 3 of the conversation stays on {first.arm}")
     assert first.id in told(world, second).reasons[0]
-
-
-def test_an_incumbent_has_its_part(make_world):
-    """Where the policy is held back, the incumbent's share is a part of its probability, with the reason."""
-    world = make_world(policy={"name": "mba", "incumbent": "single_step"})
-    explained = told(world, world.route())
-    parts = {arm.arm: arm.parts for arm in explained.arms}
-    assert "incumbent" in parts["single_step"]
-    assert any("held back to the incumbent single_step" in reason for reason in explained.reasons)
-    assert [sum(part.values()) for part in parts.values()] == pytest.approx([a.probability for a in explained.arms])
-
-
-def test_a_changed_row_is_told_as_such(make_world, make_decision):
-    """A row whose arm is not the one that its seed draws is told with what does not fit."""
-    explained = written(make_world(), make_decision, draws=False)
-    assert "the draw gives" in (explained.draw.fault or "")
-    assert any("does not fit together" in reason for reason in explained.reasons)
 
 
 @on_sqlite

@@ -7,23 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import yaml
-from sqlalchemy import insert, update
-from typer.testing import CliRunner
+from sqlalchemy import insert
 
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
-from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.following.versions import POLL_S
 from ragbandit.router.serving.health import circuit_breaker
-from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, REMEMBERED, ArmHealth
+from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.types import IMPORTED, ArmName, Budget, Decision, Query
-from ragbandit.workers.cli import app
+from ragbandit.shared.types import ArmName, Budget, Decision, Query
 from tests.conftest import EPOCH, World, on_sqlite
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -120,13 +116,6 @@ def test_two_routers(make_world, database_url):
     assert one.route().arms == other.route().arms == ARMS
 
 
-def test_router_that_starts(make_world):
-    """A router that starts knows from the store which arms fail."""
-    now = time.time()
-    broken(make_world(now=now), "multi_step")
-    assert states(make_world(now=now))["multi_step"] == "open"
-
-
 @on_sqlite
 def test_all_fail(world, caplog):
     """Where every arm fails all are offered, the log says so once in a while, and the draws verify."""
@@ -140,35 +129,6 @@ def test_all_fail(world, caplog):
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
     assert (said.action, said.arms) == ("fail_open", ", ".join(ARMS))
     assert world.router.verify(deep=True).ok
-
-
-def test_fallback_left_out(make_world):
-    """A policy that breaks while its fallback arm is left out plays another arm, with the true propensity."""
-    world = make_world(policy={"fallback": "single_step"})
-    broken(world, "single_step")
-
-    def fails(*_: object, **__: object) -> None:
-        raise RuntimeError("broken")
-
-    world.router.service.serving.policy.pmf = fails
-    made = world.route()
-    assert made.fault == "RuntimeError: broken"
-    assert made.arms == ("no_retrieval", "multi_step")
-    assert made.pmf == pytest.approx((0.98, 0.02))
-    assert world.router.verify(deep=True).ok
-
-
-@on_sqlite
-def test_changes_are_logged(world, caplog):
-    """The log says when an arm is left out, tried, and offered again, once each."""
-    with caplog.at_level(logging.INFO, logger="ragbandit.health"):
-        broken(world, "multi_step")
-        world.router.service.poll_outcomes()
-        world.now += COOL_DOWN
-        world.router.service.poll_outcomes()
-        end(world, drawn(world, "multi_step"), status="answered")
-    said = [(record.arm, record.state) for record in caplog.records]
-    assert list(dict.fromkeys(said)) == [("multi_step", "open"), ("multi_step", "half_open"), ("multi_step", "closed")]
 
 
 def test_outcome_committed_late(world):
@@ -186,66 +146,6 @@ def test_outcome_committed_late(world):
     assert (found.state, found.failures) == ("open", 5)
 
 
-def test_writers_that_waited(world):
-    """Outcomes that lay behind a lock, or are stamped by a clock that is behind, are read within seconds."""
-    world.router.service.poll_outcomes()
-    made = [asked(world, "multi_step") for _ in range(5)]
-    late = [made_outcome(decision_id=one.id, now=world.now, status="failed") for one in made]
-    for _ in range(int(circuit_breaker.LATE_S)):
-        world.now += 1.0
-        world.router.service.poll_outcomes()
-    for outcome in late:
-        world.store.add_outcome(outcome)
-    for _ in range(int(circuit_breaker.THOROUGH_EVERY_S)):
-        world.now += 1.0
-        world.router.service.poll_outcomes()
-    assert health(world, "multi_step").failures == 5
-
-
-@on_sqlite
-def test_clock_that_is_ahead(world):
-    """A worker whose clock is ahead keeps its arm open no longer than another, however often its outcomes are read."""
-    broken(world, "multi_step", ahead=120.0)
-    assert states(world)["multi_step"] == "open"
-    for _ in range(int(COOL_DOWN)):
-        assert states(world)["multi_step"] == "open"
-        world.now += 1.0
-        world.router.service.poll_outcomes()
-    assert states(world)["multi_step"] == "half_open"
-    end(world, drawn(world, "multi_step"), status="answered")
-    assert states(world)["multi_step"] == "closed"
-
-
-@on_sqlite
-def test_many_outcomes_ahead(world):
-    """Old failures of a clock that is ahead do not come back when they are read again."""
-    for key in ("f1", "f2", "f3", "f4", "f5"):
-        end(world, world.router.submit(Query(text="?", id=key, arms=("multi_step",))).result(30), ahead=100.0)
-    world.now += 1.0
-    made = [world.router.submit(Query(text="?", id=f"a{n}", arms=("multi_step",))) for n in range(REMEMBERED)]
-    for one in made:
-        outcome = made_outcome(decision_id=one.result(30).id, now=world.now + 100.0, status="answered")
-        world.store.add_outcome(outcome)
-    for _ in range(12):
-        world.router.service.poll_outcomes()
-        assert health(world, "multi_step").failures == 0
-        world.now += 1.0
-
-
-@on_sqlite
-def test_clock_that_was_set_back(world):
-    """After the router's clock was set back, new outcomes are read and old ones do not outlast them."""
-    reader = circuit_breaker.OutcomePoller(world.database, settings=HealthSettings(), seconds=120.0)
-    broken(world, "multi_step")
-    (found,) = reader.read([ArmName("multi_step")], now=EPOCH)
-    assert found.state == "open"
-    world.now -= 1000.0
-    made = asked(world, "multi_step")
-    world.store.add_outcome(made_outcome(decision_id=made.id, now=world.now, status="failed"))
-    (found,) = reader.read([ArmName("multi_step")], now=world.now)
-    assert (found.state, found.failures) == ("closed", 1)
-
-
 @pytest.mark.parametrize(
     ("asked_s", "failures"), [(None, 5), (SERVICE_S, 5), (SERVICE_S + 1, 5), (SERVICE_S - 1, 0), (0.001, 0)]
 )
@@ -257,31 +157,6 @@ def test_hanging_arm(make_world, asked_s, failures):
         end(world, made, status="exhausted", stop_reason="budget_seconds")
     found = health(world, "multi_step")
     assert (found.failures, found.state) == (failures, "open" if failures else "closed")
-
-
-@pytest.mark.parametrize("budget", ["{", "[]", '{"seconds":"many"}'])
-def test_broken_row(world, budget):
-    """A decision whose row is broken proves nothing of its arm, and keeps nobody from reading the others."""
-    made = asked(world, "multi_step")
-    world.write(update(decisions).where(decisions.c.id == made.id).values(budget=budget))
-    end(world, made, status="exhausted", stop_reason="budget_seconds")
-    broken(world, "multi_step", failures=1)
-    assert health(world, "multi_step").failures == 1
-
-
-def test_imported(make_world, tmp_path):
-    """Outcomes that came with an imported log say nothing of how an arm is; what a caller names so does."""
-    now = time.time()
-    here = make_world(data_dir=str(tmp_path / "here"), now=now)
-    log = make_world(data_dir=str(tmp_path / "log"), now=now + 0.5)
-    for arm in ("multi_step", "single_step"):
-        log.feedback(asked(log, arm), reward=1.0)
-        broken(here, arm, failures=2)
-    log.learn()
-    here.now += 1.0
-    assert take_in(here.ledger, ledger_rows(log.ledger), origin="jsonl").added == 2
-    end(here, asked(here, "single_step"), status="answered", stop_reason=IMPORTED)
-    assert (health(here, "multi_step").failures, health(here, "single_step").failures) == (2, 0)
 
 
 def test_status(world):
@@ -303,38 +178,6 @@ def test_status(world):
     assert [line for line in lines if line.startswith("ragbandit_arm_offered{")] == [
         'ragbandit_arm_offered{arm="single_step"} 1.0'
     ]
-
-
-def test_commands(make_world, tmp_path, monkeypatch):
-    """`ragbandit status` shows the arms from the database, and `ragbandit replay` takes a log with an episode."""
-    world = make_world(now=time.time())
-    world.judged(40)
-    broken(world, "multi_step")
-    world.judged(20)
-    world.now += COOL_DOWN
-    end(world, drawn(world, "multi_step"), status="answered")
-    broken(world, "no_retrieval", failures=2)
-    world.learn()
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        yaml.safe_dump({"data_dir": world.settings.data_dir, "encoder": {"model": "hashing", "dimension": 8}})
-    )
-    monkeypatch.chdir(tmp_path)
-    shown = CliRunner().invoke(app, ["status", "--json"])
-    assert shown.exit_code == 0, shown.output
-    arms = json.loads(shown.stdout)["arms"]
-    assert {arm: (one["state"], one["failures"]) for arm, one in arms.items()} == {
-        "no_retrieval": ("closed", 2),
-        "single_step": ("closed", 0),
-        "multi_step": ("closed", 0),
-    }
-    assert "no_retrieval: healthy, 2 failures in a row since " in CliRunner().invoke(app, ["status"]).stdout
-    verdict = CliRunner().invoke(app, ["verify", "--deep", "--json"])
-    assert verdict.exit_code == 0, verdict.output
-    assert "--mixed-arms" in CliRunner().invoke(app, ["replay", "--json"]).stderr
-    judged = CliRunner().invoke(app, ["replay", "--mixed-arms", "--json"])
-    assert judged.exit_code == 0, judged.output
-    assert json.loads(judged.stdout)["rows"] == 60
 
 
 def test_reading_uses_the_index(database):

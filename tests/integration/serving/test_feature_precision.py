@@ -7,10 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit import Router
-from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.encoders.base import HashingEncoder, half_hash, rounded
-from ragbandit.router.offline.logs import read_rows, write_rows
-from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
@@ -99,30 +96,3 @@ def test_another_precision_than_the_ledgers_is_refused(opened):
         assert router.status().counters.learned == 2
     with pytest.raises(Conflict):
         opened(label="new", features="float32")
-
-
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_exports_have_the_features(opened, tmp_path, precision, ending):
-    """A log of a ledger of either precision gives back the very features, and the encoder that made them."""
-    with opened(features=precision) as router:
-        made = decide(router, TEXTS)
-        write_rows(tmp_path / f"log.{ending}", ledger_rows(router.ledger))
-    found = {row.decision.id: row.decision for row in read_rows(tmp_path / f"log.{ending}")}
-    assert len(found) == 12
-    for decision in made:
-        assert np.array_equal(found[decision.id].features, decision.features)
-        assert found[decision.id].encoder_hash == decision.encoder_hash
-
-
-def test_questions_that_come_again_are_encoded_once(opened):
-    """The router's encoder remembers questions, /metrics counts them, and `encoder.cache_entries: 0` turns it off."""
-    with opened() as router:
-        for _ in range(3):
-            router.route("The same question?")
-        text = Metrics(router).own_text().decode()
-    assert "ragbandit_feature_cache_hits_total 2.0" in text
-    assert "ragbandit_feature_cache_misses_total 1.0" in text
-    assert "ragbandit_feature_cache_entries 1.0" in text
-    with opened(cache_entries=0) as router:
-        assert "feature_cache" not in Metrics(router).own_text().decode()

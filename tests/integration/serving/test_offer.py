@@ -5,8 +5,8 @@ import threading
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.storage.rows.conversion import body_hash, canonical
-from ragbandit.router.storage.sql.tables import decisions, snapshots
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import Query
 
 BOTH = ("caller", "worker")
@@ -100,22 +100,3 @@ def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
     assert len(first.result(10).arms) == 3
     assert [len(one.result(10).arms) for one in waiting] == [3, 3]
     assert world.route().arms == ("single_step",)
-
-
-def test_many_newcomers_leave_the_floor_of_the_others(make_world):
-    """With twenty new arms beside a known one every arm keeps policy.floor, and every draw verifies."""
-    world = make_world(policy={"cold_start_floor": 0.05, "cold_start_outcomes": 5}, arms={"single_step": {}})
-    learned(world, 6, key="a")
-    world.restart(arms={"single_step": {}} | {f"new_{n}": {"run_by": "caller"} for n in range(20)})
-    for decision in learned(world, 10, key="b"):
-        assert min(decision.pmf) >= world.settings.policy.floor_of(len(decision.arms)) - 1e-12
-    assert world.router.verify(deep=True).ok
-
-
-def test_deep_verification_survives_a_former_policy_that_is_gone(world):
-    """Decisions of a policy that cannot be made again are mismatches with a note, not the end of the check."""
-    world.route(key="x")
-    world.write(update(snapshots).values(params=canonical({"gone": 1}), params_sha256=body_hash({"gone": 1})))
-    found = world.router.verify(deep=True)
-    assert found.deep_mismatches == 1
-    assert any("cannot be made again" in note for note in found.notes)

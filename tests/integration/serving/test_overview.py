@@ -1,7 +1,6 @@
 """Overview: what was earned in a time, at the same cost in a store of any size."""
 
 import io
-import json
 import math
 import time
 
@@ -14,7 +13,6 @@ from ragbandit.router.cli.inspection import screen
 from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmTotals
 from tests.conftest import World, made_settings
 from tests.integration.storage.test_totals import lived
 
@@ -46,14 +44,6 @@ def test_arms_and_points_add_up(world):
     whole = read(world, step=86_400)
     assert len(whole.points) == 1
     assert whole.points[0].totals.answered == 10
-
-
-def test_nothing_is_an_overview_too(world):
-    """A time without decisions has no arms, no means and no savings."""
-    found = read(world, since=1000.0, until=90_000.0)
-    assert (found.totals, found.arms) == (ArmTotals(), ())
-    reply = overview_json(found, status=world.router.status())
-    assert (reply["totals"]["reward"], reply["totals"]["p95_s"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -111,28 +101,6 @@ def test_the_screen_shows_hostile_names_as_text(world):
     assert "\\u001b]0;host" in plain
     assert "queues  answer 3" in plain
     assert "\x1b[2J" not in shown(reply, force_terminal=True)
-
-
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 140])
-def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(world, width):
-    """What does not fit is left out; nothing is cut off, and the arms with their rewards stay."""
-    lines = shown(overview_json(read(world), status=world.router.status()), width=width).splitlines()
-    head = next(line for line in lines if line.startswith("arm "))
-    assert "reward" in head
-    assert ("p50 s" in head) == (width == 140)
-    assert not any("…" in line for line in lines)
-
-
-def test_forty_arms_fit(world):
-    """Forty arms are shown, each on its line; what is empty is said."""
-    reply = overview_json(read(world), status=world.router.status())
-    first = reply["arms"][0]
-    reply["arms"] = [{**first, "arm": f"arm-{number}"} for number in range(45)]
-    lines = shown(reply).splitlines()
-    assert sum(line.startswith("arm-") for line in lines) == 40
-    reply["arms"] = []
-    assert "nothing in this time" in shown(reply)
-    assert json.dumps(reply)
 
 
 def test_ratings_of_one_arm_alone_are_told_of(make_world):

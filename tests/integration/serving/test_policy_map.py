@@ -9,7 +9,6 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import Query
 from ragbandit.workers.cli import app
 
-CALLER = {"run_by": "caller"}
 HOSTILE = "Who \x1b[2J <script>alert(1)</script>"
 
 
@@ -50,13 +49,6 @@ def test_the_map_is_read_from_the_store(make_world):
     alone = policy_map(world.database, label="main", schema={}, weight=0.05, tenant="a")
     assert alone.questions == 75
     assert policy_map(world.database, label="main", schema={}, weight=0.05, tenant="b") is None
-
-
-def test_without_texts_there_are_other_facts_and_no_examples(make_world):
-    """Where no text is stored the tree has tenant and context, and no example is shown."""
-    world, _ = filled(make_world, log={"text": "none"}, arms={"a": CALLER, "b": CALLER})
-    mapped = policy_map(world.database, label="main", schema={}, weight=0.05)
-    assert [(leaf.conditions, leaf.examples) for leaf in mapped.leaves] == [((), ())]
 
 
 def test_the_command_line_shows_it_and_no_hostile_text(make_world, tmp_path, monkeypatch):

@@ -1,17 +1,13 @@
 """While a policy is learned again from its ledger, routers serve an interim policy and say so."""
 
-import json
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.policies.draw import COLD_START_FLOOR
 from ragbandit.router.serving.following import snapshots as following
 from ragbandit.router.storage.ledgers import ledger
-from ragbandit.workers.cli import app
 
 
 def lost(make_world, *, rows: int, database_url: str | None = None, kept: Collection[int] = (), **given):
@@ -76,16 +72,3 @@ def test_the_policy_of_before_decides_after_a_change(make_world, tmp_path):
     assert not changed.router.service.serving.rebuilding
     assert changed.router.service.serving.version != version
     assert changed.router.verify(deep=True).ok
-
-
-def test_the_command_says_so(make_world, tmp_path, monkeypatch, capsys):
-    """`ragbandit status` finds out from the database and the files, without a router."""
-    world = make_world(data_dir=str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text("data_dir: data\nencoder: {model: hashing}\n")
-    world.judged(3)
-    world.learn()
-    for harm, said in ((lambda: None, False), (lambda: shutil.rmtree(world.settings.snapshot_root), True)):
-        harm()
-        done = CliRunner().invoke(app, ["status", "--json"])
-        assert json.loads(done.stdout)["rebuilding"] is said

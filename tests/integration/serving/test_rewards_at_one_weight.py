@@ -2,11 +2,8 @@
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, replay
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.types import Query
@@ -46,14 +43,3 @@ def test_a_replay(world):
     for candidates in (["uniform"], ["uniform", "mba"]):  # of the store's rows in pages, and of rows in memory
         found = replay(open_log(config=world.settings), candidates=candidates, plan=Plan(baseline="logged"))
         assert found.baseline_reward.value == pytest.approx(REWARD)
-
-
-def test_one_reward():
-    """A reward at another weight keeps its parts and its bounds; one that came whole stays as it is."""
-    settings = Settings()
-    outcome = made_outcome(decision_id="d", now=1.0, status="answered", answer="x", steps=3.0)
-    rated = made_feedback(decision_id="d", settings=settings, now=1.0, rating=True)
-    reward = explicit_reward([rated], outcome=outcome, settings=settings.reward.at(500.0), how="last")
-    assert (reward.value, reward.at(0.05).value, reward.at(0.05).quality) == (-1.0, pytest.approx(0.85), 1.0)
-    whole = default_reward(0.3, outcome=outcome, settings=settings.reward)
-    assert whole.at(500.0) == whole

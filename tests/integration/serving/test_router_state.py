@@ -2,13 +2,10 @@
 
 import threading
 
-import pytest
-
 from ragbandit import Router
 from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.shared.errors import InvalidInput
 
 
 def test_state_follows_what_happens(make_world):
@@ -27,15 +24,6 @@ def test_state_follows_what_happens(make_world):
     assert [arm.state for arm in after.arms] == ["closed"] * 3
 
 
-def test_state_without_a_queue(make_world):
-    """A queue that cannot be reached leaves the jobs unknown; all else is there, and errors are counted."""
-    world = make_world()
-    world.jobs.broken = True
-    world.judged(1)
-    state = world.router.state()
-    assert (state.jobs, state.failed_notifications, state.ledger.counters.decided) == (None, 1, 1)
-
-
 def test_a_router_that_is_not_started_does_nothing(settings):
     """Assembling a Router starts no thread and writes nothing; `start` makes it serve."""
     made = settings()
@@ -49,11 +37,3 @@ def test_a_router_that_is_not_started_does_nothing(settings):
         router.start()
         assert router.parts() == {"router": "ok", "database": "ok", "redis": "ok"}
         assert router.route("Who wrote Dracula?").version == router.state().serving
-
-
-@pytest.mark.parametrize("key", [None, 5, "", "a b", "x" * 65])
-def test_an_id_that_is_none_is_refused(router, key):
-    """Router.decision refuses what cannot be an id, as HTTP does."""
-    with pytest.raises(InvalidInput) as caught:
-        router.decision(key)
-    assert caught.value.field == "decision_id"

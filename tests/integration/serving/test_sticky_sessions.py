@@ -16,7 +16,6 @@ from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import STICKY, DecisionId, Query
 
 STICKY_3 = {"conversation": {"sticky_turns": 3}}
@@ -51,19 +50,6 @@ def test_a_session_stays_for_so_many_turns(make_world):
     assert world.router.decision(turns[1].id).decision.facts == turns[1].facts
 
 
-def test_off_unless_asked_for(make_world):
-    """By default every turn is drawn; a question may ask for turns, and a service's own setting be turned off."""
-    world = make_world()
-    assert [stayed(turn(world)) for _ in range(3)] == [None] * 3
-    assert stayed(turn(world, sticky_turns=2)) is not None
-    assert stayed(turn(world, sticky_turns=2)) is None  # the block of two is over
-    world = make_world(data_dir=world.settings.data_dir + "-2", **STICKY_3)
-    turn(world)
-    assert stayed(turn(world, sticky_turns=0)) is None
-    assert stayed(turn(world, sticky_turns=1)) is None
-    assert stayed(turn(world)) is not None
-
-
 def test_sessions_are_apart(make_world):
     """Another session, the same id of another tenant, and questions without one are drawn for themselves."""
     world = make_world(**STICKY_3)
@@ -96,58 +82,10 @@ def test_an_arm_that_is_gone_ends_the_stay(make_world):
     assert again.arm != moved.arm
 
 
-def test_a_forced_arm_is_no_part_of_the_stay(make_world):
-    """A turn whose arm the caller chose is forced, not sticky; the session then goes on where it was."""
-    world = make_world(**STICKY_3)
-    first = turn(world)
-    other = next(arm for arm in first.arms if arm != first.arm)
-    forced = turn(world, arms=(other,), forced=True)
-    assert (stayed(forced), forced.arm) == (None, other)
-    assert stayed(turn(world)) == (2, first.id)
-
-
-def test_no_turn_follows_one_that_allowed_fewer_arms(make_world, database_url):
-    """Who names arms chooses for that turn: one that allows more is drawn, one that allows no more stays."""
-    world = make_world(database_url=database_url, **STICKY_3)
-    turn(world, arms=("multi_step",))
-    assert stayed(turn(world)) is None
-    named = ("multi_step", "single_step")
-    wider = turn(world, session="chat-2", arms=named)
-    assert stayed(turn(world, session="chat-2", arms=(wider.arm,))) == (2, wider.id)
-    assert stayed(turn(world, session="chat-2", arms=named)) is None
-    first = turn(world, session="chat-3", arms=named)
-    assert stayed(turn(world, session="chat-3", arms=named[::-1])) == (2, first.id)
-
-
-@pytest.mark.parametrize(
-    ("conversation", "most"), [({}, 20), ({"max_sticky_turns": 0}, 1), ({"max_sticky_turns": 2, "sticky_turns": 5}, 5)]
-)
-def test_turns_are_bounded_by_the_setting(make_world, conversation, most):
-    """A call may ask for as many turns as the settings allow, and for as many as the service stays by itself."""
-    world = make_world(conversation=conversation)
-    turn(world, sticky_turns=most)
-    with pytest.raises(InvalidInput, match=r"conversation\.max_sticky_turns") as caught:
-        turn(world, sticky_turns=most + 1)
-    assert caught.value.field == "sticky_turns"
-
-
 def test_with_an_incumbent_every_turn_is_drawn(make_world):
     """What an incumbent promises holds for draws: a question that asks to stay is drawn all the same."""
     world = make_world(policy={"incumbent": "single_step"})
     assert [stayed(turn(world, sticky_turns=3)) for _ in range(3)] == [None] * 3
-
-
-def test_a_batch_of_many_sessions(make_world):
-    """Questions that are decided together are each kept to the arm of their own session."""
-    world = make_world(**STICKY_3)
-    named = [f"chat-{number}" for number in range(120)]
-    first = {session: turn(world, session=session) for session in named}
-    world.now += 1.0
-    queries = [Query(text="and now?", session=session, id=next(ids)) for session in named]
-    made = world.router.route_many(queries)
-    assert [(one.arm, stayed(one)) for one in made] == [
-        (first[session].arm, (2, first[session].id)) for session in named
-    ]
 
 
 @given(

@@ -6,7 +6,7 @@ from ragbandit import Client, Router
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import unrun_outcome
-from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.errors import InvalidInput
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +51,6 @@ def test_the_library_refuses(unmoved, call, field):
     assert caught.value.remedy
 
 
-def test_an_unknown_decision_is_told_without_http(unmoved):
-    """The remedy for an id that no decision has fits the library as well as HTTP."""
-    for call in (unmoved.decision, unmoved.cancel, unmoved.outcome):
-        with pytest.raises(NotFound) as caught:
-            call("nobody")
-        assert "decision id that" in caught.value.remedy
-        assert "/v1" not in caught.value.remedy
-
-
 @pytest.mark.parametrize(
     ("call", "field"),
     [
@@ -77,15 +68,3 @@ def test_the_client_refuses(call, field):
         call(client)
     assert caught.value.field == field
     assert caught.value.remedy
-
-
-def test_a_record_is_short_to_print(router):
-    """The repr of a decision leaves out its features: hundreds of numbers that nobody reads."""
-    key = router.route("Who wrote Dracula?").id
-    assert "array(" not in repr(router.decision(key))
-    assert router.decision(key).decision.features.shape == (8,)
-
-
-def test_submit_takes_the_text_of_a_question(router):
-    """`submit` takes a question as a string, as `route` does."""
-    assert router.submit("Who wrote Dracula?").result(10).query.text == "Who wrote Dracula?"

@@ -17,7 +17,7 @@ from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.shared.child_process import ProcessIdentity, this_process
+from ragbandit.shared.child_process import this_process
 from ragbandit.shared.types import DecisionId, Query
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
@@ -62,12 +62,6 @@ def run_out(database):
         connection.execute(update(answer_queue).values(claimed_until=0.0))
 
 
-def row_of(database, key):
-    with database.read() as connection:
-        row = connection.execute(select(answer_queue).where(answer_queue.c.decision_id == key)).mappings().first()
-    return row and dict(row)
-
-
 def test_what_workers_are_to_run_waits(ask, queue):
     """A decision of our workers waits from the transaction that stores it on; one that a caller runs never does."""
     ask("theirs", run_by="caller")
@@ -87,24 +81,6 @@ def test_tenants_take_turns(ask, queue):
     ask("calm-2", "calm-3", tenant="calm")
     assert set(taken(queue, 4)) == {"flood-06", "calm-2", "flood-07", "calm-3"}
     assert taken(queue, 2) == ["flood-08", "flood-09"]
-
-
-def test_a_tenant_saves_no_turns(ask, queue):
-    """A tenant that asked nothing for long has no turns saved: from its first question on it takes every other one."""
-    ask(*(f"a-{number:02}" for number in range(30)), tenant="a")
-    taken(queue, 20)
-    ask(*(f"b-{number:02}" for number in range(10)), tenant="b")
-    first = taken(queue, 10)
-    assert sum(key.startswith("b") for key in first) in (4, 5, 6)
-
-
-def test_what_a_tenant_had_is_not_held_against_it(ask, queue):
-    """While only running questions are left, a newcomer does not come before all that others ask from then on."""
-    ask(*(f"a-{number:02}" for number in range(30)), tenant="a")
-    taken(queue, 30)
-    ask(*(f"b-{number:02}" for number in range(10)), tenant="b")
-    ask("a-next", tenant="a")
-    assert "a-next" in taken(queue, 3)
 
 
 def test_claims_exclude_each_other(ask, database):
@@ -173,13 +149,6 @@ def sleeper():
     process.stdout.close()
 
 
-def test_a_claim_names_its_process(ask, database, queue):
-    """A claim holds host, process id, start and pid space, and says so back."""
-    ask("d1")
-    queue.claim()
-    assert ProcessIdentity.from_key(claims(database)["d1"]) == this_process()
-
-
 @linux
 def test_what_a_killed_process_of_this_host_ran_is_free_at_once(ask, database, queue, sleeper):
     """The first look after its death finds what it ran, reaped or not; it keeps its turn, and its try counts."""
@@ -192,16 +161,6 @@ def test_what_a_killed_process_of_this_host_ran_is_free_at_once(ask, database, q
     assert sorted(queue.free_lost(held=[])) == ["d1", "d2"]
     again = queue.claim()
     assert (again.decision_id, again.tries) == ("d1", 1)
-
-
-@linux
-def test_a_process_of_this_host_lives_while_its_kernel_says_so(ask, database, queue, sleeper):
-    """A process that is too busy to renew its claims keeps what it runs: its kernel knows that it lives."""
-    _, named = sleeper
-    ask("d1")
-    AnswerQueue(database, process=named).claim()
-    run_out(database)
-    assert queue.free_lost(held=[]) == []
 
 
 @linux
@@ -221,40 +180,6 @@ def test_a_claim_from_another_host_runs_out(ask, database, queue):
     theirs.renew(["d1"])
     assert queue.free_lost(held=[]) == ["d2"]
     assert list(claims(database)) == ["d1"]
-
-
-def test_a_claim_that_nobody_has_in_hand(ask, database, queue):
-    """A claim in this process's name that no thread has in hand runs out; what is in hand never does."""
-    ask("d1", "d2")
-    taken(queue, 2)
-    assert queue.free_lost(held=[]) == []
-    run_out(database)
-    assert queue.free_lost(held=["d1"]) == ["d2"]
-
-
-def test_claims_of_others_stay(ask, database, queue):
-    """A process renews and gives back its own claims alone."""
-    ask("d1")
-    AnswerQueue(database, process=elsewhere()).claim()
-    before = row_of(database, "d1")
-    queue.renew(["d1"])
-    queue.give_back("d1")
-    assert row_of(database, "d1") == before
-
-
-def test_what_is_closed_unanswered_waits_no_more(make_world):
-    """A decision that its ledger closed unanswered leaves the queue; one that a worker is at stays until it ends."""
-    world = make_world(learning={"expire_s": 10.0})
-    queue = AnswerQueue(world.router.database)
-    running, waiting = world.route(ours=True), world.route(ours=True)
-    assert queue.claim().decision_id == running.id
-    world.now += 100
-    world.learn()
-    assert waiting_ids(world.router.database, limit=10) == []
-    assert list(claims(world.router.database)) == [running.id]
-    assert world.outcome(running, by_worker=True) is not None
-    assert claims(world.router.database) == {}
-    assert waiting.id != running.id
 
 
 def test_arms_are_passed_over(store, make_decision, database, queue):

@@ -1,19 +1,12 @@
 """Counters on SQLite and PostgreSQL: whatever writes, and however many at once, they are what the tables have."""
 
-import pickle
 import random
-import subprocess
-import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import event, select, update
 
-from ragbandit.router.learning.audit.verify import verify
-from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving import pending
@@ -23,8 +16,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import SHARDS, ClosingRule, Moves, counted, kept, recount
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters, policies
-
-ROOT = Path(__file__).parents[3]
 
 
 def assert_kept(database) -> dict[str, dict[str, int]]:
@@ -78,36 +69,6 @@ def test_everything_at_once(make_world, database_url, tmp_path):
     assert min(found["main"][name] for name in ("learned", "closed", "feedback", "late_feedback")) > 0
 
 
-_PROCESS = """
-import pickle, sys
-from dataclasses import replace
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.shared.types import Feedback
-
-made = pickle.load(sys.stdin.buffer)
-store = DecisionStore(Database(sys.argv[1]), label="main")
-for number in range(30):
-    ids = [f"{sys.argv[2]}-{number}-{index}" for index in range(3)]
-    store.add_decisions([replace(made, id=one, query=replace(made.query, id=one)) for one in ids])
-    common = {"kind": "rating", "value": 1.0, "source": "human", "received_at": 1.0}
-    store.add_feedback([Feedback(id="f" + one, decision_id=one, **common) for one in ids])
-"""
-
-
-def test_several_processes(database, database_url, make_decision):
-    """Processes that write at once, each in its own shard, lose no count."""
-    store = DecisionStore(database, label="main")
-    register_policy(database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
-    command = [sys.executable, "-c", _PROCESS, database.url.render_as_string(hide_password=False)]
-    started = [subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, cwd=ROOT) for number in range(2)]
-    for process in started:
-        process.communicate(pickle.dumps(make_decision("d1")), timeout=60)
-        assert process.returncode == 0
-    found = assert_kept(database)["main"]
-    assert (found["decided"], found["feedback"], found["missing_outcome"]) == (180, 180, 180)
-
-
 def test_rolled_back_moves_nothing(database, make_decision):
     """A group that the database refuses leaves rows and counters as they were."""
     store = DecisionStore(database, label="main")
@@ -136,32 +97,6 @@ def test_processes_move_rows_of_their_own(postgres_url):
         second.close()
 
 
-def test_two_writers_of_one_shard(postgres_url):
-    """Transactions that move the same counters of one shard in any order of their work end both."""
-    database = Database(postgres_url)
-    barrier = threading.Barrier(2)
-
-    def write(names: tuple[str, ...]) -> None:
-        for _ in range(40):
-            with database.write() as connection:
-                moves = Moves()
-                for name in names:
-                    moves.add(name, label="main")
-                barrier.wait(10)
-                moves.write(connection, shard=3)
-
-    names = ("waiting", "closed", "learned")
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(write, order) for order in (names, names[::-1])]:
-            done.result(60)
-    try:
-        with database.read() as connection:
-            found = kept(connection, label="main")
-            assert [found[name] for name in names] == [80, 80, 80]
-    finally:
-        database.close()
-
-
 def test_verify_finds_a_wrong_counter_and_recount_corrects_it(make_world, database_url):
     """Verify names the counter that differs from its table; recount says what it was and is, and verify is content."""
     world = make_world(database_url=database_url)
@@ -178,32 +113,6 @@ def test_verify_finds_a_wrong_counter_and_recount_corrects_it(make_world, databa
     assert world.router.verify().ok
 
 
-def test_recount_beside_a_writer(postgres_url, make_decision):
-    """A decision that is being written while the tables are counted is counted once."""
-    database = Database(postgres_url)
-    store = DecisionStore(database, label="main")
-    register_policy(database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
-    stop = threading.Event()
-
-    def write() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            store.add_decisions([make_decision(f"d{number}")])
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        for _ in range(15):
-            with database.write() as connection:
-                recount(connection)
-    finally:
-        stop.set()
-        thread.join()
-    assert_kept(database)
-    database.close()
-
-
 def test_status_reads_no_history(make_world, database_url):
     """No statement of a status goes through decisions, updates, feedback, closures or outcomes as a whole."""
     world = make_world(database_url=database_url)
@@ -215,23 +124,3 @@ def test_status_reads_no_history(make_world, database_url):
     assert statements
     counting = [one for one in statements if "count(" in one.lower()]
     assert [one for one in counting if "FROM jobs" not in one] == []  # it has 10,000 rows of checks at most
-
-
-def test_verify_counts_beside_writers(make_world, database_url):
-    """Verify compares one state of tables and counters while decisions are written."""
-    world = make_world(database_url=database_url)
-    stop = threading.Event()
-
-    def write() -> None:
-        while not stop.is_set():
-            world.route()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        for _ in range(3):
-            files = SnapshotFiles(world.settings.snapshot_root)
-            assert verify(world.ledger, files=files, serving=None).counter_mismatches == 0
-    finally:
-        stop.set()
-        thread.join()

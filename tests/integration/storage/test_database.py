@@ -5,7 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import bindparam, func, select, text
+from sqlalchemy import bindparam, func, select
 
 from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.conversion import decision_row
@@ -32,21 +32,6 @@ def test_reader_sees_one_state(database, database_url, make_decision):
             assert kept(connection) == 1
     finally:
         other.close()
-
-
-def test_reader_changes_nothing(postgres_url, make_decision):
-    """On PostgreSQL a write inside a reader's transaction is refused as a StoreError, and nothing is kept."""
-    database = Database(postgres_url)
-    row = decision_row(make_decision("d1"))
-    try:
-        with pytest.raises(StoreError, match="read-only"), database.read() as connection:
-            connection.execute(decisions.insert().values(row))
-        with database.write() as connection:  # the same pool's writers are not read-only
-            connection.execute(decisions.insert().values(row))
-        with database.read() as connection:
-            assert kept(connection) == 1
-    finally:
-        database.close()
 
 
 def test_a_writer_of_sqlite_tries_again_soon(tmp_path, monkeypatch):
@@ -100,25 +85,3 @@ def test_a_row_is_read_as_committed_over_a_connection_that_may_break(database, d
     other.close()
     database.close()
     assert database.row(asked, {"base": "main"})["revision"] == 2
-
-
-def test_a_row_of_a_database_that_is_gone_is_a_store_error(proxy, proxied_url):
-    """Where no other connection can be made either, the reason is told."""
-    database = Database(proxied_url)
-    asked = select(policy_control).where(policy_control.c.base == bindparam("base"))
-    assert database.row(asked, {"base": "main"}) is None
-    proxy.close()
-    with pytest.raises(StoreError, match="the database failed"):
-        database.row(asked, {"base": "main"})
-    database.close()
-
-
-def test_database_url_overrides(proxied_url):
-    """What DATABASE_URL says about time-outs and session options holds, and the rest keeps its default."""
-    database = Database(f"{proxied_url}?tcp_user_timeout=1234&options=-c%20statement_timeout%3D777")
-    with database.read() as connection:
-        shown = [connection.execute(text(f"SHOW {name}")).scalar() for name in ("statement_timeout", "lock_timeout")]
-        assert shown == ["777ms", "30s"]
-        used = connection.connection.dbapi_connection.info.get_parameters()
-        assert (used["tcp_user_timeout"], used["keepalives_idle"]) == ("1234", "3")
-    database.close()

@@ -8,17 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import func, select
 
 from ragbandit.router.learning.status import counters
-from ragbandit.router.serving import pending
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import decision_row
-from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.errors import Conflict, NotFound, StoreError
 from ragbandit.shared.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round
@@ -158,38 +155,6 @@ def test_outcome_results_in_one_group(store, database, make_decision):
     assert [row[1] for row in flags(database)] == [True, True, True]
 
 
-def test_refused_outcome_can_come_again(store, database, make_decision):
-    """An outcome that came before its decision was known may come again; until then nobody is told of it."""
-    outcome = an_outcome(make_decision("d1"))
-    assert isinstance(store.add_outcomes([outcome])[0], NotFound)
-    store.add_decisions([make_decision("d1"), make_decision("d2")])
-    assert store.add_outcomes([outcome]) == [True]
-    assert [row[1] for row in flags(database)] == [True, False]
-
-
-def test_concurrent_outcome_groups(store, database, make_decision):
-    """Eight threads that send the same outcomes in different orders keep each once, new to exactly one of them."""
-    ids = [f"d{i:03}" for i in range(60)]
-    made = {i: make_decision(i) for i in ids}
-    store.add_decisions(list(made.values()))
-
-    def send(number: int) -> list[str]:
-        new = []
-        order = random.Random(number).sample(ids, len(ids))
-        for start in range(0, len(order), 20):
-            part = order[start : start + 20]
-            store.add_feedback([a_rating(i, f"f-{i}-{number}") for i in reversed(part)])
-            told = store.add_outcomes([an_outcome(made[i]) for i in part])
-            new += [i for i, first in zip(part, told, strict=True) if first is True]
-        return new
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        new = [key for keys in pool.map(send, range(THREADS)) for key in keys]
-    assert sorted(new) == ids
-    assert count(database, outcomes) == len(ids)
-    assert [row[1:] for row in flags(database)] == [(True, True, False)] * len(ids)
-
-
 def test_concurrent_outcomes(store, make_decision):
     """Of eight workers that bring an outcome at once exactly one is told that it is new."""
     decision = make_decision("d1", run_by="worker")
@@ -224,42 +189,6 @@ def test_feedback_results_in_one_group(store, database, make_decision):
     assert count(database, feedback) == 2
 
 
-def test_refused_feedback_can_come_again(store, make_decision):
-    """Feedback that came before its decision was known may come again under the same id."""
-    assert isinstance(store.add_feedback([a_rating("d1", "f1")])[0], NotFound)
-    store.add_decisions([make_decision("d1")])
-    assert store.add_feedback([a_rating("d1", "f1")]) == [
-        Receipt(feedback_id="f1", duplicate=False, late=False, waiting_for="outcome")
-    ]
-
-
-def test_known_id_for_an_unknown_decision(store, make_decision):
-    """A used feedback id with an unknown decision is a conflict: the id says more than the decision."""
-    store.add_decisions([make_decision("d1")])
-    store.add_feedback([a_rating("d1", "f1")])
-    assert isinstance(store.add_feedback([a_rating("nobody", "f1")])[0], Conflict)
-
-
-def test_concurrent_feedback(store, database, make_decision):
-    """Eight threads that send the same feedback in different orders keep each once, new to exactly one of them."""
-    ids = [f"d{i:03}" for i in range(60)]
-    store.add_decisions([make_decision(i) for i in ids])
-
-    def send(number: int) -> list[str]:
-        new = []
-        order = random.Random(number).sample(ids, len(ids))
-        for start in range(0, len(order), 20):
-            for result in store.add_feedback([a_rating(i, f"f-{i}") for i in order[start : start + 20]]):
-                assert isinstance(result, Receipt)
-                new += [] if result.duplicate else [result.feedback_id]
-        return new
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        new = [key for keys in pool.map(send, range(THREADS)) for key in keys]
-    assert sorted(new) == sorted(f"f-{i}" for i in ids)
-    assert count(database, feedback) == len(ids)
-
-
 def flags(database) -> list[tuple]:
     with database.read() as connection:
         rows = connection.execute(select(waiting).order_by(waiting.c.policy, waiting.c.decision_id)).mappings()
@@ -280,27 +209,6 @@ def test_rating_without_outcome_says_what_is_missing(store, make_decision):
     assert store.add_feedback([a_rating("d1", "f4")])[0].waiting_for is None
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_refused_reward_is_no_reward(store, database, make_decision, together):
-    """A raw reward that is refused, its id used for a rating, does not make the decision ready to learn."""
-    store.add_decisions([make_decision("d1")])
-    rating, reward = a_rating("d1", "f1"), a_rating("d1", "f1", kind="reward", value=0.5)
-    groups = [[rating, reward]] if together else [[rating], [reward]]
-    receipts = [result for group in groups for result in store.add_feedback(group)]
-    assert receipts[0] == Receipt(feedback_id="f1", duplicate=False, late=False, waiting_for="outcome")
-    assert isinstance(receipts[1], Conflict)
-    assert flags(database) == [("main", False, True, False)]
-    assert Ledger(database, label="main").ready(ClosingRule(wait_s=0.0, expire_s=1e12), now=2.0, limit=10) == []
-
-
-def test_feedback_for_nobody_sets_no_flag(store, database, make_decision):
-    """Feedback that is refused or repeated under another decision's id moves no decision."""
-    store.add_decisions([make_decision("d1"), make_decision("d2")])
-    store.add_feedback([a_rating("d1", "f1", kind="reward")])
-    assert isinstance(store.add_feedback([a_rating("d2", "f1", kind="reward")])[0], Conflict)
-    assert flags(database) == [("main", False, True, True), ("main", False, False, False)]
-
-
 def test_decision_waits_for_every_label(store, database, make_decision):
     """A decision waits in the ledger of every label that is registered, with who runs it and what has come in."""
     second = DecisionStore(database, label="second")
@@ -317,41 +225,6 @@ def test_decision_waits_for_every_label(store, database, make_decision):
     assert waiting_ids(database, limit=10) == []
     for label in ("main", "second"):
         assert counters(Ledger(database, label=label)).balanced
-
-
-def test_decision_before_any_label(database, make_decision):
-    """A decision that is kept before its label is registered waits in it all the same, once."""
-    store = DecisionStore(database, label="main")
-    store.add_decisions([make_decision("d1")])
-    register_policy(store.database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
-    inherit_all(Ledger(database, label="main"))
-    assert [row[0] for row in flags(database)] == ["main"]
-    assert counters(Ledger(database, label="main")).balanced
-
-
-def test_labels_are_registered_without_locks_and_counts(database, make_decision):
-    """A label, new or known, is registered whatever the store holds: no decision is locked, counted or searched.
-
-    A new one is an entry of the audit log. A start that has nothing to change runs one query.
-    """
-    store, statements = DecisionStore(database, label="main"), []
-    store.add_decisions([make_decision("d1")])
-
-    def record(_connection, _cursor, statement, *_more):
-        statements.append(" ".join(statement.upper().split()))
-
-    event.listen(database.engine, "before_cursor_execute", record)
-    try:
-        register_policy(store.database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
-        first, statements[:] = list(statements), []
-        register_policy(store.database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=2.0)
-    finally:
-        event.remove(database.engine, "before_cursor_execute", record)
-    first = [each for each in first if "AUDIT_LOG" not in each]
-    assert not any(word in each for each in first for word in ("LOCK", "DECISIONS", "WAITING", "COUNT("))
-    asked = [each for each in statements if not each.startswith(("BEGIN", "PRAGMA", "SET "))]
-    assert len(asked) == 1, asked
-    assert all(each.startswith("SELECT") and "FROM POLICIES" in each and "COUNT(" not in each for each in asked)
 
 
 def test_two_labels_at_once(make_world, database_url):
@@ -454,39 +327,6 @@ def test_record_state(make_world, database_url):
         world.router.decision("nobody")
 
 
-def test_not_a_number_raw(database, make_decision):
-    """PostgreSQL takes a propensity that is not a number; SQLite refuses it, so only PostgreSQL can hold such a row."""
-    row = decision_row(make_decision("d1")) | {"propensity": float("nan")}
-    if database.is_sqlite:
-        with pytest.raises(StoreError), database.write() as connection:
-            connection.execute(decisions.insert().values(row))
-        return
-    with database.write() as connection:
-        connection.execute(decisions.insert().values(row))
-    kept, _ = DecisionStore(database, label="main").decisions_by_id(["d1"])["d1"]
-    assert np.isnan(kept.propensity)
-
-
-def test_a_worker_learns_all_it_needs_in_one_query(store, database, make_decision):
-    """An answer task tells the decision, whether it has an outcome, and whether somebody wants it cancelled."""
-    plain, answered, cancelled = (make_decision(key, run_by="worker") for key in ("d1", "d2", "d3"))
-    store.add_decisions([plain, answered, cancelled])
-    store.add_outcome(an_outcome(answered, run_by="worker"))
-    pending.request(database, decision_id=cancelled.id, now=1.0)
-    queries = []
-    event.listen(database.engine, "before_cursor_execute", lambda *call: queries.append(call[2]))
-    tasks = [store.answer_task(each.id) for each in (plain, answered, cancelled)]
-    assert sum(query.startswith("SELECT") for query in queries) == 3
-    assert [(task.answered, task.cancelled) for task in tasks] == [(False, False), (True, False), (False, True)]
-    assert [decision_row(task.decision) for task in tasks] == [
-        decision_row(each) for each in (plain, answered, cancelled)
-    ]
-    assert store.answer_task("nobody") is None
-    with database.write() as connection:
-        connection.execute(decisions.update().where(decisions.c.id == "d1").values(pmf="no json"))
-    assert isinstance(store.answer_task("d1").decision, StoreError)
-
-
 def test_unreadable_row_is_alone(store, database, make_decision):
     """A row that cannot be read comes as a StoreError that names its decision; its neighbours come as they are."""
     group = [make_decision("d1"), make_decision("d2")]
@@ -500,18 +340,3 @@ def test_unreadable_row_is_alone(store, database, make_decision):
         assert whole.arm == group[1].arm
     with pytest.raises(StoreError, match="d1"):
         store.record("d1")
-
-
-def test_poison_raw(store, database, make_decision):
-    """Infinite propensity, features of NaN and an empty text can be put in raw and are read back."""
-    poison = {
-        "propensity": float("inf"),
-        "features": np.full(8, np.nan, dtype="<f4").tobytes(),
-        "text": "",
-    }
-    with database.write() as connection:
-        connection.execute(decisions.insert().values(decision_row(make_decision("d1")) | poison))
-    kept, _ = store.decisions_by_id(["d1"])["d1"]
-    assert kept.propensity == float("inf")
-    assert np.isnan(kept.features).all()
-    assert kept.query.text == ""

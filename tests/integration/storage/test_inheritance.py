@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import insert, select
@@ -17,10 +16,8 @@ from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, waiting
-from ragbandit.router.storage.sql.waiting import lock_waiting
 from ragbandit.shared.errors import Conflict, NotReady
 from ragbandit.shared.types import Feedback
-from ragbandit.workers.housekeeping import next_learn
 
 HOLDER = "test"
 
@@ -68,27 +65,6 @@ def assert_exact(database, label: str) -> None:
 def small(monkeypatch):
     """Batches of three decisions."""
     monkeypatch.setattr(inheritance, "BATCH", {"sqlite": 3, "postgresql": 3})
-
-
-def test_counters_say_how_far_it_is(database, make_decision, small):
-    """At once new decisions wait for the label; the others come in batches, and the counters add up at every step."""
-    store, _ = DecisionStore(database, label="main"), register(database, "main")
-    store.add_decisions([make_decision(f"d{n}") for n in range(8)])
-    second = register(database, "second")
-    store.add_decisions([make_decision("a-new-one")])
-    seen = []
-    assert second.acquire(holder=HOLDER, lease_s=60.0)
-    while True:
-        found = counters(second)
-        assert found.balanced
-        if not seen or seen[-1] != found.unseen:
-            seen.append(found.unseen)
-        if inherit(second, holder=HOLDER) == "done":
-            break
-        time.sleep(0.005)
-    assert seen == [8, 6, 3, 0]  # the first batch walks over the new one, which has its place
-    assert_exact(database, "second")
-    assert len(places(database, "second")) == 9
 
 
 def test_the_ledger_is_the_same(make_world, database_url, small):
@@ -163,53 +139,6 @@ def test_a_decision_begun_before_the_label(postgres_url, make_decision):
     database.close()
 
 
-def test_feedback_begun_before_its_row(postgres_url, make_decision, monkeypatch):
-    """Feedback whose transaction did not see the row that is being inherited sets its flag all the same."""
-    database = Database(postgres_url)
-    store, _ = DecisionStore(database, label="main"), register(database, "main")
-    store.add_decisions([make_decision("d0")])
-    with database.write() as connection:  # as if main had closed it: there is no row to lock
-        connection.execute(waiting.delete())
-    second = register(database, "second")
-    looked, inserted = threading.Event(), threading.Event()
-
-    def slowly(connection, ids):
-        found = lock_waiting(connection, ids)
-        looked.set()
-        assert inserted.wait(10)
-        return found
-
-    monkeypatch.setattr("ragbandit.router.storage.decisions.feedback_writes.lock_waiting", slowly)
-    note = Feedback(id="f", decision_id="d0", kind="reward", value=1.0, source="code", received_at=2.0)
-    thread = threading.Thread(target=lambda: store.add_feedback([note]))
-    assert second.acquire(holder=HOLDER, lease_s=60.0)
-    assert inherit(second, holder=HOLDER) == "batch"  # those that had begun before this step have ended
-    thread.start()
-    assert looked.wait(10)
-    assert [inherit(second, holder=HOLDER) for _ in range(3)] == ["batch", "batch", "wait"]
-    assert places(database, "second") == {"d0": (False, False, False)}
-    inserted.set()
-    thread.join()
-    inherit_all(second)
-    assert places(database, "second") == {"d0": (False, True, True)}
-    database.close()
-
-
-def test_ids_that_grow_do_not_keep_it_going(database, make_decision, small):
-    """It ends though a decision with a higher id comes in after each of its batches."""
-    store, _ = DecisionStore(database, label="main"), register(database, "main")
-    store.add_decisions([make_decision(f"d{number}") for number in range(8)])
-    second = register(database, "second")
-    assert second.acquire(holder=HOLDER, lease_s=60.0)
-    for number in range(100, 130):
-        if inherit(second, holder=HOLDER) == "done":
-            break
-        store.add_decisions([make_decision(f"e{number}")])
-    assert not is_inheriting(second)
-    assert_exact(database, "second")
-    assert places(database, "second") == places(database, "main")
-
-
 def test_it_goes_on_where_it_was(database, make_decision, small):
     """Another process goes on after the last batch that was committed; the lease keeps two from doing it at once."""
     store, _ = DecisionStore(database, label="main"), register(database, "main")
@@ -226,18 +155,6 @@ def test_it_goes_on_where_it_was(database, make_decision, small):
     inherit_all(second)
     assert not is_inheriting(second)
     assert_exact(database, "second")
-
-
-def test_the_learner_is_called(make_world, database_url, small):
-    """With nothing judged, a learner that looks for work finds that its label has to inherit, and does it."""
-    world = make_world(database_url=database_url)
-    world.route()
-    other = make_world(database_url=database_url, policy={"label": "second"})
-    worker = SimpleNamespace(ledger=other.ledger, settings=other.settings)
-    assert next_learn(worker, False) is not None
-    other.learn()
-    assert not is_inheriting(other.ledger)
-    assert other.counters().waiting == 1
 
 
 def test_an_import_inherits_first(make_world, database_url, small):

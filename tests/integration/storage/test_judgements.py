@@ -15,7 +15,7 @@ from ragbandit.router.storage.rows.job_rows import due_jobs, is_judgeable
 from ragbandit.router.storage.rows.judge_rows import JudgeSample, is_sampled, next_day
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import jobs, judge_days
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state
@@ -91,14 +91,6 @@ def test_a_share_is_sampled(database, answered):
     check_counted(database)
 
 
-def test_the_share_is_a_share():
-    """Of many ids so many are sampled; a larger share has all of a smaller one; 0 and 1 are none and all."""
-    ids = [f"decision-{number}" for number in range(20_000)]
-    chosen = [{key for key in ids if is_sampled(key, share=share)} for share in (0.0, 0.1, 0.4, 1.0)]
-    assert [len(each) for each in chosen] == [0, 2027, 7923, 20_000]
-    assert chosen[0] < chosen[1] < chosen[2] < chosen[3]
-
-
 def test_what_no_judge_can_judge_does_not_wait(database, answered):
     """An answer that a caller keeps to itself is not sampled, a failure of its arm is."""
     answered(1, answer=None)
@@ -138,25 +130,6 @@ def test_no_more_wait_than_there_is_room_for(database, answered):
     answered(2, max_waiting=3)
     assert len(waits(database)) == 3
     check_counted(database)
-
-
-def test_a_repeated_outcome_is_sampled_once(database, make_decision, make_store):
-    """An outcome that comes twice, also in one group, waits once."""
-    store, decision = make_store(), make_decision()
-    store.add_decisions([decision])
-    outcome = made_outcome(decision_id=decision.id, now=EPOCH, status="answered", answer="Paris", steps=1.0)
-    assert store.add_outcomes([outcome, outcome]) == [True, False]
-    assert store.add_outcomes([outcome]) == [False]
-    assert set(waits(database)) == {decision.id}
-    check_counted(database)
-
-
-def test_without_a_judge_nothing_waits(database, make_decision):
-    """A store without a judge samples nothing."""
-    store, decision = DecisionStore(database, label="main"), make_decision()
-    store.add_decisions([decision])
-    store.add_outcome(made_outcome(decision_id=decision.id, now=EPOCH, status="answered", answer="Paris", steps=1.0))
-    assert waits(database) == {}
 
 
 def test_a_score_ends_the_wait(database, answered):
@@ -249,15 +222,6 @@ def test_a_server_that_fails_takes_no_attempt_away(database, answered):
     assert now - EPOCH == sum(2.0**number for number in range(12))
 
 
-def test_a_judge_that_ends_gives_its_claim_back(database, answered):
-    """What a worker puts back as it ends is due at once, as if nobody had begun it."""
-    (key,) = answered()
-    found = judgements(database)
-    found.put_back(found.claim(key, now=EPOCH, for_s=60), spent=Spent(), now=EPOCH, pause_s=0)
-    assert found.claim(key, now=EPOCH, for_s=60).attempt == 1
-    assert day(database) == {"begun": 1}
-
-
 @pytest.mark.parametrize("budget", [{"judgements": 2}, {"tokens": 220}, {"dollars": 0.5}])
 def test_beyond_the_days_budget_everything_waits_for_the_next_day(database, answered, budget):
     """What would begin beyond the budget is due when the next day begins, by UTC, and is judged then."""
@@ -272,36 +236,6 @@ def test_beyond_the_days_budget_everything_waits_for_the_next_day(database, answ
     assert due_jobs(database, kind="judge", now=midnight, limit=10) == sorted(ids[2:])
     assert isinstance(found.claim(ids[2], now=midnight, for_s=60), JudgeClaim)
     assert day(database, midnight) == {"begun": 1}
-
-
-def test_a_raised_budget_holds_at_once(database, answered):
-    """A judge that starts with a larger budget takes up what waited for the next day."""
-    ids = answered(2)
-    small = judgements(database, judgements=1)
-    assert small.keep(small.claim(ids[0], now=EPOCH, for_s=60), feedback=score(ids[0]), spent=COST)
-    assert small.claim(ids[1], now=EPOCH, for_s=60) == "budget"
-    large = judgements(database, judgements=2)
-    large.new_budget(now=EPOCH + 1)
-    assert isinstance(large.claim(ids[1], now=EPOCH + 1, for_s=60), JudgeClaim)
-
-
-def test_the_budget_is_that_of_all_judges(database_url, database, answered):
-    """Judges in many threads begin no more than the day allows."""
-    ids = answered(24)
-    told = []
-
-    def claim(mine):
-        own = Database(database_url)
-        told.extend(judgements(own, judgements=5).claim(key, now=EPOCH, for_s=60) for key in mine)
-        own.close()
-
-    threads = [threading.Thread(target=claim, args=(ids[number::4],)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(isinstance(each, JudgeClaim) for each in told) == 5
-    assert day(database)["begun"] == 5
 
 
 def test_what_waited_too_long_is_not_judged(database, answered):
@@ -328,25 +262,6 @@ def test_erasure_ends_the_wait(database, answered):
     assert found.store.record(key).feedback == ()
     assert day(database)["prompt_tokens"] == 100
     check_counted(database)
-
-
-def test_a_foreign_feedback_under_its_id_is_no_reason_to_judge_for_ever(database, answered):
-    """Where other feedback has the score's id, the wait ends all the same."""
-    (key,) = answered()
-    found = judgements(database)
-    found.store.add_feedback([score(key, value=0.2)])
-    assert not found.keep(found.claim(key, now=EPOCH, for_s=60), feedback=score(key), spent=COST)
-    assert waits(database) == {}
-
-
-def test_days_are_kept_for_a_year(database, answered):
-    """The first judgement of a day forgets the days that are more than 400 days old."""
-    ids = answered(2)
-    found = judgements(database, expire_s=1e9)
-    found.claim(ids[0], now=EPOCH, for_s=60)
-    found.claim(ids[1], now=EPOCH + 402 * 86_400, for_s=60)
-    with database.read() as connection:
-        assert connection.execute(select(judge_days.c.day)).scalars().all() == ["2024-12-20"]
 
 
 def judge_all(database, ids):

@@ -125,25 +125,6 @@ def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     assert ("ragbandit migrate" if revision == "0000" else "newer") in caught.value.remedy
 
 
-def test_somebody_elses_database(empty):
-    """A database with tables of another program is refused, not filled."""
-    with empty.write() as connection:
-        connection.execute(text("CREATE TABLE somebody_elses (id INTEGER PRIMARY KEY)"))
-    with pytest.raises(StoreError) as caught:
-        check_schema(empty)
-    assert "no schema" in caught.value.message
-    assert table_names(empty) == {"somebody_elses"}
-
-
-def test_unreachable_postgresql(tmp_path, settings):
-    """A PostgreSQL that is not there is a StoreError with a remedy, not a driver's traceback."""
-    url = f"postgresql+psycopg://postgres@/none?host={tmp_path}"
-    with pytest.raises(StoreError) as caught:
-        open_database(settings(database_url=url))
-    assert caught.value.status == 503
-    assert caught.value.remedy
-
-
 def test_writers_queue_on_sqlite(tmp_path):
     """Writers of SQLite wait for each other instead of failing."""
     database = Database(f"sqlite:///{tmp_path / 'queue.db'}")

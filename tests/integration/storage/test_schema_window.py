@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, inspect, text
 from typer.testing import CliRunner
 
 from ragbandit.router.storage.sql import schema_window
-from ragbandit.router.storage.sql.database import Database, check_schema, migrate, revision_of, wait_for_schema
+from ragbandit.router.storage.sql.database import Database, check_schema, migrate, revision_of
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
 from ragbandit.shared.errors import StoreError
 from ragbandit.workers.cli import app
@@ -106,17 +106,6 @@ def test_every_verb_refuses_a_schema_that_is_too_new(settings, make_world, tmp_p
                 assert "schema 9999" in done.output
 
 
-@pytest.mark.parametrize("oldest_code", [SCHEMA_REVISION, NEXT])
-def test_the_mark_is_written_when_it_is_migrated(empty, become_next_release, oldest_code):
-    """A database carries the mark of its newest step."""
-    migrate(empty)
-    become_next_release(oldest_code=oldest_code)
-    assert migrate(empty) == NEXT
-    assert "made_for_a_test" in columns(empty)
-    with empty.read() as connection:
-        assert connection.execute(text("SELECT code_from FROM alembic_version")).scalar_one() == oldest_code
-
-
 @pytest.mark.parametrize(
     ("oldest_code", "reached"), [(NEXT, SCHEMA_REVISION), (SCHEMA_REVISION, NEXT)], ids=["breaks", "only adds"]
 )
@@ -127,13 +116,6 @@ def test_pre_stops_before_what_breaks_old_code(empty, become_next_release, oldes
     assert migrate(empty, pre=True) == reached
     assert ("made_for_a_test" in columns(empty)) == (reached == NEXT)
     assert migrate(empty) == NEXT
-
-
-def test_the_last_safe_step(monkeypatch):
-    """It is the newest one before the first that code of the present schema does not survive."""
-    monkeypatch.setattr(schema_window, "steps", lambda: {"0014": "0011", "0015": "0014", "0016": "0015"})
-    assert schema_window.last_safe("0014", needed="0015") == "0015"
-    assert schema_window.last_safe("0015", needed="0016") == "0016"
 
 
 def test_pre_refuses_what_cannot_be_done_while_serving(empty, become_next_release):
@@ -178,18 +160,6 @@ def test_old_processes_are_seen(postgres, become_next_release):
         postgres.drop(name)
 
 
-def test_our_sessions_are_named(postgres_url):
-    """Sessions of PostgreSQL carry the schema of their code, unless DATABASE_URL names them."""
-    for url, wanted in [
-        (postgres_url, f"ragbandit schema {SCHEMA_REVISION}"),
-        (f"{postgres_url}&application_name=x", "x"),
-    ]:
-        database = Database(url)
-        with database.read() as connection:
-            assert connection.execute(text("SHOW application_name")).scalar_one() == wanted
-        database.close()
-
-
 def test_a_migration_gives_way(postgres, become_next_release):
     """It waits for a table that somebody holds in tries so short that nobody is held up behind it."""
     name = postgres.new_database()
@@ -229,29 +199,6 @@ def test_two_migrations_at_once(empty):
     for thread in threads:
         thread.join(60)
     assert revisions == [SCHEMA_REVISION] * 3
-
-
-def test_waiting_for_somebody_else(empty, become_next_release):
-    """A process that waits goes on as soon as the schema is there, and changes nothing itself."""
-    migrate(empty)
-    become_next_release(needs=NEXT)
-    with pytest.raises(StoreError, match=f"schema {SCHEMA_REVISION}"):
-        wait_for_schema(empty, seconds=0)
-    revisions: list[str] = []
-    waiting = threading.Thread(target=lambda: revisions.append(wait_for_schema(empty, seconds=30)))
-    waiting.start()
-    migrate(empty)
-    waiting.join(30)
-    assert revisions == [NEXT]
-
-
-def test_the_command(tmp_path, monkeypatch):
-    """`migrate --pre` and `migrate --wait` say the revision, as `migrate` does."""
-    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path / 'r.db'}")
-    for options in (["--pre"], ["--wait", "0"], []):
-        result = CliRunner().invoke(app, ["migrate", *options, "--json"])
-        assert json.loads(result.output)["revision"] == SCHEMA_REVISION
 
 
 def test_what_code_reads_is_there_at_the_oldest_schema(empty):

@@ -1,16 +1,14 @@
 """Hourly totals: every decision, outcome and update is counted once, whatever moves, fails or comes late meanwhile."""
 
-import json
 from collections import Counter
 
 import pytest
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, select
 
-from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
+from ragbandit.router.storage.sql.tables import leases, outcomes
 from ragbandit.router.storage.totals import traffic
-from ragbandit.router.storage.totals.rows import KEPT, hour_of, hours_of, totals_ever
-from ragbandit.router.storage.totals.traffic import Extender, progress_of
-from ragbandit.shared.errors import StoreError
+from ragbandit.router.storage.totals.rows import hour_of, hours_of, totals_ever
+from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.types import sum_of
 
 
@@ -154,20 +152,6 @@ def test_who_lost_the_lease_writes_nothing(world):
     assert totals(world) == before
 
 
-@pytest.mark.parametrize("position", ["{", "[1]"])
-def test_a_position_that_cannot_be_read_is_named(world, position):
-    """The reader does not begin anew, which would count everything twice, and does not stand still silently."""
-    lived(world, 2)
-    extend(world)
-    before = totals(world)
-    world.write(update(reading_positions).where(reading_positions.c.reader == "arm_hours").values(position=position))
-    lived(world, 2)
-    with pytest.raises(StoreError, match="arm_hours") as refused:
-        extend(world)
-    assert refused.value.field == "position"
-    assert totals(world) == before
-
-
 def test_one_process_at_a_time(world):
     """While one holds the lease another one reads nothing."""
     lived(world, 2)
@@ -178,52 +162,3 @@ def test_one_process_at_a_time(world):
     other.release()
     extend(world)
     assert sum_of(totals(world).values()).decided == 2
-
-
-def test_progress_says_what_is_missing(world):
-    """Before the first reading they are behind by the age of the oldest decision; after it, by nothing."""
-    lived(world, 5)
-    with world.database.read() as connection:
-        oldest = connection.execute(select(func.min(decisions.c.made_at))).scalar_one()
-        before = progress_of(connection, label="main", newest=world.now, last_seq=3)
-    assert (before.decided_to, before.behind_s, before.updates_behind) == (None, world.now - oldest, 3)
-    extend(world)
-    with world.database.read() as connection:
-        after = progress_of(connection, label="main", newest=world.now, last_seq=3)
-    assert (after.decided_to, after.behind_s, after.updates_behind) == (world.now, 0.0, 0)
-
-
-@both
-def test_old_hours_go(world):
-    """Hours of 400 days ago are deleted; what was ever counted stays, and late rows of such an hour count there."""
-    made = lived(world)
-    extend(world)
-    before = sum_of(totals(world).values())
-    world.now += 3600.0 * (KEPT + 1)
-    extend(world)
-    with world.database.read() as connection:
-        assert hours_of(connection, policy="main", since=0, until=hour_of(world.now)) == []
-    assert sum_of(totals(world).values()) == before
-    assert before.decided == len(made)
-
-
-def test_rows_of_a_newer_version_can_be_read(world):
-    """A count that this version does not know is passed over, and kept when its row is written again."""
-    lived(world, 2)
-    extend(world)
-    with world.database.write() as connection:
-        row = connection.execute(select(arm_hours).where(arm_hours.c.hour == -1)).first()
-        body = canonical_with(row.totals, unheard_of=3)
-        here = arm_hours.c.arm == row.arm, arm_hours.c.hour == -1
-        connection.execute(update(arm_hours).where(*here).values(totals=body))
-    assert row.arm in totals(world)
-    lived(world, 4)
-    extend(world)
-    with world.database.read() as connection:
-        after = connection.execute(select(arm_hours.c.totals).where(*here)).scalar()
-        assert connection.execute(select(reading_positions.c.reader)).scalars().all()
-    assert json.loads(after)["unheard_of"] == 3
-
-
-def canonical_with(text, **more):
-    return json.dumps(json.loads(text) | more)

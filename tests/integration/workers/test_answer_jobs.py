@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers import tasks
-from tests.support.arms.answer_jobs import Held, Redis, answer_next, decision_for, outcome_in, set_tries, tries_of
+from tests.support.arms.answer_jobs import Held, answer_next, decision_for, outcome_in, set_tries, tries_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
 
@@ -43,12 +42,6 @@ def test_an_answered_question_waits_no_more(serve):
     assert context.jobs.published == ["outcome:d1"]
 
 
-@pytest.mark.parametrize("tries", [0, tasks.MAX_TRIES - 1])
-def test_a_question_is_tried_again_after_a_death(serve, tries):
-    """Up to three tries in all are made."""
-    assert serve(tries=tries)[0].status == "answered"
-
-
 def test_a_question_that_kills_its_workers_is_given_up(serve):
     """After three tries without an outcome it is failed as worker_died, at no cost, and the model is not asked."""
     outcome, context = serve(tries=tasks.MAX_TRIES)
@@ -59,16 +52,6 @@ def test_a_question_that_kills_its_workers_is_given_up(serve):
     assert outcome.made_by["arm"] == "single_step"
     assert context.arms["single_step"].generator.requests == []
     assert context.jobs.published == ["outcome:d1"]
-
-
-def test_redis_is_left_alone_after_a_failure(serve):
-    """With Redis down questions are answered all the same; only the first call waits for it; later ones try again."""
-    outcome, context = serve(redis=Redis(broken=True))
-    assert (outcome.status, context.jobs.calls) == ("answered", 1)
-    context.jobs.broken, context.jobs.outage._failed_at = False, 0.0
-    ask_again(context)
-    assert answer_next(context)
-    assert context.jobs.published == ["outcome:again"]
 
 
 def test_an_arm_taken_out_of_the_configuration_is_a_failure(serve):
@@ -146,13 +129,3 @@ def test_last_tries_run_one_at_a_time(work, together, tries, most):
     while answer_next(context):
         pass
     assert (generator.most, len(context.store.outcomes_by_id(keys))) == (3 if most == 3 else 2, 3)
-
-
-def test_a_row_without_a_decision_is_dropped(work):
-    """Where the row of a decision is gone, or its outcome is there already, nothing is run and nothing left."""
-    context = work()
-    with context.store.database.write() as connection:
-        connection.execute(answer_queue.insert().values(decision_id="gone", tenant="a", turn=0, queued_at=0.0, tries=0))
-    assert answer_next(context)
-    assert "gone" not in tries_of(context)
-    assert context.arms["single_step"].generator.requests == []

@@ -11,7 +11,6 @@ from sqlalchemy import update
 
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import CallFailed, Cost, DecisionId
 from ragbandit.workers import housekeeping, tasks
 from tests.support.arms.answer_jobs import (
@@ -68,18 +67,6 @@ def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
     assert cancel(context).cancelled is True
 
 
-def test_the_news_of_a_cancellation_is_checked(work, together):
-    """News stops nothing that SQL does not say was cancelled."""
-    generator = Held()
-    context = work(generator=generator)
-    thread, *_ = together(context)
-    assert generator.entered.wait(10)
-    housekeeping.handle_notification(context, "cancel:d1")
-    generator.free.set()
-    thread.join(20)
-    assert outcome_in(context).status == "answered"
-
-
 @pytest.mark.parametrize("ending", [True, False])
 def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
     """A run cut off because its process ends has no outcome, was no try, is queued again; an arm's own end was one."""
@@ -133,23 +120,6 @@ def test_an_answer_waits_for_the_database(locked, caplog):
     thread.join(10)
     assert (outcome_in(context).status, len(context.arms["single_step"].generator.requests)) == ("answered", 1)
     assert context.jobs.published == ["outcome:d1"]
-
-
-@pytest.mark.parametrize("ending", [True, False])
-def test_an_answer_waits_for_the_database_only_so_long(locked, monkeypatch, ending):
-    """After KEEP_S the answer is given up and was a try; when the process ends it is given up at once."""
-    context, writer, job = locked
-    monkeypatch.setattr(tasks, "KEEP_S", 60.0 if ending else 0.1)
-    threading.Timer(0.2, context.ending.set).start()
-    if not ending:
-        context.ending = threading.Event()
-    began = time.monotonic()
-    with pytest.raises(StoreError, match="locked"):
-        job()
-    assert time.monotonic() - began < 2
-    writer.execute("ROLLBACK")
-    assert (tries_of(context), len(context.arms["single_step"].generator.requests)) == ({"d1": 1}, 1)
-    assert context.active_runs.ids() == []  # so that its claim runs out
 
 
 def test_a_claim_is_kept_while_it_is_run(work, together):

@@ -1,10 +1,8 @@
 """Checks as rewards, on real stores and with real processes: scores, silence, crashes, hangs, claims and erasure."""
 
 import os
-import subprocess
 import sys
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +10,14 @@ import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows import job_rows
-from ragbandit.router.storage.rows.job_rows import Job, claim_check, count_jobs
-from ragbandit.router.storage.sql.tables import closures, jobs, waiting
+from ragbandit.router.storage.rows.job_rows import Job, claim_check
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
 from ragbandit.workers.check_process import CheckFailed, CheckProcess, check_reward_check
@@ -223,37 +220,6 @@ def test_a_worker_that_learns_checks_answers(bench):
     assert not runs(child)
 
 
-def test_a_module_that_is_whole_again_works_again(tmp_path, monkeypatch):
-    """A module that cannot be imported for a while fails the answers of that while; a restart is not needed."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module, whole = tmp_path / "replaced_checks.py", "def polite(*, answer, question, sources):\n    return True\n"
-    asked = {"answer": "please", "question": "q", "sources": []}
-    module.write_text("def polite(")
-    with closing(CheckProcess(Settings(reward={"check": "replaced_checks:polite"}).reward)) as process:
-        for _ in range(2):
-            with pytest.raises(CheckFailed, match="SyntaxError"):
-                process.score(**asked)
-        module.write_text(whole)
-        assert process.score(**asked) == 1.0
-
-
-def test_a_check_that_hangs_ends_with_its_worker(module):
-    """A worker that is killed leaves no check behind."""
-    code = (
-        "import sys; from ragbandit.router.config.settings import Settings\n"
-        "from ragbandit.workers.check_process import CheckProcess\n"
-        f"sys.path.insert(0, {module!r})\n"
-        "process = CheckProcess(Settings(reward={'check': 'own_checks:scripted', 'check_s': 60.0}).reward)\n"
-        "process.start(); print(process._process.pid, flush=True)\n"
-        "process.score(answer='hang', question='', sources=[])\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as worker:
-        child = worker.stdout.readline().strip()
-        assert runs(child)
-        worker.kill()
-    until(lambda: not runs(child))
-
-
 def test_a_claim_is_one_workers(bench):
     """Two workers never check the same answer at once; one that was killed leaves a claim that ends."""
     it = bench()
@@ -263,22 +229,3 @@ def test_a_claim_is_one_workers(bench):
         assert isinstance(claim_check(it.database, key, now=now, for_s=60.0), Job)
         assert claim_check(it.database, key, now=now, for_s=60.0) == "later"
     assert isinstance(claim_check(it.database, key, now=now + 61.0, for_s=60.0), Job)
-
-
-@on_sqlite
-def test_room_and_erasure(bench, database, monkeypatch):
-    """Beyond the room nothing waits; an erased decision waits no more."""
-    it = bench()
-    monkeypatch.setattr(job_rows, "MAX_CHECKS", 2)
-    keys = [it.answered("say 1") for _ in range(3)]
-    assert list(it.due()) == keys[:2]
-    with database.read() as connection:
-        assert count_jobs(connection, kind="check") == 2
-    erase(database, Selection(decision=keys[0]), features=False, now=time.time())
-    assert list(it.due()) == keys[1:2]
-    with database.write() as connection:
-        connection.execute(waiting.delete())
-        closed = {"policy": "main", "decision_id": keys[1], "state": "closed", "reason": "", "made_at": 1.0}
-        connection.execute(closures.insert(), [closed])
-    it.checks.run()
-    assert [len(it.score(key)) for key in keys] == [0, 1, 0]

@@ -5,13 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from ragbandit.router.config.settings import Settings
-from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.wiring.loading import check_generators
-from tests.support.waiting import runs, until
-
 PROGRAM = """
 import sys
 from ragbandit.shared.errors import ConfigError
@@ -24,17 +17,6 @@ if __name__ == "__main__":
         except ConfigError as error:
             print(error)
         print("torch" in sys.modules)
-"""
-
-
-FETCHING = """
-import multiprocessing, os, time
-from concurrent.futures import ProcessPoolExecutor
-from ragbandit.workers.wiring.generators import _begin_fetching
-if __name__ == "__main__":
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_fetching) as pool:
-        print(pool.submit(os.getpid).result(), flush=True)
-        pool.submit(time.sleep, 60).result()
 """
 
 
@@ -56,22 +38,3 @@ def test_no_model_is_loaded_to_check_it(tmp_path):
     assert word.startswith("generator.model: found no weights for 'no/such-model'")
     assert "http://127.0.0.1:9 did not answer" in word
     assert (before, after) == ("False", "False")
-
-
-def test_weights_that_cannot_be_read_are_said_with_their_setting(tmp_path):
-    """A file that only looks like a model is a wrong setting, not a traceback of whatever reads it."""
-    (tmp_path / "x.gguf").write_bytes(b"GGUFxxxx")
-    with pytest.raises(ConfigError, match=r"x\.gguf' cannot be made ready: .*give another file") as caught:
-        check_generators(Settings(generator={"model": str(tmp_path / "x.gguf")}), fetch=True)
-    assert caught.value.field == "generator.model"
-
-
-def test_what_fetches_weights_does_not_outlive_its_parent(tmp_path):
-    """A parent that is killed while weights are fetched leaves no process behind."""
-    (tmp_path / "program.py").write_text(FETCHING)
-    command = [sys.executable, str(tmp_path / "program.py")]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
-        fetching = int(parent.stdout.readline())
-        parent.kill()
-    until(lambda: not runs(fetching), seconds=30)

@@ -21,19 +21,16 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.judge_rows import next_day
 from ragbandit.router.storage.sql.tables import jobs
-from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import DecisionId, Query, Retrieved
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.strategies.retrievers.reranking import MemoryRetriever, NoRetriever
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
 from ragbandit.workers.judge import loading
 from ragbandit.workers.scoring import LOOK_AGAIN_S, DueJudgements, judge
 from ragbandit.workers.threads import EventLoop
-from ragbandit.workers.wiring.generators import worker_arms
-from ragbandit.workers.wiring.loading import ArmLoader
 from tests.support.judge_days import judge_state
 
 PASSAGES = [
@@ -201,18 +198,6 @@ def test_the_judge_reads_what_the_arm_looked_up(bench, answered):
     assert found.scores(key)[0].facts["passages_from"] == "search"
 
 
-def test_ids_of_another_corpus_are_not_looked_up(bench, answered):
-    """Where the index is another one than the arm's, its passages are not taken for those that the arm saw."""
-    found = bench(search=False)
-    key = answered(found, retriever="memory-of-before")
-    found.judge(key)
-    facts = found.scores(key)[0].facts
-    assert (facts["passages"], facts["passages_from"], facts["scores"]) == (0, None, {"answers": 0.5})
-    reranked = answered(found, retriever="memory:reranked:mini:50")
-    found.judge(reranked)
-    assert found.scores(reranked)[0].facts["passages_from"] == "arm"
-
-
 def test_the_judge_of_arms_with_indexes_of_their_own(tmp_path, database):
     """It opens every index that an arm searches, the default one first, and looks passages up in the arm's own."""
     for name in ("default", "wiki"):
@@ -239,14 +224,6 @@ def test_the_judge_of_arms_with_indexes_of_their_own(tmp_path, database):
         return [[passage.text for passage in some] for some in passages]
 
     assert asyncio.run(texts()) == [["Of default."], ["Of wiki."], []]
-
-
-def test_without_a_retriever_support_is_left_out(bench, answered):
-    """Where no arm of ours searches there is nothing to support an answer by."""
-    found = bench(retriever=NoRetriever())
-    key = answered(found, ids=(), run_by="caller")
-    found.judge(key)
-    assert found.scores(key)[0].facts["scores"] == {"answers": 0.5}
 
 
 def test_a_label_is_shown_where_it_is_wanted(bench, answered):
@@ -332,18 +309,6 @@ def test_a_server_that_fails_makes_it_late(bench, answered, reply):
     assert score.value == 0.75
     assert found.today()["failed"] >= 4
     assert "given_up" not in found.today()
-
-
-def test_while_the_model_fails_a_process_waits(bench, answered):
-    """After a failure the next answer is not tried at once, and a process that ends does not wait for it."""
-    found = bench(generator=ScriptedGenerator({"": GOOD}, fail_at=range(1, 4)), retry_s=30.0)
-    keys = [answered(found) for _ in range(3)]
-    found.judge(keys[0])
-    began = time.monotonic()
-    threading.Timer(0.2, found.context.ending.set).start()
-    found.judge(keys[1])
-    assert 0.1 < time.monotonic() - began < 5
-    assert len(found.context.judging.judge.generator.requests) == 1
 
 
 @both
@@ -444,25 +409,6 @@ def test_a_judge_that_is_cut_off_puts_it_back(bench, answered):
     assert found.today() == {}
 
 
-def test_a_retriever_that_fails_makes_it_late(bench, answered):
-    """Passages that cannot be had now are had later: the answer is not judged without them."""
-
-    class Failing(MemoryRetriever):
-        async def passages(self, ids):
-            if len(self.queries) < 1:
-                self.queries.append("")
-                raise ArmFailed("Elasticsearch does not answer")
-            return await super().passages(ids)
-
-    found = bench(retriever=Failing(PASSAGES))
-    key = answered(found)
-    found.judge(key)
-    assert found.scores(key) == []
-    time.sleep(0.1)
-    found.judge(key)
-    assert found.scores(key)[0].facts["passages_from"] == "arm"
-
-
 @both
 def test_what_is_due_is_found(bench, answered):
     """A worker finds what a judge may begin, each once in a row; the sweep drops what is too old."""
@@ -476,41 +422,3 @@ def test_what_is_due_is_found(bench, answered):
     recover(found.database, jobs=found.jobs, settings=Settings(), now=late)
     assert found.due() == {}
     assert judge_state(found.database, now=late).today["expired"] == 3
-
-
-def test_without_room_for_the_rubric_a_judge_is_refused(database):
-    """A context in which the rubric has no room is refused at the start, with the setting and what to do."""
-    settings = Settings.model_validate({"judge": {"generator": {"name": "scripted", "context_tokens": 600}}})
-    with pytest.raises(ConfigError) as caught:
-        loading.make_judging(settings, store=DecisionStore(database, label="main"), loaded=None)
-    assert caught.value.field == "judge.generator.context_tokens"
-    assert "8192" in caught.value.remedy
-
-
-def test_the_judges_settings_are_named_in_errors(database):
-    """What is wrong with the judge's generator names judge.generator, not the arms'."""
-    generator = {"name": "openai", "model": "gpt", "openai": {"base_url": "ftp://nowhere"}}
-    settings = Settings.model_validate({"judge": {"generator": generator}})
-    with pytest.raises(ConfigError) as caught:
-        loading.make_judging(settings, store=DecisionStore(database, label="main"), loaded=None)
-    assert caught.value.field.startswith("judge.generator.openai")
-
-
-def test_a_judge_of_the_same_settings_shares_the_arms_model(database):
-    """In a process that answers and judges with equal settings one model is loaded, and closed once."""
-    chosen = {"name": "scripted", "context_tokens": 4000}
-    settings = Settings.model_validate(
-        {
-            "generator": chosen,
-            "judge": {"generator": chosen},
-            "arms": {"no_retrieval": {}},
-            "policy": {"name": "uniform"},
-        }
-    )
-    loader = ArmLoader(settings)
-    (arm,) = loader.load(worker_arms(settings)).values()
-    store = DecisionStore(database, label="main")
-    judging, _ = loading.make_judging(settings, store=store, loaded=loader.generator_of)
-    assert judging.judge.generator is arm.generator
-    asyncio.run(judging.judge.close())
-    assert not arm.generator.closed

@@ -1,7 +1,6 @@
 """Arms on generators and retrievers of their own: two real servers, two indexes, and a server that is away or slow."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,11 @@ from typer.testing import CliRunner
 
 from ragbandit.router.serving.health.circuit_breaker import OutcomePoller
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.types import DecisionId, Query
+from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.testing.openai_server import ScriptedServer
-from ragbandit.workers import tasks
 from ragbandit.workers.cli import app
-from tests.support.arms.answer_jobs import decision_for
-from tests.support.arms.loaded_arms import loaded_arms
 
 PRICES = {"small": (100.0, 400.0), "large": (1000.0, 8000.0)}
 ARMS = {
@@ -114,21 +109,3 @@ def test_a_server_that_is_down_leaves_the_others_arms(service, caplog):
     poller = OutcomePoller(router.database, settings=router.settings.health, seconds=120.0)
     states = {health.arm: health.state for health in poller.read(list(ARMS), now=time.time())}
     assert states == {"quick": "closed", "wiki": "open", "news": "closed"}
-
-
-def test_a_slow_generator_holds_up_its_own_arms_alone(work):
-    """Of ten questions for a slow model as many are begun as it takes; another's question behind them comes next."""
-    context = work()
-    context.queue.drop("d1")
-    slow = loaded_arms({"slow": {"class": "no_retrieval"}}, generator=ScriptedGenerator({"": "x"}), most_runs=2)
-    quick = loaded_arms({"quick": {"class": "no_retrieval"}}, generator=ScriptedGenerator({"": "y"}), most_runs=2)
-    context.arms = slow | quick
-    waiting = [*(("slow", f"s{number}") for number in range(10)), ("quick", "q1")]
-    context.store.add_decisions([replace(decision_for(arm), id=DecisionId(key)) for arm, key in waiting])
-
-    begun = [tasks.next_answer(context, False) for _ in range(3)]
-    assert context.active_runs.arms() == ["quick", "slow", "slow"]
-    assert tasks.next_answer(context, False) is None
-    begun[0]()
-    assert tasks.next_answer(context, False) is not None
-    assert context.active_runs.arms() == ["quick", "slow", "slow"]

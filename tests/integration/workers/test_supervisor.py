@@ -8,7 +8,6 @@ import threading
 import time
 
 import pytest
-import yaml
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.serving.setup.requirements import hold, hold_store
@@ -71,15 +70,6 @@ def test_children_are_told_at_once_and_twice(make_child, caplog):
     assert [record.child for record in caplog.records] == ["answer-0"]
 
 
-def test_children_that_end_are_not_waited_for(make_child):
-    """When all have ended nobody waits any longer, and children that never started are no trouble."""
-    children = [make_child(1), make_child(1)]
-    began = time.monotonic()
-    end([*children, Child("late", arguments=[], log_folder=children[0].log_file.parent)], drain_s=20, cut_off_s=20)
-    assert time.monotonic() - began < 5
-    assert [child.process.returncode for child in children] == [0, 0]
-
-
 # ------------------------------------------------------------------------------------------ children that die
 
 
@@ -117,17 +107,6 @@ def test_a_death_says_where_and_why(tmp_path, monkeypatch, caplog):
     assert two.getMessage() == f"answer-1 exited with status 3; it has logged nothing; restarting; log: {log}"
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [("KILL", "SIGKILL; out of memory?"), ("SEGV", "SIGSEGV")],
-)
-def test_a_child_that_was_killed_is_said_to_be(tmp_path, monkeypatch, caplog, number, words):
-    """The line on a child that a signal ended names the signal, and not what the child logged before it."""
-    die(put_up(tmp_path, monkeypatch, f"echo answered; kill -{number} $$"), caplog, until=1)
-    line = f"answer-1 was killed ({words}); restarting; log: {tmp_path / 'answer-1.log'}"
-    assert caplog.records[0].getMessage() == line
-
-
 def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, caplog):
     """The third death in a row is an error with file and reason; after a long life the count begins anew."""
     child = put_up(tmp_path, monkeypatch, "echo no key; exit 2")
@@ -140,14 +119,6 @@ def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, ca
         f"log: {child.log_file}"
     )
     assert child._deaths == 1
-
-
-def test_the_end_of_a_long_log_is_enough(tmp_path):
-    """Of a log of any size the end is read, and of a line of any length the beginning is shown."""
-    child = Child("answer-1", arguments=[], log_folder=tmp_path)
-    child.log_file.write_bytes(b"x" * 5_000_000 + b"\n\xff " + b"y" * 1000 + b"\n")
-    first, last = child.last_lines().split(" | ")
-    assert (set(first), last) == ({"x"}, "\ufffd " + "y" * 498)
 
 
 # ------------------------------------------------------------------------------------------ what was accepted
@@ -181,53 +152,6 @@ def test_children_read_what_was_accepted(make_supervisor, tmp_path):
     assert load(ACCEPTED).settings == load("config.yaml").settings == made.settings
     assert (tmp_path / ACCEPTED).stat().st_mode & 0o777 == 0o600
     assert str(tmp_path / "config.yaml") in (tmp_path / ACCEPTED).read_text().splitlines()[0]
-
-
-@pytest.mark.parametrize(
-    ("written", "word"),
-    [
-        ("日本 😀", "日本 😀"),
-        ('"\\x85"', "\x85"),
-        ('"\\u2028\\r\\n"', "\u2028\r\n"),
-        ('"\\ud83d"', "\ud83d"),
-        ("'no'", "no"),
-        ("'='", "="),
-        ("1e3", "1e3"),
-        ("'2026-11-20'", "2026-11-20"),
-    ],
-)
-def test_every_word_of_the_file_survives(make_supervisor, written, word):
-    """Whatever letters a setting has, the children read what the file says."""
-    made = make_supervisor(f"generator: {{name: scripted, script: {{'': {written}}}}}")
-    assert load(ACCEPTED).settings == made.settings
-    assert made.settings.generator.script == {"": word}
-
-
-def test_secrets_of_the_environment_stay_there(make_supervisor, tmp_path):
-    """Without a file the copy says nothing; what the environment says reaches the children by the environment."""
-    environ = {"REDIS_URL": "redis://:hunter2@host/0", "RAGBANDIT_GENERATOR__NAME": "scripted"}
-    made = make_supervisor(None, **environ)
-    assert yaml.safe_load((tmp_path / ACCEPTED).read_text()) == {}
-    assert "from no file" in (tmp_path / ACCEPTED).read_text().splitlines()[0]
-    assert load(ACCEPTED).settings == made.settings
-    assert made.settings.redis_url == environ["REDIS_URL"]
-
-
-def test_a_redis_that_died_is_said_with_its_log(make_supervisor, tmp_path, caplog):
-    """The private Redis is started again, and the line on its death names its log too."""
-    made = make_supervisor(TEXT)
-    made.redis.start()
-    try:
-        os.kill(made.redis.pid, signal.SIGKILL)
-        made.redis._process.wait(10)
-        made._tend()
-        assert made.redis.pid is not None
-    finally:
-        made.redis.stop()
-    (record,) = caplog.records
-    log = tmp_path / ".ragbandit" / "redis.log"
-    assert record.child == "redis"
-    assert record.getMessage() == f"redis was killed (SIGKILL; out of memory?); restarting; log: {log}"
 
 
 def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):

@@ -6,7 +6,6 @@ import pytest
 
 from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyVersion
 from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import MOST, learning_versions, version_learning
@@ -83,22 +82,3 @@ def test_each_version_learns_the_same_decisions_in_its_own_ledger(make_world, le
     world.route()
     assert ledger.last_seq() == 7
     assert world.learn() > 0
-
-
-def test_a_failing_look_is_told_once(make_world, learning, monkeypatch, caplog):
-    """Where versions cannot be looked at the log says so, once, and once more when it works again."""
-    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
-    looks = []
-
-    def seen(_context):
-        looks.append(1)
-        if len(looks) < 4:
-            raise StoreError("the database is gone")
-        return []
-
-    monkeypatch.setattr("ragbandit.workers.housekeeping._versions", seen)
-    with caplog.at_level("INFO", logger="ragbandit"):
-        learning(world)
-        until(lambda: len(looks) > 4)
-    told = [record.getMessage() for record in caplog.records if "which versions learn" in record.getMessage()]
-    assert [line.split(" ")[0] for line in told] == ["cannot", "can"]

@@ -1,13 +1,11 @@
 """Worker threads over a real Redis and SQLite: several questions at once, budgets, and an arm that blocks them all."""
 
 import asyncio
-import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +19,7 @@ from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.shared.errors import StoreError
-from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query
+from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
@@ -150,22 +147,6 @@ def test_questions_overlap(make_worker, threads):
     assert worker.context.active_runs.ids() == []
 
 
-def test_more_wake_ups_than_questions(make_worker, caplog):
-    """Wake-ups beyond the questions that wait run nothing, log nothing, and are soon gone."""
-    generator = Gathering(99)
-    worker = make_worker(arms={"single_step": {}}, generator=generator)
-    (key,) = ask(worker, 1)
-    worker.context.jobs.enqueue_answers([key] * 7)
-    worker.start(threads=4, often=False)
-    assert until(lambda: generator.inside == 1)
-    generator.full = True
-    assert until(lambda: worker.context.jobs.depth()["answer"] == 0 and worker.router.store.outcomes_by_id([key]))
-    jobs = worker.context.jobs  # whose wake-up of the learner nobody takes here
-    assert until(lambda: len(worker.client.keys("rq:job:*")) == jobs.depth()["learn"])
-    assert len(generator.requests) == 1
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
 def test_questions_without_a_wake_up(make_worker, redis_client):
     """Where Redis has forgotten all wake-ups, threads find within a second or two what waits, and go on without."""
     worker = make_worker(arms={"single_step": {}}, generator=Gathering(1))
@@ -174,25 +155,6 @@ def test_questions_without_a_wake_up(make_worker, redis_client):
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     made = [worker.router.submit(Query(text=f"Who wrote {n}?"), run_by="worker").result(20).id for n in range(20)]
     assert until(lambda: len(worker.router.store.outcomes_by_id(made)) == 20, seconds=6)
-
-
-def test_a_job_that_fails_is_logged(make_worker, caplog, monkeypatch):
-    """A job that raises is logged with its traceback; the thread takes the next."""
-    worker = make_worker(arms={"single_step": {}}, generator=Gathering(1))
-    failing, key = ask(worker, 2)
-    task = worker.context.store.answer_task
-
-    def answer_task(wanted):
-        if wanted == failing:
-            raise StoreError("the database did not answer")
-        return task(wanted)
-
-    monkeypatch.setattr(worker.context.store, "answer_task", answer_task)
-    worker.start(threads=1)
-    assert until(lambda: list(worker.router.store.outcomes_by_id([failing, key])) == [key])
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert (record.queue, record.exc_info[0]) == ("answer", StoreError)
-    assert list(claims(worker.router.database)) == [failing]  # until that runs out
 
 
 def test_learning_needs_no_redis(tmp_path, settings):
@@ -236,42 +198,6 @@ def test_a_worker_that_is_stopped_finishes_what_it_has_taken(make_worker):
     assert worker.consumer.wait(20)
     assert len(worker.router.store.outcomes_by_id(keys)) == 4
     assert len(waiting_ids(worker.router.database, limit=9)) == 2
-
-
-def test_threads_wait_for_redis(make_worker, own_redis):
-    """While Redis is gone questions are answered all the same; when it is back, empty, its wake-ups are taken again."""
-    server, url = own_redis
-    generator = Gathering(1)
-    worker = make_worker(arms={"single_step": {}}, generator=generator, url=url)
-    worker.start(threads=4, often=False)
-    (first,) = ask(worker, 1)
-    assert until(lambda: worker.router.store.outcomes_by_id([first]))
-    server.stop()
-    generator.full, generator.together = False, 4
-    keys = ask(worker, 4)
-    assert until(lambda: len(worker.router.store.outcomes_by_id(keys)) == 4)
-    assert generator.most == 4
-    server.start()
-    jobs = worker.context.jobs
-    assert until(lambda: not jobs.outage.lasts)
-    jobs.enqueue_answers(keys)
-    assert until(lambda: jobs.depth()["answer"] == 0)
-
-
-def test_a_worker_ends_though_redis_hangs(make_worker, own_redis):
-    """Threads that wait for a reply of a Redis that hangs give it up after a few seconds, and end when told to."""
-    server, url = own_redis
-    worker = make_worker(arms={"single_step": {}}, generator=Gathering(1), url=url)
-    worker.start(threads=2, often=False)
-    (first,) = ask(worker, 1)
-    assert until(lambda: worker.router.store.outcomes_by_id([first]))
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        time.sleep(0.1)
-        worker.stop()
-        assert worker.consumer.wait(12)  # at most four replies that do not come, one after the other
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
 
 def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, redis_client):
@@ -361,37 +287,6 @@ def test_a_worker_obeys_the_budget_of_a_query(make_worker, cap, ended):
 
 
 # ------------------------------------------------------------------------------------------ cancelling
-
-
-def test_a_cancelled_decision_ends_soon(make_worker):
-    """Of two questions, one under way and one behind it, both are cancelled: whoever waits hears it at once."""
-    generator = Gathering(99)
-    worker = make_worker(arms={"single_step": {}}, generator=generator)
-    worker.listen()
-    worker.start(threads=1)
-    with ThreadPoolExecutor(3) as pool:
-        ids = [DecisionId(f"d{n}") for n in range(3)]
-        first = pool.submit(worker.router.answer, Query(id=ids[0], text="Who wrote Dracula?"), wait_s=20)
-        assert until(lambda: generator.inside == 1)
-        others = [
-            pool.submit(worker.router.answer, Query(id=key, text=f"Who wrote book {key}?"), wait_s=20)
-            for key in ids[1:]
-        ]
-        assert until(lambda: len(waiting_ids(worker.router.database, limit=9)) == 2)
-        began = time.monotonic()
-        worker.router.cancel(ids[2])
-        worker.router.cancel(ids[0])
-        running, queued = first.result(20)[1], others[1].result(20)[1]
-        assert time.monotonic() - began < 3
-        generator.full = True
-        behind = others[0].result(20)[1]
-
-    assert [each.stop_reason for each in (running, queued)] == ["cancelled", "cancelled"]
-    assert (running.cost.retriever_calls, running.cost.llm_calls) == (1, 1)
-    assert isinstance(running.trace[-1], CallFailed)
-    assert (queued.cost.llm_calls, queued.trace) == (0, ())
-    assert behind.status == "answered"
-    assert len(generator.requests) == 1
 
 
 # ------------------------------------------------------------------------------------------ an arm that blocks

@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from redis import Redis
-from rq import Queue
 
 import ragbandit
-from ragbandit.router.queue.jobs import WAKE_UPS
 
 from .commands import ROOT, check_command, settings_of
 
@@ -65,20 +62,6 @@ def test_lint(name):
     """`helm lint --strict` passes, also with nothing but the chart's own values."""
     done = helm("lint", "--strict", CHART, *(() if name == "defaults" else ("-f", VALUES[name])))
     assert done.returncode == 0, done.stdout
-
-
-def test_one_value_is_needed():
-    """With the name of a Secret alone it renders: the image as docs/deploy.md builds it, and a claim for all pods."""
-    documents = rendered("least")
-    assert yaml.safe_load(VALUES["least"].read_text("utf-8")) == {"existingSecret": "ragbandit"}
-    (name, claim), *others = of_kind(documents, "PersistentVolumeClaim").items()
-    assert (claim["spec"]["accessModes"], others) == (["ReadWriteMany"], [])
-    for pod in pods(documents).values():
-        assert pod["containers"][0]["image"] == f"ragbandit:{ragbandit.__version__}"
-        if data := [each for each in pod["volumes"] if each["name"] == "data"]:
-            assert data[0]["persistentVolumeClaim"] == {"claimName": name}
-    for more in ('sharedData={"existingClaim": "mine"}', 'config={"snapshots": "s3://bucket/x"}'):
-        assert of_kind(rendered("least", more), "PersistentVolumeClaim") == {}
 
 
 @both
@@ -180,50 +163,6 @@ def test_the_migration_job():
     for deployment in of_kind(rendered("least"), "Deployment").values():
         (first,) = deployment["spec"]["template"]["spec"]["initContainers"]
         assert first["command"][:3] == ["ragbandit", "migrate", "--wait"]
-
-
-def test_one_learner():
-    """The learner is one, and the next one starts when it has ended; nobody can ask for more."""
-    learner = of_kind(rendered("all"), "Deployment")["rel-ragbandit-learner"]
-    assert (learner["spec"]["replicas"], learner["spec"]["strategy"]) == (1, {"type": "Recreate"})
-    assert "learner" in refused('learner={"replicas": 2}')
-
-
-def test_workers_may_finish_what_they_run():
-    """A worker gets longer to end than an answer may take; less is refused."""
-    for name, more, budget in (
-        ("least", (), 120),
-        ("all", (), 60),
-        ("least", ('config={"budget": {"seconds": 600}}',), 600),
-    ):
-        assert pods(rendered(name, *more))["worker"]["terminationGracePeriodSeconds"] >= budget
-    assert "cut off" in refused('worker={"terminationGracePeriodSeconds": 30}')
-
-
-def test_scalers():
-    """By default none; the service's by processors, the workers' by the queue they take from; never two."""
-    assert not {"HorizontalPodAutoscaler", "ScaledObject"} & {each["kind"] for each in rendered("least")}
-    documents = rendered("all")
-    assert set(of_kind(documents, "HorizontalPodAutoscaler")) == {"rel-ragbandit-service"}
-    scaled = of_kind(documents, "ScaledObject")["rel-ragbandit-worker"]["spec"]
-    (trigger,) = scaled["triggers"]
-    assert trigger["type"] == "redis"
-    assert trigger["metadata"]["listName"] == Queue(WAKE_UPS["answer"], connection=Redis()).key
-    assert all(isinstance(value, str) for value in trigger["metadata"].values())
-    assert scaled["minReplicaCount"] >= 1
-    assert trigger["authenticationRef"]["name"] in of_kind(documents, "TriggerAuthentication")
-    for name in ("rel-ragbandit-service", "rel-ragbandit-worker"):
-        assert "replicas" not in of_kind(documents, "Deployment")[name]["spec"]
-    assert "both enabled" in refused("worker.autoscaling.enabled=true", values="all")
-
-
-def test_disruption_budgets():
-    """Where more than one pod of a part runs, one at a time may be taken away; a single one is never held."""
-    assert set(of_kind(rendered("least"), "PodDisruptionBudget")) == {"rel-ragbandit-service"}
-    assert of_kind(rendered("least", 'service={"replicas": 1}'), "PodDisruptionBudget") == {}
-    more = of_kind(rendered("least", 'worker={"replicas": 3}'), "PodDisruptionBudget")
-    assert set(more) == {"rel-ragbandit-service", "rel-ragbandit-worker"}
-    assert all(each["spec"]["maxUnavailable"] == 1 for each in more.values())
 
 
 @both

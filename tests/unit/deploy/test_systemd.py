@@ -32,12 +32,6 @@ def test_units_run_verbs(file):
         assert "--wait" in service["ExecStartPre"]
 
 
-def test_a_worker_may_finish_what_it_runs(tmp_path):
-    """A worker gets as long to end as its longest run may take."""
-    unit = parsed(FOLDER / "ragbandit-worker@.service")["Service"]
-    assert int(unit["TimeoutStopSec"]) >= settings_of({}, config="", folder=tmp_path).budget.seconds
-
-
 def test_the_drop_in(tmp_path):
     """What all share: no root, no capability, a read-only system, and settings that are read."""
     text = (FOLDER / "ragbandit-hardening.conf").read_text("utf-8")

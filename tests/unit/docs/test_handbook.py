@@ -37,16 +37,6 @@ def sha256(name):
     return hashlib.sha256((HERE / name).read_bytes()).hexdigest()
 
 
-def test_there_are_hundreds_of_different_questions():
-    """No question and no id is there twice, and every kind is asked often."""
-    kinds = Counter(row["kind"] for row in QUESTIONS)
-
-    assert len({" ".join(row["question"].lower().split()) for row in QUESTIONS}) == len(QUESTIONS) >= 300
-    assert len({row["id"] for row in QUESTIONS}) == len(QUESTIONS)
-    assert set(kinds) == {"none", "one", "two"}
-    assert min(kinds.values()) >= len(QUESTIONS) / 4
-
-
 def test_one_search_finds_the_answer_to_a_question_of_one_passage(first_three):
     """The answer to every `one` question stands in a passage that BM25 finds among its first three."""
     lost = [
@@ -56,13 +46,6 @@ def test_one_search_finds_the_answer_to_a_question_of_one_passage(first_three):
     ]
 
     assert lost == []
-
-
-def test_the_answer_to_a_question_of_two_passages_is_in_the_book():
-    """The answer to every `two` question stands in some passage."""
-    texts = [passage.text for passage in PASSAGES.values()]
-
-    assert [r["id"] for r in of_kind("two") if not any(containment(t, gold=r["answers"]) for t in texts)] == []
 
 
 # ----------------------------------------------------------------------------------------------------------- the table
@@ -89,16 +72,6 @@ def test_the_arms_of_the_table_took_the_steps_that_they_take():
     assert set(table.correct.ravel()) == {0.0, 1.0}
 
 
-def test_each_arm_is_right_where_it_can_be():
-    """Without passages the book's questions stay unanswered, and two passages are best searched for twice."""
-    table = read_table(TABLE)
-    right = {kind: table.correct[[row["kind"] == kind for row in QUESTIONS]].mean(axis=0) for kind in KINDS}
-
-    assert right["none"].argmax() == 0
-    assert max(right["one"][0], right["two"][0]) < 0.1
-    assert right["two"].argmax() == 2
-
-
 # -------------------------------------------------------------------------------------------------------- the live run
 
 
@@ -116,21 +89,6 @@ def test_what_is_asked_live_was_not_learned_before(limit, seed):
     assert sorted(row["id"] for row in [*live, *others]) == [row["id"] for row in QUESTIONS]
     assert 0.6 * limit <= len(live) <= limit
     assert all(kinds[kind] <= limit * share for kind, share in quota.items())
-
-
-def test_questions_of_one_template_ask_for_the_same():
-    """Whoever or whatever it is about, and whether or not it is only described."""
-    with every_case() as case:
-        for name, *questions in (
-            ("phone", "What is the phone extension of Ewan Birkfold?", "What is the phone extension of the captain?"),
-            ("language", "What language is spoken in Peru?", "Which language does the head of the office speak?"),
-            ("when", "When was the Pale Egret built?", "When was the seller of the hull paint founded?"),
-            ("passengers", "How many passengers does the relief ferry carry?"),
-            ("", "What is 2 + 2?"),
-        ):
-            for question in questions:
-                with case(question):
-                    assert asked_for(question) == name
 
 
 def live_row(*, ahead):

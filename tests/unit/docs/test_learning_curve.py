@@ -79,23 +79,6 @@ def test_the_break_even_is_marked_where_it_is():
     assert f"breaks even at question {found.break_even}" in safe_start(found, harm=0.2)
 
 
-def test_one_that_never_catches_up_says_so():
-    """No line of the chart marks a break-even that did not come."""
-    found = curve(passed([0] * 300))
-
-    assert found.break_even is None
-    assert not any("break-even with" in line for line in chart(found))
-    assert "does not break even" in safe_start(found, harm=0.2)
-
-
-def test_late_figures_are_of_the_last_third():
-    """What is said of answers and steps after learning leaves the first two thirds out."""
-    late = curve(passed([0] * 200 + [2] * 100)).late
-
-    assert (late["router"].right, late["router"].steps) == (1.0, 2.0)
-    assert late["multi_step"] == late["router"]
-
-
 def test_the_chart_has_every_line_at_its_place():
     """Columns grow with the reward: always no_retrieval left of single_step, multi_step, and the best arm."""
     line = chart(curve(passed([0, 1, 2] * 100)))[-2]
@@ -115,8 +98,3 @@ def test_both_curves_are_learned_and_drawn(tmp_path):
     assert (free.name, free.questions, held.incumbent) == ("router", 120, "single_step")
     assert held.worst_prefix > 0.8
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_demo_has_an_incumbent():
-    """The demo's configuration protects the pipeline that the curve is compared with."""
-    assert load(HERE / "config.yaml", environ={}).settings.policy.incumbent == "single_step"

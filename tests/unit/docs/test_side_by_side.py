@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.publish import FIGURES, PAGE, README, fenced, figures_table, put
 from ragbandit.examples.handbook.command import read_questions
-from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, ended, kinds_table, main_table, print_wide, sampled
+from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, ended, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import read_table
 
@@ -44,22 +44,6 @@ def test_every_kind_is_drawn_alike(each):
         there = sum(row["kind"] == kind for row in QUESTIONS)
         assert sum(row["kind"] == kind for row in rows) == min(each, there)
     assert len({row["id"] for row in rows}) == len(rows)
-
-
-@given(few=st.integers(1, 20), more=st.integers(0, 20))
-def test_a_larger_sample_begins_with_the_smaller(few, more):
-    """The questions of a small sample are those that a larger one asks first: its answers are of use there."""
-    small, large = (sampled(QUESTIONS, each=each, by="kind") for each in (few, few + more))
-
-    assert large[: len(small)] == small
-
-
-def test_the_sample_does_not_follow_the_order_of_the_file():
-    """Which questions are drawn is chance, not the beginning of the file."""
-    rows = sampled(QUESTIONS, each=10, by="kind")
-    first = [row["id"] for kind in KINDS for row in [row for row in QUESTIONS if row["kind"] == kind][:10]]
-
-    assert {row["id"] for row in rows} != set(first)
 
 
 # ---------------------------------------------------------------------------------------------------------- the tables
@@ -105,14 +89,6 @@ def test_tables_are_whole_in_a_narrow_pipe(capsys):
         assert number in said
     assert ended([row]) == ["ended by the budget and judged by their drafts: react 1"]
     assert ended([row | {"exhausted": 0}]) == []
-
-
-def test_what_is_not_known_is_left_empty(capsys):
-    """A row without shares by kind, as that of a policy, has its other numbers."""
-    said = printed(kinds_table([{"strategy": "mba", "right": 0.5, "steps": 1.0, "reward": 0.45}], title="t"), capsys)
-
-    (line,) = [line for line in said.splitlines() if "mba" in line]
-    assert [cell.strip() for cell in line.strip("│").split("│")] == ["mba", "", "", "", "0.50", "1.00", "0.45"]
 
 
 # ------------------------------------------------------------------------------------------------------ the benchmarks

@@ -6,12 +6,8 @@ import time
 import pytest
 
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.router import Router
-from ragbandit.shared.types import Query
 from tests.conftest import on_sqlite
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, add, canary, do
-from tests.support import bad_policies
 
 FIXED_THREE = {"policy": {"name": "fixed", "params": {"arm": "three"}}}
 
@@ -66,32 +62,3 @@ def test_champions_give_way_and_come_back_in_turn(world):
     do(world.database, "rollback", first, now=20.0)
     world.router.refresh()
     assert [*found, world.route().policy] == ["main", "main.v1", "main.v1", "main.v2", "main.v1", "main"]
-
-
-@on_sqlite
-def test_a_configuration_that_was_edited_holds_for_a_promoted_version_too(world):
-    """What the version does not change is the configuration's as it is now; so is an arm that was added to it."""
-    name = canary(world, **FIXED_TWO)
-    do(world.database, "promote", name, force=True)
-    world.router.refresh()
-    arms = {**world.settings.arms, "four": {"run_by": "caller"}}
-    policy = world.settings.policy.model_copy(update={"floor": 0.1})
-    edited = world.settings.model_copy(update={"policy": policy, "arms": arms})
-    with Router.open(edited, jobs=MemoryJobs()) as again:
-        made = again.submit(Query(text="which?"), run_by="caller").result(30)
-        assert (made.policy, made.floor) == ("main.v1", 0.1)
-    assert made.arms == (*ARMS, "four")
-    assert made.policy == "main.v1"
-    assert min(made.pmf) >= 0.1
-
-
-@on_sqlite
-def test_a_champion_that_asks_the_process_to_end_costs_no_decision(world):
-    """Promoted by force, its word is a fault like any other: the fallback decides, and the router goes on."""
-    name = canary(world, policy={"name": f"{bad_policies.__name__}:Exits"})
-    do(world.database, "promote", name, force=True)
-    world.router.refresh()
-    for made in world.router.route_many(["which?", "and now?"]):
-        assert made.policy == "main.v1"
-        assert "SystemExit" in made.fault
-    assert world.router.service.batcher.alive()

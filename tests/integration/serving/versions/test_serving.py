@@ -3,7 +3,6 @@
 import itertools
 import math
 import threading
-import time
 
 import pytest
 
@@ -13,10 +12,7 @@ from ragbandit.router.policies.mixing import mixed
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import candidate_in
-from ragbandit.router.serving.following import versions as follower
-from ragbandit.router.serving.following.versions import VersionFollower
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, KILLED, DecisionId, PolicyLabel, Query
 from tests.conftest import on_sqlite
 from tests.support import bad_policies
@@ -119,18 +115,6 @@ def test_an_arm_of_the_candidate_alone_has_its_probability_alone(world):
 
 
 @on_sqlite
-def test_several_shadows_stand_beside_the_canary(world):
-    """Each live version is asked; the canary comes first."""
-    second = add(world.database, name="second", **FIXED_TWO).name
-    do(world.database, "shadow", second)
-    first = canary(world, policy={"name": "fixed", "params": {"arm": "one"}})
-    facts = world.route().facts
-    assert facts[CANDIDATE]["version"] == first
-    assert candidate_in(facts, second)["state"] == "shadow"
-    assert candidate_in(facts, second)["fault"] is None
-
-
-@on_sqlite
 def test_a_version_that_was_taken_out_serves_nothing_more(world):
     """A rollback holds from the next decision on, before anything is loaded; a step as well."""
     name = canary(world, weight=0.25, **FIXED_TWO)
@@ -186,18 +170,6 @@ def test_promoted_and_rolled_back_without_a_restart(world):
     world.router.refresh()
     made = world.route()
     assert (made.policy, made.pmf) == ("main", pytest.approx((1 / 3,) * 3))
-
-
-def test_a_champion_that_does_not_fit_the_configuration_is_named(make_world):
-    """What the configuration took away is said at the start, with the way out."""
-    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
-    name = canary(world, **FIXED_TWO)
-    do(world.database, "promote", name, force=True)
-    world.close()
-    fewer = {arm: params for arm, params in ARMS.items() if arm != "two"}
-    with pytest.raises(ConfigError, match="'v1'") as caught:
-        Router.open(world.settings.model_copy(update={"arms": fewer}), jobs=MemoryJobs())
-    assert "policy rollback v1" in caught.value.remedy
 
 
 def test_a_restart_finds_every_state(make_world):
@@ -262,38 +234,6 @@ def test_a_candidate_that_hangs_has_one_thread_however_often_it_comes_back(make_
     finally:
         bad_policies.RELEASED.set()
     assert len(threads) == 1
-
-
-def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):
-    """A router opens and decides beside it; what has come back at last is asked."""
-    monkeypatch.setattr(VersionFollower, "load_s", 0.05)
-    monkeypatch.setattr(follower, "AGAIN_S", 0.05)
-    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
-    bad_policies.RELEASED.clear()
-    try:
-        name = canary(world, policy={"name": f"{bad_policies.__name__}:HangsMade"})
-        with Router.open(world.settings, jobs=MemoryJobs()) as again:
-            made = again.submit(Query(text="which?"), run_by="caller").result(30)
-    finally:
-        bad_policies.RELEASED.set()
-    assert "has not been loaded" in candidate_in(made.facts, name)["fault"]
-    assert made.pmf == pytest.approx((1 / 3,) * 3)
-    give_up = time.monotonic() + 30
-    while candidate_in(world.route().facts, name)["fault"] is not None:
-        assert time.monotonic() < give_up
-        world.router.refresh()
-
-
-def test_a_candidate_of_another_encoder_is_not_asked(make_world):
-    """Its ledger was learned with another encoder: it cannot be loaded, and the row says so."""
-    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
-    name = canary(world, policy={"name": "linucb"})
-    assert candidate_in(world.route().facts, name)["fault"] is None
-    world.close()
-    other = world.settings.model_copy(update={"encoder": world.settings.encoder.model_copy(update={"dimension": 16})})
-    with Router.open(other, jobs=MemoryJobs()) as again:
-        said = candidate_in(again.submit(Query(text="which?"), run_by="caller").result(30).facts, name)
-    assert "was learned with encoder" in said["fault"]
 
 
 def test_conversations_stay_on_what_a_canary_drew(make_world):

@@ -40,19 +40,6 @@ def test_entries_come_in_order(database):
     assert verdict.fault is None
 
 
-def test_an_entry_goes_with_its_transaction(database):
-    """An entry of a transaction that fails is not there."""
-
-    def failing():
-        with database.write() as connection:
-            record(connection, actor="cli:ann@host", action="key.create", target="a")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        failing()
-    assert list(entries(database)) == []
-
-
 @pytest.mark.parametrize(
     "statement", [update(audit_log).values(actor="cli:eve@host"), delete(audit_log)], ids=["update", "delete"]
 )

@@ -64,33 +64,6 @@ def test_the_batch_that_runs_is_part_of_the_wait():
     assert admission.expected_wait_s() == pytest.approx(2.0)
 
 
-def test_one_may_wait_however_long_a_batch_takes():
-    """Behind a batch that takes longer than the longest wait, one item may wait and a second one may not."""
-    admission = measured(Clock(), batch_s=30.0, max_wait_s=1.0)
-    admission.begin(10)
-    taken(admission, 1)
-    with pytest.raises(Overloaded):
-        admission.check_all()
-
-
-def test_the_first_batches_are_not_measured():
-    """The batches of the start, which load and connect, refuse nobody."""
-    time = BatchTime()
-    for _ in range(WARM_UP):
-        time.record(60.0, size=1)
-    assert time.of(1) == 0.0
-    time.record(0.1, size=1)
-    assert time.of(1) == 0.1
-
-
-def test_a_stall_is_forgotten():
-    """After one batch of 30 s among batches of 0.1 s, less than 0.5 s are expected within 25 batches."""
-    time = BatchTime()
-    for seconds in [0.1] * 10 + [30.0] + [0.1] * 25:
-        time.record(seconds, size=4)
-    assert 0.1 < time.of(4) < 0.5
-
-
 @pytest.mark.parametrize(("fixed_s", "item_s"), [(0.2, 0.0), (0.0, 0.01), (0.05, 0.002)])
 def test_a_full_batch_is_expected_from_small_ones(fixed_s, item_s):
     """Whether a batch takes long by itself, by its items or both, small batches tell what a full one of 32 takes."""
@@ -98,27 +71,6 @@ def test_a_full_batch_is_expected_from_small_ones(fixed_s, item_s):
     for size in [1, 3, 1, 2, 5, 4, 1, 2]:
         time.record(fixed_s + item_s * size, size=size)
     assert time.of(32) == pytest.approx(fixed_s + item_s * 32)
-
-
-def test_nothing_below_zero_is_expected():
-    """Batches that took less the larger they were count as ones of which size says nothing."""
-    time = BatchTime()
-    for size, seconds in [(1, 9.0)] * WARM_UP + [(2, 0.5), (30, 0.1), (2, 0.5), (30, 0.1)]:
-        time.record(seconds, size=size)
-        assert time.of(1) == time.of(1000) >= 0.0
-
-
-def test_a_queue_that_fills_is_bounded_by_full_batches():
-    """After small batches at 10 ms an item, 32 in a batch and at most 1 s of waiting, 128 may wait, not a thousand."""
-    clock = Clock()
-    admission = Admission(QueueLimits(max_wait_s=1.0), limit=32, clock=clock)
-    for size in [1] * WARM_UP + [1, 4, 9, 1, 2]:
-        admission.begin(size)
-        clock.now += 0.01 * size
-        admission.end()
-    with pytest.raises(Overloaded):
-        taken(admission, 1000)
-    assert admission.waiting == 128
 
 
 def test_a_count_bounds_the_queue():
@@ -129,11 +81,6 @@ def test_a_count_bounds_the_queue():
         admission.check_all()
     admission.remove(tenant="a")
     taken(admission, 1)
-
-
-def test_a_tenant_alone_may_use_the_whole_queue():
-    """While one tenant asks, its share is everything."""
-    taken(measured(Clock(), batch_s=0.0, max_waiting=10, tenant_share=0.5), 10)
 
 
 def test_a_tenant_gets_its_share_while_others_ask():

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.serving.health.circuit_breaker import (
-    MOST_REPORTERS,
     REMEMBERED,
     ArmHealth,
     CircuitBreaker,
@@ -151,25 +150,6 @@ def test_opens_at_the_last_failure():
     assert health(breaker, 2.0) == ArmHealth(arm="one", state="open", offered=False, failures=3, since=0.0)
 
 
-def test_an_hour_counts():
-    """Failures count for an hour, whether or not anything came after them."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record([failed(f"f{n}", at) for n, at in enumerate((0.0, 1000.0, 2000.0))])
-    assert health(breaker, COUNTED_S - 1e-6).state == "half_open"
-    found = health(breaker, COUNTED_S)
-    assert (found.state, found.failures, found.since) == ("closed", 2, 1000.0)
-    breaker.record([failed("f3", COUNTED_S)])
-    assert health(breaker, COUNTED_S).state == "open"
-    assert health(breaker, 2 * COUNTED_S).failures == 0
-
-
-def test_cool_down_within_the_hour():
-    """A cool-down that is longer than an outcome counts is refused with what is allowed."""
-    assert HealthSettings(cool_down_s=COUNTED_S).cool_down_s == COUNTED_S
-    with pytest.raises(ValueError, match="3601 s is longer than an outcome counts; set it to 3600 at most"):
-        HealthSettings(cool_down_s=COUNTED_S + 1)
-
-
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
@@ -198,13 +178,6 @@ def test_half_open_after_the_cool_down():
     )
 
 
-def test_one_question_of_a_group():
-    """Of the questions of one group the first that wants a half-open arm is offered it."""
-    offers = opened().offer([("two",), ("two", "one"), ("one", "two")], now=20.0)
-    assert [offer.arms for offer in offers] == [("two",), ("two", "one"), ("two",)]
-    assert [offer.excluded_arms for offer in offers] == [(), (), ("one",)]
-
-
 def test_drawn_once():
     """Until the decision that drew a half-open arm has its outcome, or a cool-down passes, nobody is offered it."""
     breaker = opened()
@@ -215,28 +188,6 @@ def test_drawn_once():
     breaker.record_probe("one", decision_id="t2", now=21.0)
     assert breaker.offer([("one", "two")], now=20.0 + COOL_DOWN - 1e-6)[0].excluded_arms == ("one",)
     assert health(breaker, 20.0 + COOL_DOWN).offered
-
-
-def test_closed_arm_is_on_no_trial():
-    """A draw before an arm opened is no probe once it is half open."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record_probe("one", decision_id="t1", now=12.0)
-    breaker.record([failed(f"f{n}", float(n)) for n in range(FAILURES)])
-    assert health(breaker, 12.5).offered
-
-
-def test_none_left():
-    """Where all that a question may have fails, it is offered all of it."""
-    offer = opened().offer([("one",)], now=5.0)[0]
-    assert (offer.arms, offer.excluded_arms, offer.fail_open) == (("one",), (), True)
-
-
-def test_off():
-    """With failures = 0 arms are offered however often they fail."""
-    breaker = CircuitBreaker(HealthSettings(failures=0))
-    breaker.record([failed(f"f{n}", float(n)) for n in range(50)])
-    assert breaker.offer([("one", "two")], now=50.0)[0].arms == ("one", "two")
-    assert health(breaker, 50.0).state == "closed"
 
 
 @pytest.mark.parametrize("most", [3, REMEMBERED + 50])
@@ -309,14 +260,3 @@ def test_our_workers_failures_share_one_probe():
     assert [offer.excluded_arms for offer in offers] == [(), ("one",), ("one",)]
     breaker.record_probe("one", decision_id="probe", now=later, tenant="a")
     assert breaker.offer([ARMS], now=later, tenants=["b"])[0].excluded_arms == ("one",)
-
-
-def test_reporters_have_an_end():
-    """Of more tenants than are remembered the one that has been silent for longest is forgotten, with its probe."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record([failed(f"f{n}", float(n), reporter="first") for n in range(FAILURES)])
-    breaker.record_probe("one", decision_id="probe", now=3.0 + COOL_DOWN, tenant="first")
-    for number in range(MOST_REPORTERS):
-        breaker.record([failed(f"d{number}", 3.0, reporter=f"t{number}")])
-    assert breaker.offer([ARMS], now=4.0, tenants=["first"])[0].arms == ARMS
-    assert (len(breaker._records), len(breaker._probes), len(breaker._probed)) == (MOST_REPORTERS, 0, 0)

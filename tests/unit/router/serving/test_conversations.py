@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.checks.questions import MAX_MESSAGES, checked_query
+from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.conversations import (
     MAX_REWRITE,
     chat_of,
@@ -70,12 +70,6 @@ def test_characters_are_bounded_from_the_newest_on():
     assert found.lost == {"left_out": 1, "shortened": 1}
 
 
-def test_a_system_gets_half_of_the_room():
-    """However long the system's words are, the turns have room."""
-    found = chat(f"system: {'s' * 500}", "user: hi", "assistant: hello", "user: And now?", chars=100)
-    assert [(each.role, len(each.text)) for each in found.history] == [("system", 50), ("user", 2), ("assistant", 5)]
-
-
 @pytest.mark.parametrize(
     "texts", [(), ("user: ",), ("system: Be kind.",), ("user: Who?", "assistant: Me."), ("assistant: Hello",)]
 )
@@ -127,15 +121,6 @@ def test_any_list_is_a_bounded_query_or_invalid(messages):
     assert sum(each.role != "system" for each in query.messages) <= KEPT.turns
     assert sum(len(each.text) for each in query.messages) <= KEPT.chars
     assert [each.role for each in query.messages].count("system") == any(e.role == "system" for e in query.messages)
-
-
-def test_settings_fit_what_is_stored():
-    """The largest conversation that settings allow is one that a store takes."""
-    most = ConversationSettings.model_fields["turns"].metadata
-    assert max(each.le for each in most if hasattr(each, "le")) + 1 < MAX_MESSAGES
-    assert (
-        max(each.le for each in ConversationSettings.model_fields["chars"].metadata if hasattr(each, "le")) <= MAX_TEXT
-    )
 
 
 def test_the_material_of_a_rewrite_is_one_json_object():
@@ -198,16 +183,3 @@ def test_who_rewrites(given, who):
     chosen = Settings(**given)
     found = rewriter_of(chosen.conversation.rewrite, generator=chosen.generator)
     assert (None if found is None else found.model) == who
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"conversation": {"rewrite": {"generator": {"name": "local"}}}}, r"conversation\.rewrite\.generator"),
-        ({"conversation": {"sticky_turns": 3}, "policy": {"incumbent": "single_step"}}, r"conversation\.sticky_turns"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings, field):
-    """A model that only workers have cannot rewrite; beside an incumbent, whose promise is of draws, no turn stays."""
-    with pytest.raises(ValueError, match=field):
-        Settings(**settings)

@@ -79,16 +79,6 @@ def test_groups_form_under_load():
     assert sorted(gate.groups[1]) == list(range(16))
 
 
-def test_nothing_waits_for_company():
-    """An item alone is served at once, in a group of its own."""
-    gate = Gate()
-    gate.opened.set()
-    with grouped(gate) as made:
-        for i in range(3):
-            assert made.submit(i).result(10) == i
-    assert gate.groups == [[0], [1], [2]]
-
-
 def test_an_exception_reaches_every_caller_of_the_group():
     """Where the work raises, each item of that group gets the exception; the next group is served."""
     gate = Gate()
@@ -121,19 +111,6 @@ def test_an_exception_per_item_is_its_own():
         with pytest.raises(InvalidInput, match="mine"):
             futures[1].result(10)
         assert futures[2].result(10) == "b"
-
-
-@pytest.mark.parametrize("replies", [[], ["one", "too", "many"]], ids=["too few", "too many"])
-def test_wrong_number_of_replies_fails_its_group_alone(replies):
-    """Work that returns too few or too many replies fails its group; nobody waits for ever and the thread goes on."""
-
-    def work(items):
-        return replies if items == ["odd"] else list(items)
-
-    with grouped(work) as made:
-        with pytest.raises(ValueError, match="1"):
-            made.submit("odd").result(10)
-        assert made.submit("even").result(10) == "even"
 
 
 def test_cancelled_items_are_left_out():
@@ -180,16 +157,6 @@ def test_a_full_queue_refuses_at_once():
     assert gate.groups == [["first"], [0, 1], ["more"]]
 
 
-def test_items_are_taken_all_or_none():
-    """Items that are handed over together are taken as soon as the first of them is."""
-    gate = Gate()
-    with grouped(gate, limits=QueueLimits(max_waiting=2)) as made:
-        blocked(made, gate)
-        together = made.submit_all([1, 2, 3, 4])
-        gate.opened.set()
-        assert [future.result(10) for future in together] == [1, 2, 3, 4]
-
-
 def test_close_serves_what_was_handed_in_and_then_refuses():
     """After close every earlier item has its reply, and a later one is NotReady."""
     gate = Gate()
@@ -206,28 +173,6 @@ def test_close_serves_what_was_handed_in_and_then_refuses():
     assert [future.result(0) for future in (first, *waiting)] == ["first", 0, 1, 2, 3, 4]
     with pytest.raises(NotReady, match="shutting down"):
         made.submit("late")
-
-
-def test_close_twice_is_fine():
-    """A second close does nothing, and the thread has ended."""
-    made = MicroBatcher(list, name="test-group-closed", limit=2)
-    made.start()
-    made.close()
-    made.close()
-    assert all(thread.name != "test-group-closed" for thread in threading.enumerate())
-
-
-def test_a_slow_close_is_bounded():
-    """Close gives up waiting after its timeout."""
-    gate = Gate()
-    made = MicroBatcher(gate, name="test-group", limit=2)
-    made.start()
-    blocked(made, gate)
-    began = time.monotonic()
-    made.close(timeout_s=0.05)
-    assert time.monotonic() - began < 5
-    gate.opened.set()
-    made.close()
 
 
 def test_no_item_is_lost_while_closing():

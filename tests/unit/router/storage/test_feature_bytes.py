@@ -25,13 +25,6 @@ def test_what_is_read_is_what_was_written(features):
     assert features_value(None) is features_bytes(None) is None
 
 
-@steady
-@given(features=half_features)
-def test_half_precision_takes_half_the_bytes(features):
-    """A vector that float16 has exactly takes two bytes a number and one more."""
-    assert len(features_bytes(features)) == 2 * features.size + 1
-
-
 @pytest.mark.parametrize("number", [0.1, 1e-9, 70_000.0, 2.0**-25, float("nan"), 1.0009765625 + 2.0**-20])
 def test_one_number_that_half_precision_lacks_keeps_the_row_whole(number):
     """Such a row is stored as the float32 numbers, little endian."""
@@ -50,17 +43,3 @@ def test_rows_at_once_are_the_rows_one_by_one(rows, data):
         return
     assert found.dtype == np.float32
     assert found.tobytes() == np.array(rows).tobytes()
-
-
-def test_rows_without_or_of_other_sizes_are_none_at_once():
-    """A row without features, an empty one, and two sizes beside each other."""
-    one, two = features_bytes(np.ones(3, dtype=np.float32)), features_bytes(np.ones(4, dtype=np.float32))
-    assert feature_rows([one, None]) is feature_rows([one, two]) is feature_rows([b""]) is feature_rows([None]) is None
-    assert feature_rows([one, one]).shape == (2, 3)
-
-
-@pytest.mark.parametrize("raw", [b"\x02abcd", b"xyz", b"ab"])
-def test_bytes_that_are_no_features_are_an_error(raw):
-    """A wrong mark, and numbers cut in two."""
-    with pytest.raises(ValueError):  # noqa: PT011 - numpy's own for some of them
-        features_value(raw)

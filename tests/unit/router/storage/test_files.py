@@ -1,6 +1,5 @@
 """Files and folders that are whole or not there, and the arrays that are kept."""
 
-import os
 import threading
 
 import numpy as np
@@ -20,16 +19,6 @@ def test_put_writes_the_bytes(tmp_path, durable):
         assert list(file.parent.iterdir()) == [file]
 
 
-def test_only_durable_data_is_flushed_to_the_disk(tmp_path, monkeypatch):
-    """Fsync is called before the file is in its place, and only where that was asked for."""
-    seen = []
-    monkeypatch.setattr("os.fsync", lambda handle: seen.append((os.fstat(handle).st_size, (tmp_path / "b").exists())))
-    write_file(tmp_path / "a", b"data", durable=False)
-    assert seen == []
-    write_file(tmp_path / "b", b"data", durable=True)
-    assert seen == [(4, False)]
-
-
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
 def test_put_that_breaks_leaves_the_old_file(tmp_path, monkeypatch, error):
     """Where the write breaks off, the old content stays and nothing else is left."""
@@ -46,14 +35,6 @@ def test_put_that_breaks_leaves_the_old_file(tmp_path, monkeypatch, error):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_put_over_a_folder_leaves_nothing(tmp_path):
-    """A file cannot take the place of a folder: OSError, and no temporary file is left."""
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
-        write_file(tmp_path / "folder", b"data", durable=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-
-
 def test_folder_appears_when_it_is_whole(tmp_path):
     """The target is not there inside the block and has everything after it; an empty one may have been there."""
     for target in (tmp_path / "one" / "new", tmp_path / "two" / "empty"):
@@ -64,13 +45,6 @@ def test_folder_appears_when_it_is_whole(tmp_path):
             assert not (target / "file").exists()
         assert (target / "file").read_text() == "text"
         assert list(target.parent.iterdir()) == [target]
-
-
-def test_folder_that_breaks_is_gone(tmp_path):
-    """After an error inside the block neither the target nor what was filled is there."""
-    with pytest.raises(UnicodeEncodeError), whole_folder(tmp_path / "new") as work:
-        (work / "file").write_text("\ud800")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_in_use_stays(tmp_path):
@@ -137,27 +111,6 @@ def test_damaged_file_is_made_again(tmp_path, damage):
     assert same(cached_arrays("things", "a" * 64, build=build, cache=tmp_path), count=2)
     assert build.calls == 2
     assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-def test_cache_that_cannot_keep_is_a_warning(tmp_path, caplog):
-    """Where the folder is a file, or a folder stands where the file should, the arrays are made anew every time."""
-    (tmp_path / "things").write_text("a file")
-    (tmp_path / "others" / f"{'a' * 32}.safetensors" / "full").mkdir(parents=True)
-    build = Counting()
-    for count, kind in enumerate(("things", "things", "others", "others"), start=1):
-        caplog.clear()
-        assert same(cached_arrays(kind, "a" * 64, build=build, cache=tmp_path), count=count)
-        assert [
-            (record.levelname, "cannot be written to the cache" in record.message) for record in caplog.records
-        ] == [("WARNING", True)]
-    assert [path.name for path in (tmp_path / "others").iterdir()] == [f"{'a' * 32}.safetensors"]
-
-
-def test_what_is_kept_follows_xdg(tmp_path, monkeypatch):
-    """Without `cache` it stands under $XDG_CACHE_HOME/ragbandit, as weights do."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cached_arrays("things", "a" * 64, build=Counting())
-    assert (tmp_path / "ragbandit" / "things" / f"{'a' * 32}.safetensors").is_file()
 
 
 def test_many_at_once_keep_one_whole_file(tmp_path):

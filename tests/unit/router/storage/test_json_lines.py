@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import lines, naming, new_file, new_lines, parsed, whole_file
+from ragbandit.shared.files import lines, naming, new_lines, parsed, whole_file
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])
@@ -35,13 +35,6 @@ def test_a_bad_line_is_named(tmp_path, raw, said):
     assert caught.value.remedy
 
 
-def test_the_field_stands_after_the_line(tmp_path):
-    """An error that names a key keeps it behind file and line."""
-    with pytest.raises(InvalidInput) as caught, naming(tmp_path / "f", line=2):
-        raise InvalidInput("is missing", field="hops", remedy="give it")
-    assert caught.value.field == f"{tmp_path / 'f'}:2 hops"
-
-
 def test_an_error_leaves_no_file(tmp_path):
     """A block that fails leaves neither the new file nor a part of it, and an old file as it was."""
     old = tmp_path / "old.jsonl"
@@ -57,12 +50,6 @@ def test_an_error_leaves_no_file(tmp_path):
             broken(path)
     assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
     assert old.read_bytes() == b"old"
-
-
-def test_a_file_that_cannot_be_written_is_the_users_error(tmp_path):
-    """A folder that is not there is an InvalidInput with the path, not an OSError."""
-    with pytest.raises(InvalidInput, match="cannot be written"), new_file(tmp_path / "absent" / "file"):
-        pytest.fail("the block runs")
 
 
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])

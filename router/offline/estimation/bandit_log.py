@@ -279,13 +279,10 @@ def _added(one: Vector, other: Vector) -> Vector:
 class WeightTally:
     """The weights of one candidate; tallies of parts, merged, are that of the whole."""
 
-    #: rows with a larger weight count as clipped
-    clip: float
     rows: int = 0
     largest: float = 0.0
     #: over all arms that could have been drawn
     possible: float = 0.0
-    clipped: int = 0
     #: rows with a weight above 0
     draws: int = 0
     #: of w, w^2, both of `weight_powers`, the conditional variance, then K unsupported and K shares
@@ -304,7 +301,6 @@ class WeightTally:
         self.largest = max(self.largest, float(weight.max()))
         self.possible = max(self.possible, float(all_ratios.max()))
         self.draws += int(np.count_nonzero(weight > 0.0))
-        self.clipped += int(np.count_nonzero(weight > self.clip))
         variance = np.maximum(squares - covered**2, 0.0)
         cubes = (shifted * all_ratios).sum(axis=1)
         rows = np.column_stack([weight, weight * weight, squares, cubes, variance, uncovered, candidate])
@@ -313,11 +309,9 @@ class WeightTally:
     def merged(self, other: "WeightTally") -> "WeightTally":
         """The weights of both sets of rows."""
         return WeightTally(
-            clip=self.clip,
             rows=self.rows + other.rows,
             largest=max(self.largest, other.largest),
             possible=max(self.possible, other.possible),
-            clipped=self.clipped + other.clipped,
             draws=self.draws + other.draws,
             sums=_added(self.sums, other.sums),
         )

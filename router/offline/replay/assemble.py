@@ -32,7 +32,7 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     SegmentResult,
 )
-from ragbandit.router.offline.replay.sums import LogSummary, RowGroup, ScoreColumns, ScoreSums
+from ragbandit.router.offline.replay.sums import LogSummary, ScoreColumns, ScoreSums
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
@@ -88,9 +88,8 @@ class ResultAssembler:
             if not weights.unsupported_mass or reward.low is None or reward.high is None
             else (reward.low, reward.high),
             shares={arm: float(s) / weights.rows for arm, s in zip(names, weights.shares, strict=True)},
-            over_time=tuple(self._segment("", group, index=index) for group in self.sums.stretches),
             segments={
-                name: tuple(self._segment(value, group, index=index) for value, group in groups.items())
+                name: tuple(self._segment(value, moments, index=index) for value, moments in groups.items())
                 for name, groups in self.sums.segments.items()
             },
             others={name: self._other(name, index=index) for name in self.columns.others},
@@ -211,22 +210,21 @@ class ResultAssembler:
         """Weight of a heavy row of a candidate."""
         return heavy_weight(self.summary.weights[index].powers)
 
-    def _segment(self, name: str, group: RowGroup, *, index: int) -> SegmentResult:
-        value = self._value(group.moments, index=index, target=0)
+    def _segment(self, name: str, moments: Moments, *, index: int) -> SegmentResult:
+        value = self._value(moments, index=index, target=0)
         gap = (
             EstimateWithInterval(value=0.0, low=0.0, high=0.0)
             if index == self.baseline
-            else self._gap(group.moments, first=index, second=self.baseline, target=0, confidence=self.plan.confidence)
+            else self._gap(moments, first=index, second=self.baseline, target=0, confidence=self.plan.confidence)
         )
         both = [index] if self.baseline is None else [index, self.baseline]
-        effective, *others = (self._effective(group, index=each) for each in both)
-        rows = group.moments.rows
+        effective, *others = (self._effective(moments, index=each) for each in both)
+        rows = moments.rows
         tried = Tried(draws=rows, judged=rows, effective=min(effective, *others, rows), questions=rows)
         # The unsupported mass is not counted per group.
         unknown = self.is_wrong or not tried.enough or any(each.unsupported_mass for each in self._both(index))
         if unknown:
             value, gap = _open(value), _open(gap)
-        timed = np.isfinite(group.begin)
         return SegmentResult(
             name=name,
             rows=rows,
@@ -234,13 +232,11 @@ class ResultAssembler:
             baseline=value.value - gap.value,
             value=value,
             difference=gap,
-            begin=group.begin if timed else None,
-            end=group.end if timed else None,
         )
 
-    def _effective(self, group: RowGroup, *, index: int) -> float:
+    def _effective(self, moments: Moments, *, index: int) -> float:
         """Effective rows of a candidate in a group."""
-        mine = group.moments.part(self.columns.of(index))
+        mine = moments.part(self.columns.of(index))
         return estimated(self.columns.estimator, moments=mine).effective_rows
 
     def _opened(self, measured: EstimateWithInterval, *weights: WeightTally, within: Interval) -> EstimateWithInterval:
@@ -320,8 +316,6 @@ def _weights(tally: WeightTally, *, alpha: float) -> ImportanceWeights:
         largest=tally.largest,
         possible=tally.possible,
         mean=EstimateWithInterval(value=tally.total / tally.rows, low=low, high=high),
-        clipped=tally.clipped / tally.rows,
-        clip=tally.clip,
     )
 
 
@@ -399,7 +393,7 @@ def noted(described: CandidatePmf, spec: CandidateSpec, summary: LogSummary) -> 
 
 def notes_on(summary: LogSummary, *, plan: Plan, undrawn: int) -> list[str]:
     """What the reader must know of the log. undrawn: rows that were left out, as nobody drew their arm."""
-    notes = _notes_on_rows(summary, undrawn=undrawn) + _notes_on_questions(summary, plan=plan)
+    notes = _notes_on_rows(summary, undrawn=undrawn) + _notes_on_questions(summary)
     if not summary.has_features and plan.reward_model != "mean":
         notes.append("the rows have no features: the reward model knows the arms' means only")
     if plan.weight is not None and summary.raw:
@@ -427,7 +421,7 @@ def _notes_on_rows(summary: LogSummary, *, undrawn: int) -> list[str]:
     return notes
 
 
-def _notes_on_questions(summary: LogSummary, *, plan: Plan) -> list[str]:
+def _notes_on_questions(summary: LogSummary) -> list[str]:
     """How repeated questions are recognised, where not by their text: the folds hang on it."""
     notes = []
     if summary.known_by[BY_FEATURES]:
@@ -436,7 +430,4 @@ def _notes_on_questions(summary: LogSummary, *, plan: Plan) -> list[str]:
     if summary.known_by[BY_ID]:
         reason = "a question that occurs several times is not recognised, and may lie in several folds"
         notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
-    if plan.folds_by == "decision":
-        reason = "the folds are by decision, so a question may be judged by what was learned from it"
-        notes.append(f"the log has too few different questions: {reason}")
     return notes

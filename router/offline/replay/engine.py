@@ -1,7 +1,7 @@
 """The engine: folds the batches of a log into sums, in two passes, and the sums into results.
 
     pass 1   counts, weights, draws, keys of the ids; sums of the reward model     -> checked, the model solved
-    pass 2   sums of the estimates, by segment and stretch of time                 -> the result
+    pass 2   sums of the estimates, by segment                                     -> the result
 
 A log has one part, or one for each of its files. Parts are read one after the other, or by the workers of an executor;
 what they give is merged in the order of the files.
@@ -42,7 +42,7 @@ from ragbandit.router.offline.replay.sums import (
 )
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["ALPHA", "CLIP", "judge"]
+__all__ = ["ALPHA", "judge"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -51,8 +51,6 @@ Result = TypeVar("Result")
 OTHERS = ("ips", "snips", "dm", "dr", "sndr")
 #: rows per fold from which on estimators with a model are shown unasked
 FEWEST_ROWS = 2
-#: weights above it are counted
-CLIP = 10.0
 #: bad rows that are named
 MOST_NAMED = 20
 
@@ -85,9 +83,7 @@ def judge(
         parts = [KeptPart(part=part, room=room) for part in parts]
     passes = _Passes(parts=parts, executor=executor, progress=progress)
     first = passes.learned(plan, candidates=len(candidates))
-    if first.fit.one_fold:  # no other fold could teach it
-        first = passes.learned(plan.by_decision(), candidates=len(candidates))
-    plan, summary = first.fit.plan, first.summary
+    summary = first.summary
     _check_summary(first, plan=plan, since=since, log=log, empty=empty)
     _check_ids(summary, parts=parts)
     first.fit.solve()
@@ -122,8 +118,6 @@ class SummedPart:
     summary: LogSummary
     fit: RewardModelFit
     left_out: LeftOut
-    #: rows of each part
-    rows: tuple[int, ...]
 
     def merged(self, other: "SummedPart") -> "SummedPart":
         """Of both sets of rows."""
@@ -131,7 +125,6 @@ class SummedPart:
             summary=self.summary.merged(other.summary),
             fit=self.fit.merged(other.fit),
             left_out=self.left_out + other.left_out,
-            rows=(*self.rows, *other.rows),
         )
 
 
@@ -153,12 +146,7 @@ class _Passes:
         segments = {name: shown_segments(first.summary.fields[name]) for name in first.fit.plan.segments}
         estimation = EstimationPlan(columns=columns, rows=first.summary.rows, segments=segments)
         work = partial(measure_part, model=first.fit.predicted, middles=first.summary.middles, estimation=estimation)
-        return self._merged("judged", work, ScoreSums.merged, jobs=self._jobs(first))
-
-    def _jobs(self, first: SummedPart) -> list[tuple[LogPart, int]]:
-        """The parts that have rows, each with how many the log has before it."""
-        starts = np.cumsum([0, *first.rows]).tolist()
-        return [(part, start) for part, start, rows in zip(self.parts, starts, first.rows, strict=False) if rows]
+        return self._merged("judged", work, ScoreSums.merged, jobs=self.parts)
 
     def _merged(
         self,
@@ -179,28 +167,28 @@ class _Passes:
 
 def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> SummedPart:
     """The first pass over a part."""
-    summary = LogSummary(weights=[WeightTally(clip=CLIP) for _ in range(candidates)])
+    summary = LogSummary(weights=[WeightTally() for _ in range(candidates)])
     fit = RewardModelFit(plan=plan)
     for log in part.batches():
         summary.add(log)
         fit.learn(log)
         progress("rows summarized", summary.rows, 0)
-    return SummedPart(summary=summary, fit=fit, left_out=part.left_out, rows=(summary.rows,))
+    return SummedPart(summary=summary, fit=fit, left_out=part.left_out)
 
 
 def measure_part(
-    job: tuple[LogPart, int],
+    part: LogPart,
     *,
     model: Model,
     middles: Sequence[float],
     estimation: EstimationPlan,
     progress: Progress = no_progress,
 ) -> ScoreSums:
-    """The second pass over a part, before which the log has so many rows."""
-    part, row = job
+    """The second pass over a part."""
+    row = 0
     sums = estimation.empty()
     for log in part.batches():
-        estimation.add(sums, candidate_rows(log, model=model, middles=middles), first_row=row)
+        estimation.add(sums, candidate_rows(log, model=model, middles=middles))
         row += len(log)
         progress("rows judged", row, estimation.rows)
     return sums

@@ -9,12 +9,10 @@ judged by a policy that learned the other folds), by progressive validation with
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal
-
-import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator
@@ -57,9 +55,6 @@ class Plan:
     segments: tuple[str, ...] = ()
     #: parts of the log: no reward model, and no policy of the registry, is asked about a question that it learned
     folds: int = 5
-    #: "question": rows that ask the same are in one fold. "decision": each row for itself, where one
-    #: fold would have all questions
-    folds_by: Literal["question", "decision"] = "question"
     #: "ridge"; or "mean" (the arms' means, whatever the features)
     reward_model: str = "ridge"
     #: least probability of every arm of a policy from its first decision on; None: policy.floor and
@@ -89,17 +84,8 @@ class Plan:
         return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
 
     def folds_in(self, log: Log) -> Choices:
-        """The fold of each row of a piece, shape (n,)."""
-        return folds_of(log.questions if self.folds_by == "question" else log.keys, folds=self.folds)
-
-    def folds_of_whole(self, log: Log) -> Choices:
-        """The fold of each row of a whole log, shape (n,); by decision where all questions fall in one fold."""
-        fold_numbers = self.folds_in(log)
-        return fold_numbers if len(np.unique(fold_numbers)) > 1 else self.by_decision().folds_in(log)
-
-    def by_decision(self) -> "Plan":
-        """This plan with each row in a fold for itself: where one fold has all questions, no other could teach it."""
-        return replace(self, folds_by="decision")
+        """The fold of each row, shape (n,): of its question alone."""
+        return folds_of(log.questions, folds=self.folds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,14 +185,11 @@ class ImportanceWeights:
     possible: float
     #: of w; 1 if the log is right. The interval holds it unless the log is wrong (all but one in a thousand times)
     mean: EstimateWithInterval
-    #: share of rows with w above the clip, and that clip
-    clipped: float
-    clip: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentResult:
-    """Rows that share a value of a field, or a stretch of time."""
+    """Rows that share a value of a field."""
 
     name: str
     rows: int
@@ -215,9 +198,6 @@ class SegmentResult:
     value: EstimateWithInterval
     #: value minus the baseline's, on the same rows
     difference: EstimateWithInterval
-    #: for a stretch of time: where it begins and ends, seconds since the epoch
-    begin: float | None = None
-    end: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +227,6 @@ class CandidateResult:
     bounds: tuple[float, float] | None
     #: mean probability of every arm
     shares: Mapping[ArmName, float]
-    over_time: tuple[SegmentResult, ...]
     #: field -> its segments, largest first
     segments: Mapping[str, tuple[SegmentResult, ...]]
     #: the other estimators' word, by name

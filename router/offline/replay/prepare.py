@@ -316,7 +316,7 @@ class Preparation:
         return crossfitted(
             spec,
             make=make,
-            folds_of_rows=self.plan.folds_of_whole(log.log),
+            folds_of_rows=self.plan.folds_in(log.log),
             folds=self.plan.folds,
             progress=self.progress,
             judged=judged,
@@ -422,7 +422,7 @@ def _asked(
     progress: Progress,
 ) -> Mapping[str, Matrix]:
     """The policy's probabilities at each weight, (n, K) each: every fold by one that learned the others."""
-    folds = plan.folds_of_whole(log.log)
+    folds = plan.folds_in(log.log)
     pmfs = {name: np.zeros(log.log.pmf.shape) for name in weights.values()}
     for fold in range(plan.folds):
         policy = served_policy(spec, settings=settings)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -299,7 +299,6 @@ def _estimates(replayed: ReplayResult) -> Iterator[Table]:
         "largest weight",
         "largest possible",
         "mean weight (right: 1)",
-        "very large",
     )
     weights = [_weights(each, rows=replayed.rows) for each in compared(replayed)]
     yield Table(title="How far each candidate is from the log", names=names, rows=weights)
@@ -316,14 +315,6 @@ def _comparisons(replayed: ReplayResult) -> Iterator[Table]:
         yield Table(title=f"By {field}", names=names, rows=rows)
 
 
-def over_time(replayed: ReplayResult) -> list[Table]:
-    """Every candidate in consecutive parts of the log."""
-    names = ("from", "candidate", "questions", "effective rows", "baseline", "reward", "difference")
-    stretches = [(number, part, one) for one in judged(replayed) for number, part in enumerate(one.over_time, start=1)]
-    rows = [_segment(replace(part, name=_begin(part, number)), of=one) for number, part, one in stretches]
-    return [Table(title="Over time", names=names, rows=rows)] if rows else []
-
-
 def _candidate(candidate: CandidateResult) -> Sequence[str]:
     described = "" if candidate.described == candidate.name else f" ({candidate.described})"
     return (candidate.name + described, *values_of(candidate), candidate.estimator, candidate.verdict)
@@ -337,7 +328,6 @@ def _weights(candidate: CandidateResult, *, rows: int) -> Sequence[str]:
         number(weights.largest),
         number(weights.possible),
         cell(weights.mean),
-        f"{percent(weights.clipped)} of the questions above {number(weights.clip)}",
     )
 
 
@@ -366,11 +356,6 @@ def _others(replayed: ReplayResult) -> Table:
     return Table(title="The reward by other estimators", names=("candidate", *names), rows=rows)
 
 
-def _begin(part: SegmentResult, number: int) -> str:
-    """When a stretch of the log begins; its number where the log has no times."""
-    return f"stretch {number}" if part.begin is None else instant(part.begin)
-
-
 def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:
     return (
         segment.name,
@@ -383,11 +368,8 @@ def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:
     )
 
 
-def print_replay(replayed: ReplayResult, console: Console, *, stretches: bool = False) -> None:
-    """The sentences, then the tables, each wide enough to be whole in a file or a pipe; what is empty is left out.
-
-    stretches: with the candidates in consecutive parts of the log.
-    """
+def print_replay(replayed: ReplayResult, console: Console) -> None:
+    """The sentences, then the tables, each wide enough to be whole in a file or a pipe; what is empty is left out."""
     for line in alarm(replayed):
         console.print(Text(line, style="bold red"), soft_wrap=True)
     for candidate, line in zip(compared(replayed), headline(replayed), strict=True):
@@ -395,7 +377,7 @@ def print_replay(replayed: ReplayResult, console: Console, *, stretches: bool = 
     _print_tables(estimates(replayed), console=console)
     for line in footnotes(replayed):
         console.print(Text(line), soft_wrap=True)
-    _print_tables([*comparisons(replayed), *(over_time(replayed) if stretches else [])], console=console)
+    _print_tables(comparisons(replayed), console=console)
     for line in about_the_log(replayed):
         console.print(Text(line), soft_wrap=True)
 

@@ -32,8 +32,7 @@ class RewardModelFit:
     plan: Plan
     #: None: no row was learned yet
     ridge: Ridge | None = None
-    #: rows that were learned, by fold
-    fold_rows: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    rows: int = 0
     #: encoder and width of the features that are read; None: no row was learned yet
     kind: tuple[str, int] | None = None
     #: what was predicted last, of which rows: candidates share the model and ask one after the other
@@ -42,25 +41,19 @@ class RewardModelFit:
     def learn(self, log: Log) -> None:
         """Take in some rows."""
         folds = self.plan.folds_in(log)
-        rows = np.bincount(folds, minlength=self.plan.folds)
-        self.fold_rows = rows + (self.fold_rows if len(self.fold_rows) else 0)
+        self.rows += len(log)
         self.read_only(self._kind(log))
         self.ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
         self.ridge.add(self._read(log), action=log.action, targets=_targets(log), folds=folds)
 
     def merged(self, other: "RewardModelFit") -> "RewardModelFit":
         """What both have learned."""
-        if not (len(self.fold_rows) and len(other.fold_rows)):
-            return self if len(self.fold_rows) else other
+        if not (self.rows and other.rows):
+            return self if self.rows else other
         self.read_only(other.kind)
         other.read_only(self.kind)
         ridge = self.ridge.merged(other.ridge) if self.ridge and other.ridge else None
-        return RewardModelFit(plan=self.plan, ridge=ridge, fold_rows=self.fold_rows + other.fold_rows, kind=self.kind)
-
-    @property
-    def one_fold(self) -> bool:
-        """Whether one fold has all of several rows: none could be predicted by what the others taught."""
-        return int(self.fold_rows.sum()) > 1 and int(np.count_nonzero(self.fold_rows)) == 1
+        return RewardModelFit(plan=self.plan, ridge=ridge, rows=self.rows + other.rows, kind=self.kind)
 
     def solve(self) -> None:
         """Fit; what is left is small, and predicts."""
@@ -94,8 +87,6 @@ def _targets(log: Log) -> Matrix:
     return np.stack([log.reward, log.quality, log.cost], axis=1)
 
 
-#: stretches of time, of equally many rows
-STRETCHES = 12
 #: segments of a field that are shown, the largest ones
 MOST_SEGMENTS = 12
 OTHERS = "others"
@@ -315,53 +306,23 @@ class ScoreColumns:
         return scores
 
 
-@dataclass(kw_only=True, slots=True)
-class RowGroup:
-    """Rows that belong together: the moments of their scores, and the time that they span."""
-
-    moments: Moments = field(default_factory=lambda: Moments.of(*np.empty((1, 0))))
-    begin: float = np.inf
-    end: float = -np.inf
-
-    def add(self, scores: Matrix, *, made_at: Vector) -> None:
-        """Take in rows."""
-        self.begin, self.end = stretched(self.begin, self.end, made_at)
-        self.moments = self.moments.merged(Moments.of(*scores))
-
-    def merged(self, other: "RowGroup") -> "RowGroup":
-        """The rows of both."""
-        return RowGroup(
-            moments=self.moments.merged(other.moments),
-            begin=min(self.begin, other.begin),
-            end=max(self.end, other.end),
-        )
-
-
 @dataclass(kw_only=True)
 class ScoreSums:
-    """Sums of the second pass."""
+    """Moments of the scores, from the second pass."""
 
-    stretches: list[RowGroup]
+    whole: Moments
     #: field -> value -> its rows
-    segments: dict[str, dict[str, RowGroup]]
+    segments: dict[str, dict[str, Moments]]
 
     def merged(self, other: "ScoreSums") -> "ScoreSums":
         """The sums over both sets of rows of one log."""
         return ScoreSums(
-            stretches=[mine.merged(theirs) for mine, theirs in zip(self.stretches, other.stretches, strict=True)],
+            whole=self.whole.merged(other.whole),
             segments={
-                name: {value: group.merged(other.segments[name][value]) for value, group in groups.items()}
+                name: {value: moments.merged(other.segments[name][value]) for value, moments in groups.items()}
                 for name, groups in self.segments.items()
             },
         )
-
-    @cached_property
-    def whole(self) -> Moments:
-        """All rows."""
-        moments, *rest = (group.moments for group in self.stretches)
-        for more in rest:
-            moments = moments.merged(more)
-        return moments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -376,22 +337,18 @@ class EstimationPlan:
 
     def empty(self) -> ScoreSums:
         """Sums of no rows."""
-        return ScoreSums(
-            stretches=[RowGroup() for _ in range(min(STRETCHES, self.rows))],
-            segments={name: {value: RowGroup() for value in values} for name, values in self.segments.items()},
-        )
+        nothing = Moments.of(*np.empty((1, 0)))
+        segments = {name: dict.fromkeys(values, nothing) for name, values in self.segments.items()}
+        return ScoreSums(whole=nothing, segments=segments)
 
-    def add(self, sums: ScoreSums, rows: Sequence[CandidateRows], *, first_row: int) -> None:
-        """Add some rows to the sums; first_row: rows of the log before them."""
+    def add(self, sums: ScoreSums, rows: Sequence[CandidateRows]) -> None:
+        """Add some rows to the sums."""
         log, scores = rows[0].log, self.columns.matrix(rows)
-        stretch = (np.arange(first_row, first_row + len(log)) * len(sums.stretches)) // self.rows
-        edges = np.flatnonzero(np.diff(stretch)) + 1
-        for start, stop in zip([0, *edges], [*edges, len(stretch)], strict=True):
-            sums.stretches[int(stretch[start])].add(scores[:, start:stop], made_at=log.made_at[start:stop])
+        sums.whole = sums.whole.merged(Moments.of(*scores))
         for name, groups in sums.segments.items():
-            for value, group in groups.items():
+            for value, moments in groups.items():
                 own = _of_segment(log.fields[name], value, named=[name for name in groups if name != OTHERS])
-                group.add(scores[:, own], made_at=np.zeros(len(own)))  # a segment has no time of its own
+                groups[value] = moments.merged(Moments.of(*scores[:, own]))
 
 
 def shown_segments(counts: Counter[str]) -> list[str]:

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +15,7 @@ from ragbandit.router.offline import processes
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.processes import cluster_executor, each_part
 from ragbandit.router.offline.replay import engine, open_log, replay
-from ragbandit.shared.errors import ConfigError, InvalidInput, NotReady, RagBanditError
+from ragbandit.shared.errors import NotReady, RagBanditError
 from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
 
@@ -89,19 +88,6 @@ def test_a_lost_worker_changes_nothing(client, log, lost_in, monkeypatch):
     assert killed[1:]
 
 
-def test_an_error_of_a_part_is_raised_as_it_is(client, log):
-    """What is wrong with a row is said as in one process: the file, the row and the remedy."""
-    rows = lived_rows(5, seed=9)
-    bad = replace(rows[3], decision=replace(rows[3].decision, pmf=(0.5, 0.3, 0.1)))
-    write_rows(log.path / "bad.parquet", [*rows[:3], bad])
-    with (
-        pytest.raises(InvalidInput, match="is no distribution") as caught,
-        cluster_executor(client.scheduler.address) as executor,
-    ):
-        replay(log, candidates=CANDIDATES, executor=executor)
-    assert caught.value.field == f"{log.path / 'bad.parquet'} row 4 pmf"
-
-
 def test_the_command_asks_a_cluster(client, log, tmp_path, monkeypatch):
     """`ragbandit replay --cluster` has the workers of a scheduler judge the files of a folder."""
     monkeypatch.chdir(tmp_path)
@@ -110,15 +96,6 @@ def test_the_command_asks_a_cluster(client, log, tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     (candidate,) = json.loads(done.stdout)["candidates"]
     assert candidate["reward"]["value"] == replay(log, candidates=["fixed:deep"]).candidates[0].reward.value
-
-
-def test_a_cluster_that_is_not_there():
-    """An address where nobody answers is refused with the address."""
-    with (
-        pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:9"),
-        cluster_executor("tcp://127.0.0.1:9", patience_s=0.5),
-    ):
-        pass
 
 
 @pytest.fixture

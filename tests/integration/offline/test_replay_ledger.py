@@ -83,16 +83,6 @@ def test_a_row_that_cannot_be_read(ledger_of_rows, database, change):
     assert "verify" in str(caught.value.remedy)
 
 
-def test_a_row_that_cannot_be_true(ledger_of_rows, database):
-    """A pmf that sums to less than 1 is refused by the id of its decision."""
-    log = ledger_of_rows(lived_rows(60))
-    with database.write() as connection:
-        connection.execute(update(decisions).where(decisions.c.id == "lived-0-000050").values(pmf="[0.5,0.3,0.1]"))
-    with pytest.raises(InvalidInput, match="is no distribution") as caught:
-        replay(log, candidates=CANDIDATES)
-    assert caught.value.field == "decision lived-0-000050 pmf"
-
-
 def test_folds_are_those_of_memory(ledger_of_rows):
     """A question is known by its text, or by its features where none was kept, whether or not features are read."""
     rows = []

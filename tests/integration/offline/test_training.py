@@ -1,22 +1,16 @@
 """`ragbandit policy train` from table to folder to service, and the fine-tuned policies in the live loop."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.offline.logs.tables import read_table
-from ragbandit.router.offline.training import read_questions, train, trainable
+from ragbandit.router.offline.training import trainable
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
-from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Query
-from ragbandit.testing.policies import sha_of, taught
-from ragbandit.testing.policy_examples import ARMS, made_updates
+from ragbandit.testing.policy_examples import ARMS
 from ragbandit.workers.cli import app
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
@@ -133,49 +127,10 @@ def test_train_refuses_what_it_cannot_use(run, table, tmp_path, changes, named):
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("", "questions.jsonl"),
-        ('{"question": "who ?"}', "questions.jsonl:1 hops"),
-        ('{"question": "who ?", "hops": 1}\n{"question": "who ?", "hops": true}', "questions.jsonl:2 hops"),
-        ('{"question": "who ?", "hops": -1}', "questions.jsonl:1 hops"),
-        ('{"question": " ", "hops": 1}', "questions.jsonl:1 question"),
-        ('\n\n{"hops": 1}', "questions.jsonl:3 question"),
-        ("[1]", "questions.jsonl:1"),
-        ("{", "questions.jsonl:1"),
-    ],
-)
-def test_questions_that_cannot_be_read(tmp_path, text, place):
-    """A file without usable questions is an InvalidInput that names file, line and key."""
-    file = tmp_path / "questions.jsonl"
-    file.write_text(text)
-    with pytest.raises(InvalidInput) as caught:
-        read_questions(file)
-    assert caught.value.field.endswith(place)
-    assert caught.value.remedy
-
-
 def test_trainable_policies_are_those_that_fit():
     """The policies that `train` takes are the registered ones that say that they learn from tables."""
     assert trainable() == ["adaptive_rag", "multi_label"]
     assert set(trainable()) <= set(POLICIES)
-
-
-def test_folder_in_use_is_refused_before_the_training(table, tmp_path):
-    """Where something lies in the folder, nothing is trained: no batch is reported."""
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("x")
-    seen = []
-    with pytest.raises(ConfigError, match="there already"):
-        train(
-            "adaptive_rag",
-            params=FAST,
-            rows=read_table(table).rows,
-            out=tmp_path / "out",
-            progress=lambda *both: seen.append(both),
-        )
-    assert seen == []
 
 
 @pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])
@@ -220,20 +175,3 @@ def test_mba_paper_learns_live_and_replays(make_world):
     assert live is not first
     assert live.updates == 12
     assert world.sha256(world.replayed()) == world.sha256(live)
-
-
-def test_threads_make_no_difference():
-    """Another process, with another thread count for torch and another hash seed, learns the same sha256 with
-    `threads` set.
-    """
-    code = (
-        "from ragbandit.testing.policy_examples import made_updates\n"
-        "from ragbandit.testing.policies import sha_of, taught\n"
-        "from ragbandit.router.policies.finetuned.mba_paper import MbaPaper\n"
-        f"print(sha_of(taught(lambda: MbaPaper(**{READING!r}), made_updates(12))))"
-    )
-    more = {"PYTHONHASHSEED": "2", "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True, timeout=90
-    )
-    assert done.stdout.strip() == sha_of(taught(lambda: MbaPaper(**READING), made_updates(12)))

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.rollouts import evaluator, verbs
+from ragbandit.router.rollouts import evaluator
 from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, judge
 from ragbandit.router.storage import policy_versions as store
@@ -124,20 +124,6 @@ def test_labels_a_day_late(in_sqlite):
     trial.look()
     assert trial.version.state == "rolled_back"
     assert trial.verdicts[0].facts["share_open"] == 0.0
-
-
-def test_kill_during_canary(in_sqlite):
-    """While the kill switch is active nothing moves on, and the page says why; taken back, the canary goes on."""
-    trial = in_sqlite
-    trial.do("canary")
-    trial.live(300)
-    told = {"base": BASE, "actor": "test", "reason": "fire"}
-    verbs.kill(trial.database, arm=None, offered=[], now=trial.now, **told)
-    trial.look()
-    assert (trial.version.state, trial.version.waits_for) == ("canary", "ragbandit policy resume")
-    verbs.unkill(trial.database, now=trial.now, **told)
-    trial.look()
-    assert trial.version.weight == 0.5
 
 
 def test_failing_answers_roll_back_without_any_label(in_sqlite):
@@ -281,46 +267,3 @@ def test_an_evaluator_that_dies_between_verdict_and_change_leaves_neither(in_sql
     assert (trial.version.state, trial.verdicts) == ("canary", kept)
     trial.look(anew=True)
     assert (trial.version.state, trial.verdicts[0].kind) == ("rolled_back", "rollback")
-
-
-def test_who_has_lost_the_lease_does_nothing(in_sqlite, monkeypatch):
-    """An evaluator that was away while it read, and whose place another one took, changes nothing."""
-    trial = in_sqlite
-    trial.do("canary", weight=0.5)
-    trial.live(300, gap=-0.3)
-    other = Evaluator(trial.database, settings=trial.settings)
-    read = evaluator.VersionReader.read
-
-    def away(self, database, **more):
-        done = read(self, database, **more)
-        trial.evaluator.close()
-        assert other._lease.acquire(holder=other.holder, lease_s=30.0)
-        return done
-
-    with monkeypatch.context() as patch:
-        patch.setattr(evaluator.VersionReader, "read", away)
-        (look,) = trial.look()
-    assert (look.finding.kind, look.finding.verb) == ("rollback", None)
-    assert (trial.version.state, trial.verdicts) == ("canary", [])
-    other.evaluate(now=trial.now)
-    assert trial.version.state == "rolled_back"
-
-
-def test_a_clock_that_is_set_back_moves_nothing_on(in_sqlite):
-    """While it is before what was read, versions wait, and no row counts twice; then they go on."""
-    trial = in_sqlite
-    trial.do("canary")
-    trial.live(150, gap=0.2)
-    trial.look()
-    assert trial.version.weight == 0.5
-    since = trial.version.since
-    trial.now -= 7200.0
-    trial.live(100, gap=0.2)
-    trial.look()
-    trial.look(anew=True)
-    assert (trial.version.weight, trial.version.since) == (0.5, since)
-    assert trial.verdicts[0].facts["n"] == 0
-    trial.now += 14400.0
-    trial.live(200, gap=0.2)
-    trial.look()
-    assert trial.verdicts[0].facts["n"] == 200

@@ -1,6 +1,5 @@
 """Verdicts and words of a report."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.reporting import report
 from ragbandit.router.reporting.reading import Comparison, ReportScope
 from ragbandit.router.reporting.report import line_of, report_of
-from ragbandit.shared.confidence_sequences import Tried, pace
+from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.errors import NotFound
 from tests.support.cases import every_case
 
@@ -113,21 +112,3 @@ def test_units_where_no_dollars_are_reported():
     )
     even = replace(log, costs=free | {"steps": 1.0 + 0.0 * log.arm})
     assert report_of(even, SCOPE, policy=PolicySettings()).unit == "seconds"
-
-
-def test_the_pace_is_that_of_the_log():
-    """A forecast counts from the first question of the log, however long the time is that was asked for."""
-    assert pace(120, first=100.0, until=340.0) == 0.5
-    assert pace(1, first=5.0, until=5.0) == 1.0
-    few = comparison(*OPEN, questions=2000)
-    minutes = line_of("always premium", "premium", quality=few, cost=comparison(*CHEAPER), days=4 / 1440)
-    assert "questions more" in minutes.missing
-    assert re.search(r"questions more, [\d.]+ (s|min|h) at this rate", minutes.missing), minutes.missing
-
-
-def test_what_costs_more_is_said_so():
-    """A router that costs more than always one arm has not "saved -9 steps"."""
-    dearer = line_of("always cheap", "cheap", quality=comparison(*GOOD), cost=comparison(0.1, 0.2), days=1.0)
-    assert report.saved(dearer, "steps").startswith("cost 1,872 steps more, between 1,248 steps and 2,496 steps")
-    cheaper = line_of("always cheap", "cheap", quality=comparison(*GOOD), cost=comparison(-0.2, -0.1), days=1.0)
-    assert report.saved(cheaper, "steps").startswith("saved 1,872 steps, between 1,248 steps and 2,496 steps")

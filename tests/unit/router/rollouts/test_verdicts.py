@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.rollouts import World, lived, rows
+from benchmarks.rollouts import World, rows
 from ragbandit.router.config.sections import GuardrailSettings, RolloutSettings
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, facts_of, judge
@@ -168,37 +168,6 @@ def test_pages_change_nothing():
     for name in ("difference", "low", "high", "n_eff", "better_at", "worse_at"):
         assert facts[name] == pytest.approx(same[name])
     assert evidence_of(SAME, seed=2).rewards.digest.digest() != whole.rewards.digest.digest()
-
-
-def test_a_few_lives():
-    """The benchmark's worlds, a few runs each: worse is out before 1,000 decisions, better is promoted."""
-    settings = RolloutSettings()
-    worse = [lived(seed, world=World(name="w", gap=-0.1), decisions=1000, settings=settings) for seed in range(3)]
-    assert [run.ending for run in worse] == ["rollback"] * 3
-    (better,) = [lived(0, world=World(name="b", gap=0.05), decisions=5000, settings=settings)]
-    assert better.ending == "promote"
-
-
-@pytest.mark.parametrize("parts", [(0.95 - 0.05 / 2, 0.05 / 2 + 0.05), (0.3, 0.3, 0.4), (0.94, 0.02, 0.02, 0.02)])
-def test_rounding_is_no_harm(parts):
-    """A candidate that plays as the champion does but for the last bit of its probabilities is not found worse."""
-    chance, count = np.random.default_rng(3), 600
-    pmf = np.tile(np.array(parts) / sum(parts), (count, 1))
-    arm = chance.choice(len(parts), size=count, p=pmf[0])
-    draws = Draws(
-        ids=tuple(map(str, range(count))),
-        arms=tuple("abcd"[: len(parts)]),
-        arm=arm,
-        pmf=pmf,
-        candidate=pmf * (1.0 - 2.0**-52),
-        champion=pmf,
-        weight=np.zeros(count),
-        scores=np.full(pmf.shape, np.nan),
-    )
-    evidence = Evidence(settings=SETTINGS)
-    reward = (chance.random(count) < 0.7).astype(float)
-    evidence.judged(Judged(draws=draws, reward=reward, minimum=-1.0, maximum=1.0))
-    assert evidence.rewards.worse_at is None
 
 
 def test_a_few_rows_on_which_they_differ_prove_no_harm():

@@ -78,34 +78,6 @@ def test_on_policy_is_the_mean(seed):
     assert terms(Estimator(name="ips"), **log).weight == pytest.approx(1.0, abs=1e-12)
 
 
-@given(seed=seeds, constant=st.floats(-5, 5))
-def test_a_right_model_of_constant_rewards_leaves_no_error(seed, constant):
-    """Where every reward is the same and the model knows it, every estimator with a model says so."""
-    log = log_of(seed)
-    log["reward"], log["predicted"] = np.full(60, constant), np.full((60, 3), constant)
-
-    for estimator in KINDS:
-        if estimator.facts.needs_model:
-            found = estimate_of(estimator, log)
-            assert found.value == pytest.approx(constant, abs=1e-12)
-
-
-@given(seed=seeds, estimator=st.sampled_from(KINDS))
-def test_neither_order_nor_names_matter(seed, estimator):
-    """Rows in another order and arms in other columns give the same estimate."""
-    log, rng = log_of(seed), np.random.default_rng(seed)
-    rows, columns = rng.permutation(60), rng.permutation(3)
-    other = {name: values[rows] for name, values in log.items()}
-    other["action"] = np.argsort(columns)[other["action"]]
-    for name in ("logged", "candidate", "predicted"):
-        other[name] = other[name][:, columns]
-
-    mine, theirs = estimate_of(estimator, log), estimate_of(estimator, other)
-
-    assert theirs.value == pytest.approx(mine.value, rel=1e-12, abs=1e-12)
-    assert theirs.effective_rows == pytest.approx(mine.effective_rows, rel=1e-12)
-
-
 @given(seed=seeds, estimator=st.sampled_from(KINDS), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_pieces_make_the_whole(seed, estimator, cuts):
     """A log read in pieces gives the estimate of the whole."""
@@ -121,16 +93,6 @@ def test_pieces_make_the_whole(seed, estimator, cuts):
     assert found.rows == 60
     for name in ("value", "effective_rows"):
         assert getattr(found, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-12)
-
-
-@given(seed=seeds, rows=st.integers(1, 20))
-def test_snips_stays_in_range(seed, rows):
-    """SNIPS never leaves the range of the rewards it saw."""
-    log = log_of(seed, rows=rows)
-
-    value = estimate("snips", log["reward"], **plain(log)).value
-
-    assert log["reward"].min() - 1e-12 <= value <= log["reward"].max() + 1e-12
 
 
 def test_truth_is_found():
@@ -198,11 +160,3 @@ def test_other_names_are_refused(text):
 
     assert caught.value.field == "estimator"
     assert "ips, snips, dm, dr, sndr" in (caught.value.remedy or "")
-
-
-def test_a_missing_model_is_refused():
-    """An estimator that needs predictions says so where there are none."""
-    log = log_of(12)
-
-    with pytest.raises(InvalidInput, match="needs a model"):
-        terms(Estimator(name="dr"), reward=log["reward"], **plain(log))

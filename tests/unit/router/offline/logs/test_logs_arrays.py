@@ -1,6 +1,5 @@
 """A Parquet file as arrays, equal to what its rows say, whatever the offers and the batches."""
 
-import json
 import tempfile
 from pathlib import Path
 
@@ -78,21 +77,6 @@ def test_any_log(rows, batch):
         path = Path(folder) / "log.parquet"
         write_rows(path, rows)
         assert_same(rows, path, batch_rows=batch)
-
-
-@pytest.mark.parametrize("batch", [7, 1000, 1 << 16])
-def test_one_offer(tmp_path, batch):
-    """A log of one offer, cut anywhere."""
-    rows = plain_rows(1010)
-    write_rows(tmp_path / "log.parquet", rows)
-    assert_same(rows, tmp_path / "log.parquet", batch_rows=batch)
-
-
-def test_orders_that_change(tmp_path):
-    """Half of the rows in another order of the same arms."""
-    rows = plain_rows(300) + plain_rows(300, arms=("slow", "fast", "deep"), seed=1)
-    write_rows(tmp_path / "log.parquet", rows)
-    assert_same(rows, tmp_path / "log.parquet", batch_rows=200)
 
 
 def test_more_than_one_row_group(tmp_path, monkeypatch):
@@ -197,38 +181,6 @@ def test_no_such_column(tmp_path):
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "other.parquet")
     with pytest.raises(InvalidInput, match="no such column"):
         next(read_log(tmp_path / "other.parquet"))
-
-
-def test_context_that_is_no_json(tmp_path):
-    """A field of a context that cannot be read is an error, not an empty value."""
-    rows = [LEAST | {"context": "{"}]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
-    with pytest.raises(InvalidInput, match="not JSON"):
-        next(read_log(tmp_path / "log.parquet", fields=("device",)))
-
-
-@given(ids=st.lists(st.text(max_size=40), min_size=1, max_size=8), cut=st.integers(0, 7))
-@settings(max_examples=30, deadline=None)
-def test_keys_by_vectors(ids, cut):
-    """Keys from the column's bytes are those of `keys_of`, for ids of any length, in slices too."""
-    from ragbandit.router.offline.logs.batches import _keys
-
-    plain = [name.encode("utf-8", "replace").decode() for name in ids]
-    part = plain[cut:] or plain
-    column = pa.array(plain)[cut:] if plain[cut:] else pa.array(plain)
-    assert np.array_equal(_keys(column), keys_of(part))
-
-
-def test_log_by_hand_in_both_forms(tmp_path):
-    """A row written by hand means the same in JSONL and in Parquet."""
-    from ragbandit.router.offline.logs import read_rows
-
-    row = LEAST | {"candidate": [0.5, 0.5], "context": {"device": "desk"}}
-    (tmp_path / "log.jsonl").write_text(json.dumps(row))
-    (by_line,) = read_rows(tmp_path / "log.jsonl")
-    write_rows(tmp_path / "log.parquet", [by_line])
-    (by_column,) = read_rows(tmp_path / "log.parquet")
-    assert by_line == by_column
 
 
 def test_rewards_that_do_not_follow_from_their_parts(tmp_path):

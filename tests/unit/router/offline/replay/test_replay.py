@@ -7,7 +7,6 @@ import pytest
 
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay import memory_log
-from ragbandit.router.policies import make_policy
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import with_extra
 from tests.support.logs.replay_logs import close, judged, lived_rows, rows_from
@@ -67,15 +66,6 @@ def test_log_by_hand():
     assert [arm.reward for arm in judged(never, "uniform").arms] == [0.5, None]
 
 
-def test_rows_in_any_order_give_the_same_value():
-    """The order of the rows changes neither the estimate nor its interval, of a candidate that does not learn."""
-    rows = lived_rows(100)
-    for estimator in ("dr", "ips", "snips"):
-        ways = [judged(order, "fixed:deep", estimator=estimator).candidates[0] for order in (rows, rows[::-1])]
-        close(ways[0].reward, ways[1].reward)
-        close(ways[0].difference, ways[1].difference)
-
-
 # ----------------------------------------------------------------------------------------------------------------- arms
 
 
@@ -99,24 +89,6 @@ def test_mixed_arms_are_refused_unless_asked_for():
     assert log.arms == ("fast", "deep", "slow")
     assert log.pmf.tolist() == [[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]
     assert log.offered.tolist() == [[True] * 3, [True, True, False]]
-
-
-def test_fixed_arm_that_is_not_offered():
-    """Where an arm is not offered, always playing it means all offered arms alike, as the policy `fixed` does."""
-    (found,) = judged(mixed_rows(), "fixed:slow", mixed_arms=True, estimator="ips").candidates
-    assert found.reward.value == pytest.approx((4 * 1.0 + 1 * 0.5) / 2)
-    assert found.shares == {"fast": 0.25, "deep": 0.25, "slow": 0.5}
-    policy = make_policy("fixed", params={"arm": "slow"})
-    for row, mine in zip(mixed_rows(), [(0, 0, 1), (0.5, 0.5)], strict=True):
-        (output,) = policy.pmf([row.decision.query], features=None, arms=[row.decision.arms])
-        assert output.pmf == mine
-
-
-def test_same_arms_in_another_order_are_no_mixture():
-    """A row that names the same arms in another order is judged like any other."""
-    one = {"arms": ["fast", "deep"], "pmf": [0.75, 0.25], "arm": "deep", "reward": 1.0}
-    other = {"arms": ["deep", "fast"], "pmf": [0.25, 0.75], "arm": "deep", "reward": 1.0}
-    assert memory_log(rows_from([one, other])).log.pmf.tolist() == [[0.75, 0.25]] * 2
 
 
 @pytest.mark.parametrize(

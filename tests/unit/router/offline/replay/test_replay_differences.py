@@ -1,6 +1,5 @@
 """What a replay says of differences: against the log, pairwise, by segment, with holes, and at every look."""
 
-import itertools
 from dataclasses import replace
 from functools import cache
 
@@ -29,7 +28,6 @@ def test_baseline_may_be_a_candidate():
     for candidate in others:
         assert candidate.difference.value == pytest.approx(candidate.reward.value - first.reward.value)
         assert candidate.cost_difference.value == pytest.approx(candidate.cost.value - first.cost.value)
-    assert all(stretch.difference.value == 0.0 for stretch in first.over_time)
     with pytest.raises(InvalidInput, match="'linucb' is not judged") as caught:
         judged(lived_rows(10), "uniform", baseline="linucb")
     assert caught.value.field == "baseline"
@@ -41,27 +39,6 @@ def test_difference_to_the_log_is_paired():
     (near,) = judged(rows, "column:near").candidates
     assert near.difference.high - near.difference.low < 0.5 * (near.reward.high - near.reward.low)
     assert near.difference.value == pytest.approx(near.reward.value - judged(rows, "uniform").baseline_reward.value)
-
-
-@pytest.mark.parametrize("estimator", ["dr", "ips", "snips"])
-def test_pairs_turn_round(estimator):
-    """First minus second is the negative of second minus first, interval and all."""
-    rows = lived_rows(200)
-    (one,) = judged(rows, "fixed:fast", "fixed:slow", estimator=estimator).pairs
-    (other,) = judged(rows, "fixed:slow", "fixed:fast", estimator=estimator).pairs
-    assert (one.first, one.second) == (other.second, other.first) == ("fixed:fast", "fixed:slow")
-    assert one.difference.value == pytest.approx(-other.difference.value)
-    assert one.difference.low == pytest.approx(-other.difference.high)
-    assert one.difference.high == pytest.approx(-other.difference.low)
-
-
-def test_more_candidates_widen_the_differences():
-    """The differences share the error among the candidates; a candidate's own interval is its own."""
-    rows = lived_rows(300)
-    alone = judged(rows, "fixed:slow").candidates[0]
-    among = judged(rows, "fixed:slow", "fixed:fast", "fixed:deep", "uniform").candidates[0]
-    assert among.difference.high - among.difference.low > 1.1 * (alone.difference.high - alone.difference.low)
-    close(among.reward, alone.reward)
 
 
 def test_better_and_worse():
@@ -101,32 +78,6 @@ def test_segments_sum_to_the_whole(field, estimator):
         whole = found.reward if name == "value" else found.difference
         assert parts / 300 == pytest.approx(whole.value)
     assert [segment.name for segment in segments][-1] == ("others" if field == "number" else segments[-1].name)
-
-
-def test_thin_segments_have_no_interval():
-    """A segment with fewer than 20 effective rows has a value and no interval."""
-    (found,) = judged(lived_rows(90), "fixed:slow", segments=("number", "device")).candidates
-    assert all(segment.value.low is None for segment in found.segments["number"])
-    wide = judged(lived_rows(900), "fixed:deep", segments=("device",)).candidates[0].segments["device"]
-    assert all(segment.value.low < segment.value.value < segment.value.high for segment in wide)
-
-
-def test_segment_of_nobody():
-    """A field that no row has is refused."""
-    with pytest.raises(InvalidInput, match="no row has it") as caught:
-        judged(lived_rows(5), "uniform", segments=("colour",))
-    assert caught.value.field == "segment colour"
-
-
-@pytest.mark.parametrize("count", [3, 300])
-def test_stretches_of_time(count):
-    """Twelve stretches of equally many rows, one after another, average to the whole; fewer where rows are fewer."""
-    (found,) = judged(lived_rows(count, seed=1), "fixed:deep", estimator="ips").candidates
-    stretches = found.over_time
-    assert [stretch.rows for stretch in stretches] == [count // min(12, count)] * min(12, count)
-    assert sum(stretch.rows * stretch.value.value for stretch in stretches) / count == pytest.approx(found.reward.value)
-    assert (stretches[0].begin, stretches[-1].end) == (1.7e9, 1.7e9 + count - 1)
-    assert all(one.end < other.begin for one, other in itertools.pairwise(stretches))
 
 
 # ----------------------------------------------------------------------------------------------------- holes and faults
@@ -187,24 +138,9 @@ def test_holes_are_bounded_by_the_worst_case(estimator, least):
     assert high >= 0.5 * worth + 0.5
     assert found.reward.value == pytest.approx(0.5 * worth + 0.5 * half, abs=0.03 * (1.0 - least))
     assert found.verdict == "cannot be judged"
-    assert all(segment.value.low is None for segment in found.over_time), "nobody counted their holes"
     assert found.quality.low is None
     for name, other in found.others.items():
         assert name == "dm" or other.high - other.low > 0.5 * (1.0 - least), name
-
-
-def test_differences_with_holes_stay_possible():
-    """No difference is said to be larger than the range of the rewards."""
-    records = [
-        {"arms": list(ARMS), "pmf": [0.5, 0.5, 0.0], "arm": ARMS[number % 2], "reward": float(number % 4 < 2)}
-        for number in range(40)
-    ]
-    found = judged(rows_from(records), "fixed:slow", "uniform", baseline="fixed:slow")
-    pair = found.pairs[0].difference
-    gap = found.candidates[1].difference
-    for each in (pair, gap):
-        assert (each.low, each.high) != (None, None)
-        assert -2.0 <= each.low < each.high <= 2.0
 
 
 @pytest.mark.parametrize("candidate", ["uniform", "fixed:fast"])
@@ -227,18 +163,6 @@ def relabelled(decision):
 # ------------------------------------------------------------------------------------------------ forecasts
 
 
-def test_few_rows_promise_nothing():
-    """Below 10 effective rows no number of rows is forecast, above it there is one."""
-    near = [[0.49, 0.31, 0.2]] * 60
-    few, many = (
-        judged(with_extra(lived_rows(count, weight=0.0), "near", near[:count]), "column:near").candidates[0]
-        for count in (9, 60)
-    )
-    assert (few.verdict, many.verdict) == ("cannot tell", "cannot tell")
-    assert few.weights.effective_rows < 10 < many.weights.effective_rows
-    assert (few.rows_needed, many.rows_needed is not None) == (None, True)
-
-
 def test_few_effective_rows_give_no_verdict():
     """A candidate that hardly any row speaks of is not called better or worse, and the note says why."""
     rare = [number % 100 == 1 for number in range(600)]
@@ -251,15 +175,3 @@ def test_few_effective_rows_give_no_verdict():
     assert found.missing == (
         "not tried enough: 6 draws, 6 judged; 10 effective rows needed, about 400 questions more at this rate"
     )
-
-
-def test_repeated_questions_are_told():
-    """A log of the same few questions says that its intervals speak of these."""
-
-    def asked(count):
-        rows = lived_rows(60)
-        queries = [replace(row.decision.query, text=f"question {n % count}") for n, row in enumerate(rows)]
-        return [replace(r, decision=replace(r.decision, query=q)) for r, q in zip(rows, queries, strict=True)]
-
-    assert any("7 different questions in 60 rows" in note for note in judged(asked(7), "uniform").notes)
-    assert not any("different questions" in note for note in judged(asked(60), "uniform").notes)

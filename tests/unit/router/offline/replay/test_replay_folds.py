@@ -10,7 +10,7 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, B
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
 from tests.support.logs.log_rows import keys_of, read_log
-from tests.support.logs.replay_logs import close, judged, lived_rows
+from tests.support.logs.replay_logs import close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
 
@@ -77,20 +77,3 @@ def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch, model):
     memory = replay(memory_log(rows), candidates=CANDIDATES, plan=plan)
     close(whole.candidates, memory.candidates)
     assert any("80 rows have no text" in note for note in whole.notes)
-
-
-def test_a_log_of_one_question(tmp_path):
-    """Where all rows ask the same, folds are by decision and a note says so: in memory, in pieces and in parts."""
-    rows = [with_text(row, "the same?") for row in lived_rows(90)]
-    memory = judged(rows, *CANDIDATES)
-    assert memory.plan.folds_by == "decision"
-    assert any("too few different questions" in note for note in memory.notes)
-    write_rows(tmp_path / "whole.parquet", rows)
-    (tmp_path / "parts").mkdir()
-    for part, (start, stop) in enumerate(((0, 40), (40, 90))):
-        write_rows(tmp_path / "parts" / f"{part}.parquet", rows[start:stop])
-    for path in ("whole.parquet", "parts"):
-        found = replay(open_log(tmp_path / path, config=Settings()), candidates=CANDIDATES)
-        assert found.plan.folds_by == "decision"
-        close(found.candidates, memory.candidates)
-    assert judged(rows, "linucb").candidates[0].reward.low is not None

@@ -102,24 +102,6 @@ def test_snapshot_of_another_ledger(settings):
         judged(rows, version, settings=made, ledger="imported")
 
 
-def test_unknown_snapshot(settings):
-    """A name that is neither a policy nor a snapshot is refused, with the folder that was looked in."""
-    made = settings()
-    with pytest.raises(InvalidInput, match="'main-7-abc' is no policy and no snapshot") as caught:
-        judged(lived_rows(5), "main-7-abc", settings=made)
-    assert made.snapshot_root in caught.value.message
-    assert "linucb" in caught.value.remedy
-
-
-def test_snapshot_of_another_encoder(settings):
-    """A snapshot made with another encoder than the configured one is refused: its features cannot be had."""
-    made, rows = settings(), fresh_rows(60)
-    version = snapshot_of(rows[:30], made, encoder_hash="f" * 64)
-    with pytest.raises(InvalidInput, match="was made with encoder ffffffffffff, not") as caught:
-        judged(rows, version, settings=made, encoder=lambda: HashingEncoder(8))
-    assert caught.value.field == "encoder"
-
-
 def test_features_are_made_where_they_are_missing(settings):
     """Rows without features are encoded again, and policies then do as with the features that were logged."""
     made, encoder = settings(), HashingEncoder(8)
@@ -144,31 +126,6 @@ def test_features_that_cannot_be_made(settings):
     with pytest.raises(InvalidInput, match="has no question") as caught:
         judged(silent, "linucb", settings=settings(), encoder=lambda: HashingEncoder(8))
     assert caught.value.field == "text"
-
-
-def test_candidates_learn_from_the_context(settings):
-    """With a schema in the settings a candidate that learns from contexts finds what hangs on them alone."""
-    rows = [
-        replace(row, decision=replace(row.decision, query=replace(row.decision.query, context={"tier": tier})))
-        for row, tier in zip(lived_rows(300), itertools.cycle(["free", "pro"]), strict=False)
-    ]
-    paid = [
-        replace(row, reward=replace(row.reward, value=value, quality=value, cost=0.0))
-        for row in rows
-        for value in [float((row.decision.arm == ARMS[0]) == (row.decision.query.context["tier"] == "free"))]
-    ]
-    schema = {"tier": {"type": "category", "values": ["free", "pro"]}}
-    blind = judged(paid, "mba", settings=settings()).candidates[0].reward.value
-    seeing = judged(paid, "mba", settings=settings(context=schema)).candidates[0].reward.value
-    assert seeing > blind + 0.15
-
-
-def test_features_of_two_encoders_are_not_mixed(settings):
-    """Where the rows were encoded by two encoders, no model reads their features, and a note says so."""
-    rows = lived_rows(40)
-    rows[3] = replace(rows[3], decision=replace(rows[3].decision, encoder_hash="f" * 64))
-    assert any("the rows have no features" in note for note in judged(rows, "uniform", settings=settings()).notes)
-    assert not any("features" in note for note in judged(lived_rows(40), "uniform", settings=settings()).notes)
 
 
 # -------------------------------------------------------------------------------------------------- policies that learn
@@ -241,14 +198,6 @@ def test_learning_policy_is_asked_before_it_learns(spy):
     assert found.described == "spy, learning while it goes"
 
 
-def test_floor_of_candidates(spy):
-    """A policy is judged with the floor that it would be served with, the configured or the given one."""
-    (found,) = judged(lived_rows(20), "spy", floor=0.0).candidates
-    assert found.shares == pytest.approx({"fast": 0.2, "deep": 0.3, "slow": 0.5})
-    (found,) = judged(lived_rows(20), "spy", floor=0.25).candidates
-    assert found.shares == pytest.approx({"fast": 0.3, "deep": 0.325, "slow": 0.375})
-
-
 def test_fallback_is_counted(spy, monkeypatch):
     """Where a policy fails the fallback plays, as it would have live, and a note counts these decisions."""
     monkeypatch.setattr(spy, "said", (0.5, 0.6, 0.5))
@@ -270,14 +219,6 @@ def test_refused_rows_are_counted(spy, monkeypatch):
     (found,) = judged(rows, "spy").candidates
     slow = sum(row.decision.arm == "slow" for row in rows)
     assert found.notes == (f"the policy would not learn {slow} rows",)
-
-
-def test_linucb_learns_which_arm_is_best():
-    """A learner that is judged by the other folds has found the best arm, and its value is near that arm's."""
-    found = judged(lived_rows(1500, weight=0.0), "linucb")
-    assert found.candidates[0].shares["slow"] > 0.7
-    assert found.candidates[0].reward.low < 0.8
-    assert found.candidates[0].verdict == "better"
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,11 @@
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
-from benchmarks.same_policy import FIXED, SAME, Shape, Way, lived
-from benchmarks.same_policy import judged as judged_way
+from benchmarks.same_policy import Shape, lived
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.candidates import learned_before
@@ -95,32 +92,6 @@ def test_what_is_compared_is_said(world):
     assert fixed.baseline == "the logged policy", "a file of which nobody reads questions is judged in one pass"
 
 
-def test_snapshots_and_other_policies(world):
-    """A snapshot is compared with what the whole log teaches; where another policy is better by far, it says so."""
-    snapshot = next(way for way in SAME if way.name == "mba by snapshot")
-    better = Way(name="", policy=FIXED | {"floor": 0.2}, candidate="mba", shape=Shape(questions=300))
-    found = []
-    with TemporaryDirectory() as folder:
-        for seed in range(3):
-            candidate, truth = judged_way(snapshot, seed=seed, folder=Path(folder) / str(seed))
-            assert candidate.weights.effective_rows <= 100, "what it has learned is left out"
-            found.append(candidate.verdict)
-        assert found.count("cannot tell") >= 2
-        candidate, truth = judged_way(better, seed=0, folder=Path(folder) / "better")
-    assert candidate.verdict == "better"
-    assert candidate.difference.low < truth < candidate.difference.high
-
-
-def test_a_against_a_after_learning(world):
-    """Having learned the log that it wrote, a policy is not called better than what served, whatever the interval."""
-    for seed in range(3):
-        found = against_itself(world("mba", seed), baseline="logged")
-        (candidate,) = found.candidates
-        assert candidate.verdict in ("cannot tell", "same policy")
-        assert (candidate.same_policy, candidate.learned, candidate.rows_needed) == (True, "folds", None)
-        assert "better;" not in headline(found)[0]
-
-
 def test_what_having_learned_is_worth_is_said_with_its_number(world):
     """Where the interval leaves out 0, the sentence has the number and what it is: no difference between policies."""
     settings, log = world("mba")
@@ -198,13 +169,6 @@ def test_all_at_one_price():
         arms[price] = [max(one.shares, key=one.shares.get) for one in found.candidates[:2]]
         assert found.candidates[2].reward.value == pytest.approx(0.8 - price * 4, abs=0.15)
     assert arms == {0.0: ["slow", "slow"], 0.5: ["fast", "fast"]}
-
-
-def test_an_incumbent_that_the_log_never_offered_holds_nothing_back():
-    """Policies are then judged without it, and no note says otherwise."""
-    settings = Settings(policy={"incumbent": "single_step"})
-    found = judged(lived_rows(60), "mba", settings=settings)
-    assert not any("single_step" in note for note in found.notes)
 
 
 def test_versions_tell_what_had_been_learned(world):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.measure import LEAST_PREFIX, first_pass, footnotes
@@ -73,14 +72,6 @@ def test_break_even_of_the_middle_pass():
     assert (found.break_even, found.break_even_share) == (None, pytest.approx(1 / 3))
 
 
-def test_equal_to_the_incumbent_is_even_from_the_first():
-    """Who earns what the incumbent earns is never behind, whatever the rounding of the sums."""
-    found = said([[played([0.1] * 300)]], high=0.1)
-    assert found.break_even == 1
-    assert found.worst_prefix == pytest.approx(1.0)
-    assert found.harmed == 0.0
-
-
 def test_worst_prefix_looks_from_the_hundredth_on():
     """Nothing earned in 50 questions is half of the incumbent's after 100, and less of it later."""
     earned = [0.0] * 50 + [1.0] * 150
@@ -89,31 +80,11 @@ def test_worst_prefix_looks_from_the_hundredth_on():
     assert found.harmed == 0.5
 
 
-def test_worst_prefix_may_be_in_the_middle():
-    """The prefix that ended worst is found where it ends."""
-    earned = [1.0] * 100 + [0.0] * 60 + [1.0] * 140
-    found = said([[played(earned, seed=3)]], high=1.0)
-    assert (found.worst_prefix, found.worst_after) == (100 / 160, 160)
-
-
 def test_harm_is_what_the_bound_allows():
     """Four of a hundred lost is within a harm of .05, and not within one of .03."""
     run = played([0.0] * 4 + [1.0] * 200)
     assert said([[run]], high=1.0, harm=0.05).harmed == 0.0
     assert said([[run]], high=1.0, harm=0.03).harmed == 1.0
-
-
-def test_no_ratio_to_an_incumbent_that_earns_nothing():
-    """Where the incumbent's sum is not above 0 there is no worst prefix."""
-    found = said([[played([-0.5] * 120 + [0.0] * 30)]], high=-0.1, low=-1.0)
-    assert (found.worst_prefix, found.worst_after) == (None, None)
-
-
-def test_rewards_follow_the_order_of_the_pass():
-    """The incumbent's rewards are those of the questions that were asked, in their order."""
-    rewards = np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 0.5]])
-    found = first_pass([[played([0.0, 0.0], order=[2, 1])]], arms=ARMS, rewards=rewards, incumbent="high", harm=0.05)
-    assert (found.always, found.oracle) == ({"low": 0.0, "high": 0.25}, 0.25)
 
 
 def test_without_a_name_the_incumbent_is_the_best_fixed_arm():
@@ -140,15 +111,6 @@ def test_simulate_says_it_of_each_learner():
     assert found.break_even is None
     assert row.as_json()["first_pass"]["worst_prefix"] == found.worst_prefix < 0.9
     assert all(other.first_pass is None for other in rows[1:])
-
-
-def test_the_configured_incumbent_is_the_default():
-    """policy.incumbent is taken where the table has the arm; else the best fixed arm."""
-    found = [
-        simulate(table_of(40), policies={"uniform": {}}, seeds=1, settings=Settings(policy=section))[0].first_pass
-        for section in ({"incumbent": "low"}, {"incumbent": "other"})
-    ]
-    assert [one.incumbent for one in found] == ["low", "high"]
 
 
 def test_incumbent_that_the_table_has_not():
@@ -217,30 +179,9 @@ def test_few_labels_are_learned_and_all_questions_earn(monkeypatch):
     assert f"labels learned a pass: watched {len(some) / 2:.1f}, fixed {len(some) / 2:.1f}" in footnotes(few)
 
 
-def test_all_labelled_is_what_it_was():
-    """A share of 1 is the same as none given."""
-    asked = {
-        "policies": {"linucb": {}},
-        "folds": 2,
-        "seeds": 2,
-        "settings": PLAIN,
-        "encoder": lambda: HashingEncoder(8),
-    }
-    plain, whole = (simulate(table_of(40), **asked, **more) for more in ({}, {"labelled": 1.0}))
-    assert plain == whole
-
-
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])
 def test_share_out_of_range_is_refused(share):
     """None, fewer than none, and more than all are refused, with what may be given."""
     with pytest.raises(InvalidInput, match="is no share of the decisions") as caught:
         simulate(table_of(10), policies={"uniform": {}}, labelled=share, settings=PLAIN)
     assert caught.value.field == "labelled"
-
-
-@pytest.mark.parametrize("warm", [-1, 8])
-def test_warm_rows_leave_a_row_to_ask(warm):
-    """As many rows as a pass has, or fewer than none, are refused."""
-    with pytest.raises(InvalidInput, match=f"{warm} rows of a pass of 8") as caught:
-        simulate(table_of(10), policies={"uniform": {}}, warm=warm, settings=PLAIN)
-    assert caught.value.field == "warm"

@@ -11,11 +11,10 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder, embedded
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, decision_id, play, split_of
+from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, play, split_of
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.draw import draw, seed_of
-from ragbandit.router.policies.kinds.fixed import Fixed, Uniform
+from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.shared.types import TableRow
 
@@ -123,15 +122,6 @@ def test_only_the_drawn_arm_is_revealed(spied):
             assert repr(row.steps[arm]) not in repr(update)
 
 
-def test_features_are_of_the_question(spied):
-    """Every question comes with its own features, in the pass and in the test."""
-    encoder = HashingEncoder(16)
-    for queries, features, _ in Spy.asked:
-        assert np.array_equal(features, encoder.encode([query.text for query in queries]))
-    for update in Spy.taught:
-        assert np.array_equal(update.features, encoder.encode([update.query.text])[0])
-
-
 def test_test_rows_are_not_learned(spied):
     """In each fold what is learned and what is predicted are all rows together, and share none."""
     table, _ = spied
@@ -141,33 +131,6 @@ def test_test_rows_are_not_learned(spied):
     learned = [update.query.text for update in Spy.taught]
     first, second = learned[:15], learned[15:]
     assert sorted(first + second) == sorted(row.question for row in table.rows)
-
-
-def test_rewards_use_weight_and_price(registered, tmp_path):
-    """An update's reward is quality - lambda * price * steps within the configured bounds."""
-    Spy.taught = []
-    settings = Settings(data_dir=str(tmp_path), reward={"cost": {"steps": 2.0}, "minimum": -0.2})
-    table = made_table(10)
-    simulate(
-        table, policies=registered(Spy), weights=[0.1], seeds=1, settings=settings, encoder=lambda: HashingEncoder(8)
-    )
-    by_text = {row.question: row for row in table.rows}
-    values = set()
-    for update in Spy.taught:
-        row = by_text[update.query.text]
-        expected = row.correct[update.arm] - 0.1 * (2.0 * row.steps[update.arm])
-        assert update.reward.value == max(-0.2, expected)
-        assert (update.reward.weight, update.reward.preset) == (0.1, "rating")
-        values.add(update.reward.value)
-    assert -0.2 in values
-
-
-def test_ids_differ_between_seeds_and_folds():
-    """The same row has another decision id under another seed or fold, and the service would take each."""
-    row = made_table(1).rows[0]
-    ids = {decision_id(row, seed=seed, fold=fold) for seed in range(3) for fold in range(3)}
-    assert len(ids) == 9
-    assert all(len(key) <= 64 and key.replace("-", "").isalnum() for key in ids)
 
 
 # ------------------------------------------------------------------------------------------- what the report says
@@ -193,30 +156,6 @@ def test_baselines_by_hand():
     assert row_of(rows, "uniform").oracle_share == pytest.approx((-50 / 9) / (75 - 50 - 25 / 12))
 
 
-def test_oracle_by_reward_follows_lambda():
-    """At a weight where four steps cost more than they bring, the oracle by reward leaves the multi-step answer."""
-    rows = simulate(SMALL, policies={"fixed": {"arm": "none"}}, folds=2, seeds=1, weights=[0.1, 0.3])
-    found = {row.weight: (row.em, row.steps) for row in rows if row.policy == "oracle-by-reward"}
-    assert found == {0.1: (75.0, 1.25), 0.3: (50.0, 0.25)}
-
-
-def test_always_one_arm_is_the_fixed_policy():
-    """The policy `fixed`, learned and judged like any other, stands where its baseline stands."""
-    rows = simulate(SMALL, policies={"fixed": {"arm": "multi_step"}}, folds=2, seeds=3, total=10)
-    learned, baseline = row_of(rows, "fixed"), row_of(rows, "always-multi_step")
-    for key in ("em", "steps", "above_line", "arms", "oracle_share", "n", "total"):
-        assert getattr(learned, key) == getattr(baseline, key), key
-    assert (learned.em_se, learned.seeds, baseline.em_se, baseline.seeds) == (0.0, 3, None, 0)
-
-
-def test_uniform_is_judged_by_its_expectation():
-    """A policy without scores is judged by its pmf: uniform as asked for equals the baseline, and replaces it."""
-    plain = row_of(simulate(SMALL, policies={"fixed": {"arm": "none"}}, folds=2, seeds=1), "uniform")
-    asked = row_of(simulate(SMALL, policies={"uniform": {}}, folds=2, seeds=2), "uniform")
-    assert (asked.em, asked.steps) == pytest.approx((plain.em, plain.steps))
-    assert asked.seeds == 2
-
-
 def test_missing_questions_are_wrong():
     """With a total twice the rows every EM is half; steps, of the rows alone, stay."""
     for total in (4, 8):
@@ -225,68 +164,6 @@ def test_missing_questions_are_wrong():
         assert found["oracle"] == (300.0, 1.25)
         assert found["uniform"] == pytest.approx((200.0, 5 / 3))
         assert {row.total for row in rows} == {total}
-
-
-def test_online_reward_by_hand():
-    """An arm that is always drawn earns its mean reward; the regret is what the best arm would have earned more."""
-    settings = Settings(policy={"floor": 0.0, "cold_start_floor": 0.0})
-    rows = simulate(
-        SMALL, policies={"fixed": {"arm": "multi_step"}}, folds=2, seeds=2, weights=[0.1], settings=settings
-    )
-    row = row_of(rows, "fixed")
-    best = (1 + 0.9 + 0.6 + 0) / 4
-    assert row.first_pass.reward == pytest.approx((0.8 + 0.6 + 0.6 - 0.6) / 4)
-    assert row.first_pass.oracle == pytest.approx(best)
-
-
-class Seeded(Uniform):
-    """Expects what is best by the question that it learned first: by hand, for the questions of `SMALL`.
-
-    Above a weight of 1/4 it takes the first arm of each pair, below the second; the pairs go by the question.
-    """
-
-    algorithm = "seeded"
-    needs = frozenset({"text"})
-    pairs: ClassVar = {}
-    first = None
-
-    def learn(self, update):
-        self.first = self.first or update.query.text
-        super().learn(update)
-
-    def pmf(self, queries, *, features, arms):
-        pairs = self.pairs.get(self.first, ["00"] * 4)
-        found = [pairs[int(query.text[0])] if query.text[0].isdigit() else "00" for query in queries]
-        return [self._one(int(frugal), int(lavish)) for frugal, lavish in found]
-
-    def _one(self, frugal, lavish):
-        quality, cost = [0.0] * 3, [0.0] * 3
-        quality[frugal] = 0.5
-        if lavish != frugal:
-            quality[lavish], cost[lavish] = 0.75, 1.0
-        scores = tuple(float(k == lavish) for k in range(3))
-        return PolicyOutput(pmf=(1 / 3,) * 3, scores=scores, facts={"quality": quality, "cost": cost})
-
-
-@pytest.fixture
-def seeded(registered):
-    """The row of `Seeded` over two seeds: the second begins elsewhere, and another frontier is its."""
-    table = made_table(6)
-    starts = [np.random.default_rng(seed).permutation(6)[0] for seed in range(2)]
-    assert starts[0] != starts[1]
-    # As shares of SMALL: from 50 % at 0.5 to 75 % at 1.5, and from 25 % at 0.25 to 75 % at 2.
-    pairs = [["00", "11", "12", "01"], ["02", "01", "12", "01"]]
-    Seeded.pairs = {table.rows[place].question: one for place, one in zip(starts, pairs, strict=True)}
-    return row_of(simulate(table, policies=registered(Seeded), test=SMALL, seeds=2), "seeded")
-
-
-def test_above_line_of_two_seeds_by_hand(seeded):
-    """EM above the line is each seed's at its own steps, then the mean, with half of what is between them as error."""
-    above = [75.0 - (50.0 + 25 / 3 * 0.5), 75.0 - (50.0 + 25 / 3 * 1.0)]
-    assert (seeded.em, seeded.em_se, seeded.steps, seeded.steps_se) == pytest.approx((75.0, 0.0, 1.75, 0.25))
-    assert seeded.above_line == pytest.approx(sum(above) / 2)
-    assert seeded.above_line_se == pytest.approx((above[0] - above[1]) / 2)
-    assert seeded.seeds == 2
 
 
 class Torn(Uniform):
@@ -378,24 +255,6 @@ def test_policies_with_fit_get_full_information(registered):
 # ------------------------------------------------------------------------------------------- the same every time
 
 
-def test_policies_do_not_disturb_each_other(tmp_path):
-    """A policy's row does not depend on which others are simulated, nor on their order."""
-    settings = Settings(data_dir=str(tmp_path))
-
-    def made(*names):
-        rows = simulate(
-            made_table(30),
-            policies={name: {} for name in names},
-            folds=2,
-            seeds=1,
-            settings=settings,
-            encoder=lambda: HashingEncoder(16),
-        )
-        return [row for row in rows if row.policy == "mba"]
-
-    assert made("mba") == made("uniform", "mba") == made("mba", "uniform")
-
-
 def test_learns_what_the_words_tell(tmp_path):
     """On questions whose first word tells the right arm, mba learns it and uniform does not."""
     rows = simulate(
@@ -434,27 +293,6 @@ def test_test_table_is_predicted_after_all_rows(registered, tmp_path):
     assert row_of(rows, "always-none").em == pytest.approx(100 * np.mean([row.correct["none"] for row in test.rows]))
 
 
-def test_test_questions_come_with_their_own_features(registered, tmp_path):
-    """With a test table the policy is asked its texts, in order, each with its own features; learned are the others."""
-    Spy.asked, Spy.taught = [], []
-    table, test = made_table(80), made_table(70, seed=5)
-    test = replace(test, rows=tuple(replace(row, question=f"new {row.question}") for row in test.rows))
-    settings, encoder = Settings(data_dir=str(tmp_path)), HashingEncoder(16)
-    simulate(table, policies=registered(Spy), test=test, seeds=1, settings=settings, encoder=lambda: encoder)
-    learning, testing = Spy.asked[:80], Spy.asked[80:]
-    for asked, rows in ((learning, [table.rows[k] for k in split_order(80)]), (testing, test.rows)):
-        texts = [row.question for row in rows]
-        assert [query.text for queries, _, _ in asked for query in queries] == texts
-        assert np.array_equal(np.concatenate([features for _, features, _ in asked]), encoder.encode(texts))
-    for update in Spy.taught:
-        assert np.array_equal(update.features, encoder.encode([update.query.text])[0])
-
-
-def split_order(count):
-    """The order in which seed 0 learns a table of which nothing is held back."""
-    return np.random.default_rng(0).permutation(count)
-
-
 # --------------------------------------------------------------------------------------------- what is refused
 
 
@@ -490,27 +328,6 @@ def test_what_cannot_be_simulated_is_refused(given, error, field):
 # ---------------------------------------------------------------------------------------------------- the draw
 
 
-@pytest.mark.parametrize(
-    ("output", "fault"),
-    [
-        (PolicyOutput(pmf=(0.5, 0.6, 0.0)), "pmf sums to 1.1, not 1"),
-        (PolicyOutput(pmf=(1.0,)), "pmf has 1 entries for 3 arms"),
-        (PolicyOutput(pmf=(1.0, 0.0, 0.0), scores=(1.0, float("nan"), 0.0)), "a score is not finite"),
-        (PolicyOutput(pmf=(1.0, 0.0, 0.0), scores=1.0), "TypeError"),
-        (RuntimeError("gone"), "RuntimeError: gone"),
-        (PolicyFault("own words"), "own words"),
-        (None, "AttributeError"),
-    ],
-)
-@pytest.mark.parametrize(("fallback", "played"), [("multi_step", 2), ("not offered", 0)])
-def test_draw_falls_back(output, fault, fallback, played):
-    """Whatever the policy did wrong, the fallback arm has all but the floor, and the fault says why."""
-    made = draw(output, arms=ARMS, floor=0.05, fallback=fallback, seed=seed_of("x"))
-    assert made.fault.startswith(fault)
-    assert (made.scores, made.facts) == (None, {})
-    assert made.pmf == pytest.approx([0.9 if i == played else 0.05 for i in range(3)])
-
-
 # --------------------------------------------------------------------------------------------------- the cache
 
 
@@ -542,14 +359,6 @@ def test_features_are_made_once(tmp_path):
     assert first.dtype == again.dtype == np.float32
 
 
-def test_features_of_another_encoder_are_not_used(tmp_path):
-    """Two encoders with one folder keep their features apart."""
-    embedded(TEXTS, encoder=HashingEncoder(8), folder=tmp_path)
-    other = Counting(16)
-    assert embedded(TEXTS, encoder=other, folder=tmp_path).shape == (4, 16)
-    assert len(other.texts) == 3
-
-
 @pytest.mark.parametrize("damage", ["empty", "cut", "bit", "text"])
 def test_damaged_cache_is_made_again(tmp_path, damage):
     """A cache file that is empty, cut, changed in one bit or something else is made again, with the same features."""
@@ -566,32 +375,6 @@ def test_damaged_cache_is_made_again(tmp_path, damage):
     assert [found.name for found in tmp_path.iterdir()] == [file.name]
 
 
-def test_cache_that_cannot_be_written_costs_nothing_else(tmp_path):
-    """Where the folder cannot be made, features come without it."""
-    (tmp_path / "file").write_text("in the way")
-    found = embedded(TEXTS, encoder=HashingEncoder(8), folder=tmp_path / "file" / "cache")
-    assert np.array_equal(found, HashingEncoder(8).encode(TEXTS))
-
-
-def test_encoding_reports_its_progress(tmp_path):
-    """Progress goes up to the number of texts that are not known."""
-    told = []
-    texts = [f"question {number}" for number in range(70)]
-    embedded(texts[:20], encoder=HashingEncoder(8), folder=tmp_path)
-    embedded(texts, encoder=HashingEncoder(8), folder=tmp_path, progress=lambda *one: told.append(one))
-    assert told == [(32, 50), (50, 50)]
-
-
-def test_fixed_needs_no_encoder():
-    """Policies that need no features are simulated without making an encoder."""
-
-    def fail():
-        pytest.fail("an encoder was made")
-
-    assert simulate(SMALL, policies={"fixed": {"arm": "none"}}, folds=2, seeds=1, encoder=fail)
-    assert Fixed.needs == frozenset()
-
-
 def test_the_pass_tells_which_arm_was_drawn():
     """Order, drawn arms and rewards of a pass belong together: each reward is that of the drawn arm on its row."""
     table = made_table(30)
@@ -603,25 +386,3 @@ def test_the_pass_tells_which_arm_was_drawn():
     assert found.earned == pytest.approx(rewards[found.order, found.drawn])
     assert sorted(found.order) == list(range(30))
     assert set(found.drawn) == {0, 1, 2}
-
-
-def test_a_table_with_contexts_is_learned_with_the_schema():
-    """What hangs on the context alone is found in a pass over a table, and is not without a schema."""
-    rows = []
-    for i in range(240):
-        tier = ("free", "pro")[i % 2]
-        correct = {arm: float((arm == ARMS[0]) == (tier == "free")) for arm in ARMS}
-        rows.append(
-            TableRow(
-                id=f"q{i}", question="who?", correct=correct, steps=dict.fromkeys(ARMS, 1.0), context={"tier": tier}
-            )
-        )
-    table = LabelledTable(rows=tuple(rows), arms=ARMS)
-    schema = {"tier": {"type": "category", "values": ["free", "pro"]}}
-    found = {}
-    for name, declared in (("blind", {}), ("seeing", schema)):
-        settings = Settings.model_validate({"context": declared})
-        made = simulate(table, policies={"mba": {}}, folds=2, seeds=1, settings=settings, encoder=HashingEncoder)
-        found[name] = row_of(made, "mba").em
-    assert found["seeing"] > 95.0
-    assert found["blind"] < 80.0

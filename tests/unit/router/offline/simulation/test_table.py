@@ -57,19 +57,6 @@ def test_arms_are_those_of_the_first_row(written):
     assert np.array_equal(table.steps, [[2.5, 0.0], [4.0, 3.0]])
 
 
-def test_id_by_default_is_the_line(written):
-    """A row without id is called by its line in the file, blank lines counted."""
-    table = written(line(id=None), "", "  ", line(id=None))
-    assert [row.id for row in table.rows] == ["row-1", "row-4"]
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_other_keys_marks_and_line_ends_are_left_alone(written, newline):
-    """Keys of other names, a byte order mark and either line end are no matter."""
-    table = written("\ufeff" + line(answers=["x"]), line(id="q2"), newline=newline)
-    assert [row.id for row in table.rows] == ["q1", "q2"]
-
-
 @pytest.mark.parametrize(
     ("bad", "key", "message"),
     [
@@ -140,18 +127,3 @@ def test_empty_file_is_refused(tmp_path, content):
     with pytest.raises(InvalidInput, match="no rows") as caught:
         read_table(file)
     assert (caught.value.field, bool(caught.value.remedy)) == (str(file), True)
-
-
-def test_file_that_cannot_be_read_is_refused(tmp_path):
-    """A missing file, a folder, and bytes that are no UTF-8 are refused by name."""
-    latin = tmp_path / "latin.jsonl"
-    latin.write_bytes(line().encode() + b"\n\xe9\n")
-    for path, field in (
-        (tmp_path / "none.jsonl", f"{tmp_path / 'none.jsonl'}"),
-        (tmp_path, str(tmp_path)),
-        (latin, f"{latin}:2"),
-    ):
-        with pytest.raises(InvalidInput) as caught:
-            read_table(path)
-        assert caught.value.field == field
-        assert caught.value.remedy

@@ -46,6 +46,8 @@ _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 #: letters of a wrong path that an error shows
 _SHOWN = 200
 _FOLDER = "templates"
+#: stands above each of several templates in a file
+_NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)
 _PACKAGE = "ragbandit.strategies.prompting"
 #: filled by `fit`, not by the arm
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})
@@ -161,12 +163,22 @@ def _own(name: str, *, where: str, package: str) -> Template:
 
 
 def _read_own(name: str, *, where: str, package: str) -> str:
-    folder = resources.files(package) / _FOLDER
-    file = folder / f"{name}.txt"
-    if not file.is_file():
-        known = sorted(each.name.removesuffix(".txt") for each in folder.iterdir() if each.name.endswith(".txt"))
+    texts = _shipped(package)
+    if name not in texts:
+        known = sorted(texts)
         raise ConfigError(f"{name!r} is not known", field=where, remedy=known_choices(known, given=name))
-    return file.read_text(encoding="utf-8")
+    return texts[name]
+
+
+@lru_cache(maxsize=4)
+def _shipped(package: str) -> Mapping[str, str]:
+    """Name -> text of the package's templates: a file is one, or has several, each below a line `=== name ===`."""
+    texts: dict[str, str] = {}
+    for file in (resources.files(package) / _FOLDER).iterdir():
+        if file.name.endswith(".txt"):
+            _, *parts = _NAMED.split(f"=== {file.name.removesuffix('.txt')} ===\n" + file.read_text(encoding="utf-8"))
+            texts |= {name: text for name, text in zip(parts[::2], parts[1::2], strict=True) if text.strip()}
+    return texts
 
 
 def _read_given(given: str | Path, *, where: str) -> str:

@@ -12,13 +12,13 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
-from ragbandit.router import erasure
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, reward_defaults, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.serving.setup.requirements import check_database_file
+from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import database as databases
 from ragbandit.router.storage.sql.leases import Lease

@@ -73,7 +73,7 @@ from ragbandit.shared.types import (
 )
 
 if TYPE_CHECKING:
-    from ragbandit.router.learning.audit.verdict import Verdict
+    from ragbandit.router.learning.audit.rules import Verdict
     from ragbandit.router.queue.streams import StreamReader
     from ragbandit.router.rollouts.evaluator import Evaluator, Look
 
@@ -473,21 +473,9 @@ class Router:
             redis="Redis cannot be reached" if self.jobs.outage.lasts else self.updates.redis_fault() or OK,
         )
 
-    def waiting(self) -> int:
-        """Requests, outcomes and feedback waiting for the next batch."""
-        return sum(batcher.depth() for batcher in self.batchers.values())
-
     def queues(self) -> Mapping[str, QueueState]:
         """State of the queues, by name, and what they refused and dropped since the start."""
         return {name: batcher.state() for name, batcher in self.batchers.items()} | {"answers": self.answers.state()}
-
-    def parts(self) -> dict[str, str]:
-        """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it.
-
-        While the policy is being learned again from its ledger a part "policy" says so; while a learner cannot use its
-        store, a part "learner" does.
-        """
-        return self.readiness.parts()
 
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import ColumnElement, func, select, tuple_
 
-from ragbandit.router.learning.audit.rules import champion_part, mixture_fault
-from ragbandit.router.learning.audit.verdict import Verdict
+from ragbandit.router.learning.audit.rules import Verdict, champion_part, mixture_fault
 from ragbandit.router.learning.examples import is_erased_for, lessons
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import make_policy

@@ -13,8 +13,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from ragbandit.router.learning.audit.deep_check import PAGE, DeepCheck, difference, pages, sha256_after
-from ragbandit.router.learning.audit.rules import draw_fault, seed_fault, update_faults
-from ragbandit.router.learning.audit.verdict import Verdict
+from ragbandit.router.learning.audit.rules import Verdict, draw_fault, seed_fault, update_faults
 from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy

@@ -19,9 +19,11 @@ def test_overload_is_refused_early(serve):
     with ThreadPoolExecutor(3) as callers:
         waiting = [callers.submit(routed, service.http)]
         give_up = time.monotonic() + 10
-        while len(waiting) < 3 or service.router.waiting() < 2:  # one in the encoder, two behind it
+        while (
+            len(waiting) < 3 or sum(each.depth() for each in service.router.batchers.values()) < 2
+        ):  # one in the encoder, two behind it
             assert time.monotonic() < give_up
-            if len(waiting) < 3 and service.router.waiting() == len(waiting) - 1:
+            if len(waiting) < 3 and sum(each.depth() for each in service.router.batchers.values()) == len(waiting) - 1:
                 time.sleep(0.05)  # until the first has left the queue
                 waiting.append(callers.submit(routed, service.http))
             time.sleep(0.01)

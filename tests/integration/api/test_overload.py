@@ -81,7 +81,7 @@ def test_callers_that_leave_are_dropped(serve):
     assert held.entered.wait(10)
     leaving = [asked(service, f"leaving {number}") for number in range(20)]
     staying = asked(service, "stays")
-    until(lambda: service.router.waiting() == 21)
+    until(lambda: sum(each.depth() for each in service.router.batchers.values()) == 21)
     for link in (running, *leaving):
         link.close()
     until(lambda: measured(service, "ragbandit_requests_total", path="/v1/route", status="499") == 20)
@@ -144,12 +144,12 @@ def test_a_tenant_has_its_share_of_the_queue(serve):
         calls = [callers.submit(routed, service.http, tenant="big")]
         assert held.entered.wait(10)
         calls += [callers.submit(routed, service.http, tenant="big") for _ in range(4)]
-        until(lambda: service.router.waiting() == 4)
+        until(lambda: sum(each.depth() for each in service.router.batchers.values()) == 4)
         reply = service.http.post("/v1/route", json={"question": QUESTION, "tenant": "big"})
         refused(reply, 429, "TOO_MANY_REQUESTS", field="tenant")
         assert reply.headers["retry-after"] == "1"
         calls.append(callers.submit(routed, service.http, tenant="small"))
-        until(lambda: service.router.waiting() == 5)
+        until(lambda: sum(each.depth() for each in service.router.batchers.values()) == 5)
         held.released.set()
         assert all(call.result(20) for call in calls)
 

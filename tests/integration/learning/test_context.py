@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.learning.examples import lessons
 from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router import erasure
-from ragbandit.router.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.storage import erasure as erasure
+from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
 from ragbandit.shared.errors import InvalidInput

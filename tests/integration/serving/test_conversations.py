@@ -5,8 +5,8 @@ import threading
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.serving import conversations
+from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import DecisionId, Message, Query

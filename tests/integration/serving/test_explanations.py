@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.diagnosis import STARVED
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
+from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.shared.types import Generated, Query, Retrieved, Round, Source
 from tests.conftest import on_sqlite
 

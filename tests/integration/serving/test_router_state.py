@@ -30,10 +30,10 @@ def test_a_router_that_is_not_started_does_nothing(settings):
     database, threads = open_database(made), threading.active_count()
     with Router(made, encoder=HashingEncoder(dimension=8), database=database, jobs=MemoryJobs()) as router:
         assert threading.active_count() == threads
-        assert (router.ledger.registered(), router.parts()["router"]) == (
+        assert (router.ledger.registered(), router.readiness.parts()["router"]) == (
             None,
             "its thread has ended, so no question is decided: restart the service",
         )
         router.start()
-        assert router.parts() == {"router": "ok", "database": "ok", "redis": "ok"}
+        assert router.readiness.parts() == {"router": "ok", "database": "ok", "redis": "ok"}
         assert router.route("Who wrote Dracula?").version == router.state().serving

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.erasure import Selection, erase
+from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.shared.types import Budget, DecisionId, Query, Source
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

@@ -109,7 +109,7 @@ def test_ready_names_the_learner(full):
     """While the learner cannot write /ready has a part `learner` that says why; later it has none."""
     router, context, disk = full
     router.jobs = context.jobs
-    assert "learner" not in router.parts()
+    assert "learner" not in router.readiness.parts()
     assert housekeeping.learn(context) == 0
     assert wait_for(router, lambda parts: "full" in parts.get("learner", ""))
     disk.empty()
@@ -128,7 +128,7 @@ def test_a_job_tries_again(full, monkeypatch):
 def wait_for(router, seen):
     pause = threading.Event()
     for _ in range(100):
-        if seen(router.parts()):
+        if seen(router.readiness.parts()):
             return True
         pause.wait(0.05)
     return False

@@ -17,18 +17,16 @@ from ragbandit.router.storage.sql.tables.access import (
     policy_versions,
     service_secrets,
 )
-from ragbandit.router.storage.sql.tables.columns import metadata
 from ragbandit.router.storage.sql.tables.ledger import (
     closures,
+    jobs,
+    judge_days,
+    metadata,
     policies,
+    quarantines,
     snapshots,
     updates,
     waiting,
-)
-from ragbandit.router.storage.sql.tables.quality import (
-    jobs,
-    judge_days,
-    quarantines,
 )
 from ragbandit.router.storage.sql.tables.traffic import (
     answer_queue,

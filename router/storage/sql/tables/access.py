@@ -2,7 +2,7 @@
 
 from sqlalchemy import Boolean, Column, Double, Index, Integer, String, Table, Text
 
-from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
+from ragbandit.router.storage.sql.tables.ledger import ID, LABEL, LONG, metadata
 
 api_keys = Table(
     "api_keys",

@@ -15,7 +15,7 @@ from sqlalchemy import (
     Text,
 )
 
-from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
+from ragbandit.router.storage.sql.tables.ledger import ID, LABEL, LONG, metadata
 
 _IN_0003: Final = {"since": "0003"}
 

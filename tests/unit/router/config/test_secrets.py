@@ -176,7 +176,7 @@ def test_a_start_that_fails(settings, capfd, restored_log):
     with Router.open(settings(redis_url=f"redis://:{SECRET}@127.0.0.1:1/0")) as router:
         decision = router.route("Who wrote Dracula?")
         router.notifier.request_answers([decision.id])
-        parts = router.parts()
+        parts = router.readiness.parts()
     router.jobs.close()
     told = capfd.readouterr().err
     assert "it failed" in told

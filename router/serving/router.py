@@ -6,7 +6,7 @@ workers for answers. It never learns by itself unless `learn()` is called.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -38,15 +38,14 @@ from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.following.versions import PolicyFollower, Updates
 from ragbandit.router.serving.health.readiness import (
     LEARNER,
-    OK,
     REDIS,
     Readiness,
     RouterState,
     TrialWrites,
     learner_check,
-    percentiles,
+    state_of,
 )
-from ragbandit.router.serving.overview import Savings, earned
+from ragbandit.router.serving.overview import Savings
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import (
     judge_sample,
@@ -58,7 +57,7 @@ from ragbandit.router.serving.setup.bootstrap import (
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import InvalidInput, NotReady, QueueError, RagBanditError
+from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -449,29 +448,7 @@ class Router:
 
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
-        serving, ledger, snapshots = self.service.serving, self.status(), self.following.snapshots
-        wake_ups = self._from_redis(self.jobs.depth)
-        return RouterState(
-            ledger=ledger,
-            label=self.ledger.label,
-            algorithm=self.settings.policy.name,
-            serving=serving.version,
-            serving_last_seq=serving.last_seq,
-            rebuilding=serving.rebuilding,
-            arms=tuple(self.service.healths()),
-            faults=self.service.faults,
-            fail_opens=self.service.fail_opens,
-            swaps=snapshots.swaps,
-            snapshots_refused=snapshots.refused,
-            failed_notifications=self.notifier.failed_notifications,
-            feedback_to_policy_ms=percentiles(tuple(snapshots.lags)),
-            route_queue=self.service.batcher.depth(),
-            earned=earned(self.database, policy=self.ledger.label, now=time.time()),
-            jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
-            workers=self._from_redis(self.jobs.workers),
-            work=self._from_redis(self.jobs.work),
-            redis="Redis cannot be reached" if self.jobs.outage.lasts else self.updates.redis_fault() or OK,
-        )
+        return state_of(self)
 
     def queues(self) -> Mapping[str, QueueState]:
         """State of the queues, by name, and what they refused and dropped since the start."""
@@ -480,12 +457,6 @@ class Router:
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""
         return self.following.refresh()
-
-    def _from_redis(self, ask: Callable[[], Reply]) -> Reply | None:
-        try:
-            return ask()
-        except QueueError:
-            return None
 
 
 def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:

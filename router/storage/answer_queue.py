@@ -35,8 +35,6 @@ _LAST: Final = (
     select(func.max(answer_queue.c.turn)).where(answer_queue.c.tenant == bindparam("tenant")).scalar_subquery()
 )
 _TURNS: Final = select(func.coalesce(_NEXT, _TAKEN, 1), func.coalesce(_LAST, 0))
-#: whether any waits: most looks find none, and need no write
-_ANY: Final = select(exists().where(_WAITS).label("any"))
 
 
 def enqueue(connection: Connection, decisions: Iterable[Decision]) -> None:
@@ -120,14 +118,12 @@ class AnswerQueue:
         tries: only one that was tried less often. without: none of these arms; those in front are then read and passed
         over.
         """
-        if not (self._database.row(_ANY, {}) or {}).get("any"):
-            return None
         free = _WAITS if tries is None else and_(_WAITS, answer_queue.c.tries < tries)
         if without:
             free = and_(free, or_(answer_queue.c.arm.is_(None), answer_queue.c.arm.not_in(sorted(without))))
-            with self._database.read() as connection:
-                if not connection.execute(select(exists().where(free))).scalar():
-                    return None
+        with self._database.read() as connection:  # most looks find none, and need no write
+            if not connection.execute(select(exists().where(free))).scalar():
+                return None
         first = select(answer_queue.c.decision_id).where(free).order_by(answer_queue.c.turn, answer_queue.c.queued_at)
         chosen = first.limit(1).with_for_update(skip_locked=True).scalar_subquery()
         claimed = (

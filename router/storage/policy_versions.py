@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policy_control, policy_verdicts, policy_versions
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import (
@@ -49,15 +48,7 @@ _VERDICTS: Final = TableRows(policy_verdicts, PolicyVerdict, facts=JSON_OBJECT)
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
     """The switch, and the revision of all versions; 0 where none was ever made. One row by its key."""
-    return _control(connection.execute(_CONTROL, {"base": base}).mappings().first())
-
-
-def control_now(database: Database, *, base: PolicyLabel) -> PolicyControl:
-    """`control_of` for whoever asks before each batch: at a fraction of the cost of a transaction."""
-    return _control(database.row(_CONTROL, {"base": base}))
-
-
-def _control(row: Mapping[str, Any] | RowMapping | None) -> PolicyControl:
+    row = connection.execute(_CONTROL, {"base": base}).mappings().first()
     return PolicyControl(revision=0) if row is None else _CONTROLS.value(row)
 
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -19,11 +20,16 @@ from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
-from ragbandit.router.serving.overview import Earned
+from ragbandit.router.serving.overview import Earned, earned
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget
 from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.shared.types import PolicyLabel
+
+if TYPE_CHECKING:
+    from ragbandit.router.serving.router import Router
+
+Reply = TypeVar("Reply")
 
 #: what a part that works says
 OK = "ok"
@@ -214,3 +220,37 @@ def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
         return LagPercentiles(p50=None, p99=None, n=0)
     p50, p99 = np.percentile(lags_s, [50, 99]) * 1000
     return LagPercentiles(p50=float(p50), p99=float(p99), n=len(lags_s))
+
+
+def state_of(router: "Router") -> RouterState:
+    """State of this router and of its ledger. Raises StoreError."""
+    serving, ledger, snapshots = router.service.serving, router.status(), router.following.snapshots
+    wake_ups = _from_redis(router.jobs.depth)
+    return RouterState(
+        ledger=ledger,
+        label=router.ledger.label,
+        algorithm=router.settings.policy.name,
+        serving=serving.version,
+        serving_last_seq=serving.last_seq,
+        rebuilding=serving.rebuilding,
+        arms=tuple(router.service.healths()),
+        faults=router.service.faults,
+        fail_opens=router.service.fail_opens,
+        swaps=snapshots.swaps,
+        snapshots_refused=snapshots.refused,
+        failed_notifications=router.notifier.failed_notifications,
+        feedback_to_policy_ms=percentiles(tuple(snapshots.lags)),
+        route_queue=router.service.batcher.depth(),
+        earned=earned(router.database, policy=router.ledger.label, now=time.time()),
+        jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
+        workers=_from_redis(router.jobs.workers),
+        work=_from_redis(router.jobs.work),
+        redis="Redis cannot be reached" if router.jobs.outage.lasts else router.updates.redis_fault() or OK,
+    )
+
+
+def _from_redis(ask: Callable[[], Reply]) -> Reply | None:
+    try:
+        return ask()
+    except QueueError:
+        return None

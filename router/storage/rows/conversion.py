@@ -113,19 +113,6 @@ def features_value(raw: bytes | None) -> Features | None:
     return None if raw is None else _number_array(raw).astype(np.float32)
 
 
-def feature_rows(raws: Sequence[bytes | None]) -> npt.NDArray[np.float32] | None:
-    """Features of n rows at once, shape (n, d); None where a row has none, or they differ in width."""
-    present = [raw for raw in raws if raw]
-    if len(present) != len(raws) or not present:
-        return None
-    if len({len(raw) for raw in present}) == 1:
-        joined = b"".join(present if len(present[0]) % 2 == 0 else [_unmarked(raw) for raw in present])
-        numbers = np.frombuffer(joined, dtype=_FULL if len(present[0]) % 2 == 0 else _HALF)
-        return numbers.astype(np.float32, copy=False).reshape(len(raws), -1)
-    rows = [_number_array(raw) for raw in present]
-    return np.array(rows, dtype=np.float32) if len({row.size for row in rows}) == 1 else None
-
-
 def _number_array(raw: bytes) -> npt.NDArray[np.floating]:
     if len(raw) % 2 == 0:
         return np.frombuffer(raw, dtype=_FULL)
@@ -172,20 +159,16 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
     weight of cost that was wanted. Then "text" is what was asked: the same words may be rewritten in another way when
     they come again.
     """
-    return _query_hash(
-        query, run_by=run_by, context=_object(query.context), allowed=_names(query.arms), budget=_budget(query.budget)
-    )
-
-
-def _query_hash(query: Query, *, run_by: RunBy, context: str, allowed: str | None, budget: str) -> str:
-    """The hash from parts that are JSON already; the keys stand in the order in which `canonical` sorts them."""
     conversation = _conversation(query)
-    tenant, text = canonical(query.tenant), canonical(query.text if query.asked is None else query.asked)
-    more = f',"conversation":{canonical(conversation)}' if conversation else ""
-    return _sha256(
-        f'{{"arms":{allowed or "null"},"budget":{budget},"context":{context}{more}'
-        f',"run_by":{canonical(run_by)},"tenant":{tenant},"text":{text}}}'
-    )
+    body = {
+        "arms": None if query.arms is None else list(query.arms),
+        "budget": _caps(query.budget),
+        "context": dict(query.context),
+        "run_by": run_by,
+        "tenant": query.tenant,
+        "text": query.text if query.asked is None else query.asked,
+    }
+    return body_hash(body | ({"conversation": conversation} if conversation else {}))
 
 
 def _conversation(query: Query) -> dict[str, Any]:
@@ -240,34 +223,16 @@ def _object(value: Mapping[str, Any]) -> str:
     return canonical(dict(value)) if value else "{}"
 
 
-@lru_cache(maxsize=256)
-def _arms(arms: tuple[ArmName, ...]) -> str:
-    return canonical(list(arms))
-
-
-def _names(arms: Sequence[str] | None) -> str | None:
-    return None if arms is None else _arms(tuple(map(ArmName, arms)))
+def _list(values: Sequence[Any] | None) -> str | None:
+    return None if values is None else canonical(list(values))
 
 
 _CAPS: Final = tuple(field.name for field in fields(Budget))
 
 
-def _budget(budget: Budget) -> str:
+def _caps(budget: Budget) -> dict[str, float]:
     """The caps that are given."""
-    caps = {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
-    return canonical(caps) if caps else "{}"
-
-
-def _numbers(values: Sequence[float]) -> str:
-    """`canonical` of a tuple of numbers, in a third of the time: a decision has two of them."""
-    try:
-        text = ",".join(map(_REPR, values))
-    except TypeError:  # an int among them
-        return canonical(values)
-    return canonical(values) if "n" in text else f"[{text}]"  # nan and inf have other names in JSON
-
-
-_REPR: Final = float.__repr__
+    return {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
 
 
 def scores_value(text: str | None) -> tuple[float, ...] | None:
@@ -283,14 +248,14 @@ def arms_value(text: str) -> tuple[ArmName, ...]:
 
 #: a JSON object in a column of text; and a list
 JSON_OBJECT: Final = Form(write=_object, read=json.loads)
-_LIST: Final = Form(write=lambda value: canonical(list(value)), read=lambda text: tuple(json.loads(text)))
+_LIST: Final = Form(write=_list, read=lambda text: tuple(json.loads(text)))
 
 _DECISION: Final = TableRows(
     decisions,
     Decision,
-    arms=Form(write=_arms, read=arms_value),
-    pmf=Form(write=_numbers, read=scores_value),
-    scores=Form(write=lambda scores: None if scores is None else _numbers(scores), read=scores_value),
+    arms=Form(write=_list, read=arms_value),
+    pmf=Form(write=_list, read=scores_value),
+    scores=Form(write=_list, read=scores_value),
     seed=Form(write=str, read=int),
     facts=JSON_OBJECT,
     features=Form(write=features_bytes, read=features_value),
@@ -301,7 +266,7 @@ _QUERY: Final = TableRows(
     Query,
     without=("id", "arms", "request", "cost_weight"),
     context=JSON_OBJECT,
-    budget=Form(write=_budget, read=_budget_value),
+    budget=Form(write=lambda budget: canonical(_caps(budget)), read=_budget_value),
 )
 _FEEDBACK: Final = TableRows(
     feedback,
@@ -333,10 +298,9 @@ _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
 def decision_row(decision: Decision) -> dict[str, Any]:
     """A row of `decisions`."""
     query = decision.query
-    own = {"allowed": _names(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
+    own = {"allowed": _list(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
     row = {**_QUERY.row(query), **own, **_DECISION.row(decision)}
-    parts = {name: row[name] for name in ("context", "allowed", "budget")}
-    return row | {"body_hash": _query_hash(query, run_by=decision.run_by, **parts)}
+    return row | {"body_hash": query_hash(query, run_by=decision.run_by)}
 
 
 def decision_value(row: Row) -> Decision:

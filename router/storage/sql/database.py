@@ -7,17 +7,16 @@ two writers queue instead of failing. PostgreSQL: read committed. Driver errors 
 import contextlib
 import os
 import sqlite3
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Engine, Select, create_engine, event, inspect, text
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
@@ -95,7 +94,6 @@ class Database:
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             event.listen(self.engine, "do_connect", _connect_postgres)
-        self._kept = _KeptConnection(self.engine)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -110,22 +108,8 @@ class Database:
         with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
             yield connection
 
-    def row(self, statement: Select[Any], parameters: Mapping[str, object]) -> Mapping[str, Any] | None:
-        """The first row of one statement as it is committed now, by the names of its columns; None: there is none.
-
-        A fraction of the cost of `read()`: on a connection of its own, without a transaction. For what is asked before
-        each batch; the columns must be numbers and texts. Raises StoreError.
-        """
-        if isinstance(self.engine.pool, StaticPool):  # a database in memory has one connection
-            with self.read() as connection:
-                first = connection.execute(statement, parameters).mappings().first()
-                return None if first is None else dict(first)
-        with self._wrapped():
-            return self._kept.row(statement, parameters)
-
     def close(self) -> None:
         """Close all connections."""
-        self._kept.close()
         self.engine.dispose()
 
     @contextmanager
@@ -140,61 +124,6 @@ class Database:
                 f"the database failed: {reason}",
                 remedy="nothing was written; check that the database is reachable and has disk space, then try again",
             ) from error
-
-
-class _KeptConnection:
-    """A connection for single statements that is kept: to take one of the pool costs more than the statement."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._lock = threading.Lock()
-        self._connection: Connection | None = None
-        self._known: dict[Select[Any], tuple[str, Sequence[str] | None]] = {}
-
-    def row(self, statement: Select[Any], parameters: Mapping[str, object]) -> Mapping[str, Any] | None:
-        """As `Database.row`. Raises SQLAlchemyError."""
-        dialect = self._engine.dialect
-        errors: Any = dialect.loaded_dbapi.Error
-        with self._lock:
-            compiled, positions = self._compiled(statement)
-            given = dict(parameters) if positions is None else tuple(parameters[name] for name in positions)
-            while True:
-                reused = self._connection is not None  # then it may have been cut off meanwhile
-                try:
-                    return self._executed(compiled, given)
-                except errors as error:
-                    self._drop()
-                    if not reused:
-                        raise DBAPIError.instance(compiled, None, error, errors, dialect=dialect) from error
-
-    def close(self) -> None:
-        """Close it; what is asked later opens another one."""
-        with self._lock:
-            self._drop()
-
-    def _executed(self, statement: str, given: object) -> Mapping[str, Any] | None:
-        if self._connection is None:
-            self._connection = self._engine.connect()
-            self._connection.detach()  # from the pool, which would make it ready for others
-        driver: Any = self._connection.connection.dbapi_connection
-        cursor = driver.cursor()
-        cursor.execute(statement, given)
-        names, first = [column[0] for column in cursor.description], cursor.fetchone()
-        cursor.close()
-        return None if first is None else dict(zip(names, first, strict=True))
-
-    def _compiled(self, statement: Select[Any]) -> tuple[str, Sequence[str] | None]:
-        """As the driver takes it, with the names of its parameters where they have places. Kept: there are few."""
-        if statement not in self._known:
-            compiled: Any = statement.compile(dialect=self._engine.dialect)
-            self._known[statement] = str(compiled), compiled.positiontup
-        return self._known[statement]
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(Exception):  # it may be broken already
-                connection.close()
 
 
 def _make_sqlite(file: Path) -> None:

@@ -5,13 +5,12 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import func, select
 
-from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions, policy_control
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import StoreError
 
 
@@ -67,21 +66,3 @@ def test_a_writer_of_sqlite_waits_no_longer_than_said(tmp_path, monkeypatch):
         pass
     other.close()
     database.close()
-
-
-def test_a_row_is_read_as_committed_over_a_connection_that_may_break(database, database_url):
-    """`row` sees what another process has just committed, also after its kept connection was cut off."""
-    asked = select(policy_control).where(policy_control.c.base == bindparam("base"))
-    assert database.row(asked, {"base": "main"}) is None
-    other = Database(database_url)
-    for revision in (1, 2):
-        with other.write() as connection:
-            set_switch(
-                connection, base="main", killed="arm", arm="one", actor="test", reason="smoke", now=float(revision)
-            )
-        found = database.row(asked, {"base": "main"})
-        assert (found["revision"], found["arm"], found["made_at"]) == (revision, "one", float(revision))
-        database._kept._connection.connection.dbapi_connection.close()
-    other.close()
-    database.close()
-    assert database.row(asked, {"base": "main"})["revision"] == 2

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragbandit.router.encoders.base import rounded
-from ragbandit.router.storage.rows.conversion import feature_rows, features_bytes, features_value
+from ragbandit.router.storage.rows.conversion import features_bytes, features_value
 from tests.support.examples import steady
 
 any_features = arrays(np.float32, st.integers(0, 9), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))
@@ -30,16 +29,3 @@ def test_one_number_that_half_precision_lacks_keeps_the_row_whole(number):
     """Such a row is stored as the float32 numbers, little endian."""
     features = np.array([1.0, number, 2.0], dtype=np.float32)
     assert features_bytes(features) == features.astype("<f4").tobytes()
-
-
-@steady
-@given(rows=st.lists(arrays(np.float32, 5, elements=st.floats(-3, 3, width=32)), max_size=5), data=st.data())
-def test_rows_at_once_are_the_rows_one_by_one(rows, data):
-    """A page of the ledger has rows of both widths while it lasts: together they are what each is alone."""
-    rows = [rounded(row) if data.draw(st.booleans()) else row for row in rows]
-    found = feature_rows([features_bytes(row) for row in rows])
-    if not rows:
-        assert found is None
-        return
-    assert found.dtype == np.float32
-    assert found.tobytes() == np.array(rows).tobytes()

@@ -22,7 +22,7 @@ from ragbandit.workers.cli import app
 ARMS = ("no_retrieval", "single_step", "multi_step")
 CONFIG = """
 data_dir: data
-encoder: {model: hashing, dimension: 256}
+encoder: {model: hashing, dimension: 64}
 arms: {no_retrieval: {}, single_step: {}, multi_step: {}}
 """
 
@@ -34,7 +34,7 @@ def made_rows(count, *, seed=0):
         kind = number % 3
         right = [int(rng.random() < (0.95 if k == kind else 0.1)) for k in range(3)]
         yield {
-            "question": f"{('who', 'where', 'why')[kind]} {number}?",
+            "question": f"{(' '.join([('who', 'where', 'why')[kind]] * 4))} {number}?",
             "correct": dict(zip(ARMS, right, strict=True)),
             "steps": {"no_retrieval": 0, "single_step": 1, "multi_step": 3},
         }
@@ -113,7 +113,7 @@ def test_router_decides_by_what_was_learned_and_learns_on(learned):
     with Router.open() as router:
         likeliest = []
         for number, word in enumerate(("who", "where", "why")):
-            decision = router.submit(Query(text=f"{word} {1000 + number}?"), run_by="caller").result(30)
+            decision = router.submit(Query(text=f"{word} {word} {word} {word} {1000 + number}?"), run_by="caller").result(30)
             assert decision.version == version
             likeliest.append(decision.arms[decision.pmf.index(max(decision.pmf))])
         router.outcome(decision.id, status="answered", answer="x", steps=1)
@@ -250,7 +250,7 @@ def test_contexts_of_a_table_are_learned(folder):
         for tier in [("free", "pro")[number % 2]]
     ]
     write_table(folder / "t.jsonl", rows)
-    warm("--table", "t.jsonl")
+    warm("--table", "t.jsonl", "--folds", "2")
     verdict, updates = audited()
     assert verdict.ok
     assert {tuple(update.query.context) for update in updates} == {("tier",)}

@@ -40,8 +40,7 @@ LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
 #: no reply of Redis within that is none, seconds
 REPLY_S: Final = 3.0
-#: newest decisions whose arms are looked at, and newest rows of the ledger whose costs are
-LATELY: Final = 1000
+#: newest rows of the ledger whose costs are looked at
 MOST_ROWS: Final = 20_000
 
 
@@ -169,7 +168,7 @@ def of_store(database: "Database", *, settings: "Settings", now: float, weigh: b
 
     weigh: also compare reward.weight with the labels, which reads MOST_ROWS and more.
     """
-    looks = (_schema, _renamed_arms, *((_weight,) if weigh else ()), _costs, _uneven, _budgets)
+    looks = (_schema, *((_weight,) if weigh else ()), _costs, _uneven, _budgets)
     return tried("database", lambda: chain.from_iterable(look(database, settings, now) for look in looks))
 
 
@@ -183,22 +182,6 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
         what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which works beside it"
         remedy = "go on with the upgrade: one version on every host, then `ragbandit migrate`"
         yield Finding("warning", "schema", what, remedy)
-
-
-def _renamed_arms(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """An arm that decided lately is gone and another one is new: perhaps one arm under two names."""
-    from sqlalchemy import select
-
-    from ragbandit.router.storage.sql.tables import decisions
-
-    newest = select(decisions.c.arm, decisions.c.policy).order_by(decisions.c.id.desc()).limit(LATELY)
-    with database.read() as connection:
-        drawn = {row.arm for row in connection.execute(newest) if row.policy == settings.policy.label}
-    gone, new = sorted(drawn - set(settings.arms)), sorted(set(settings.arms) - drawn)
-    if gone and new:
-        what = f"{', '.join(gone)} decided lately and is not configured, {', '.join(new)} is and never did"
-        remedy = "give an arm that was renamed its old name back, which has what was learned, or leave it so"
-        yield Finding("warning", "arms", what, remedy)
 
 
 def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:

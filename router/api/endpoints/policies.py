@@ -18,9 +18,8 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.ledgers.ledger import ArmChange, declare_change
-from ragbandit.router.storage.policy_versions import version_named
-from ragbandit.shared.errors import Conflict, NotFound
-from ragbandit.shared.types import ArmName, PolicyControl, PolicyLabel, PolicyVersion, VersionState
+from ragbandit.shared.errors import NotFound
+from ragbandit.shared.types import ArmName, PolicyControl, PolicyLabel, PolicyVersion
 
 _NamePath = Annotated[
     str, PathParameter(description="Name of the version.", min_length=1, max_length=40, pattern="^[a-z0-9_]+$")
@@ -60,8 +59,6 @@ class VerbBody(RequestBody):
 
     reason: _Reason
     """Why; it stands in the audit log."""
-    expected_state: VersionState | None = None
-    """The state that was seen: 409 if it is in another one by now."""
     revision: int | None = Field(default=None, ge=1, le=10**15)
     """The revision that was seen: 409 if it was changed meanwhile."""
     weight: float | None = Field(default=None, gt=0, le=0.5)
@@ -140,7 +137,7 @@ async def unkill(body: ReasonBody, request: Request) -> Response:
 async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
     """Move a version to another state: shadow, canary, step, promote, pause, resume, rollback, retire.
 
-    With `expected_state` or `revision` only if that is how it still is: of two operators who race one gets 409.
+    With `revision` only if that is how it still is: of two operators who race one gets 409.
     """
     router, actor = router_of(request), _actor(request)
     moved = await reads_of(request).run(lambda: _moved(router, name, verb=verb, body=body, actor=actor))
@@ -182,17 +179,6 @@ def _actor(request: Request) -> str:
 
 
 def _moved(router: Router, name: str, *, verb: verbs.Verb, body: VerbBody, actor: str) -> PolicyVersion:
-    revision = body.revision
-    if body.expected_state is not None:
-        with router.database.read() as connection:
-            seen = version_named(connection, name, base=_base(router))
-        if seen.state != body.expected_state:
-            raise Conflict(
-                f"the version {name!r} is {seen.state}, not {body.expected_state}",
-                field="expected_state",
-                remedy="look at it again, then decide",
-            )
-        revision = seen.revision if revision is None else revision
     act = verbs.Act(
         verb=verb,
         name=name,
@@ -202,6 +188,6 @@ def _moved(router: Router, name: str, *, verb: verbs.Verb, body: VerbBody, actor
         now=time.time(),
         weight=body.weight,
         force=body.force,
-        revision=revision,
+        revision=body.revision,
     )
     return verbs.perform(router.database, act, settings=router.settings.rollout)

@@ -51,18 +51,6 @@ class Runs(BaseCallbackHandler):
         self.seen.append((run_id, metadata or {}, tags or []))
 
 
-def test_the_run_is_the_decision(client):
-    """The chosen runnable's run has the decision's id, and metadata and a tag that name it."""
-    runs = Runs()
-    routed = RoutedRunnable(client, runnables={"fast": chain("a"), "deep": chain("b")})
-    routed.invoke({"question": QUESTION}, config={"callbacks": [runs], "metadata": {"mine": 1}, "tags": ["t"]})
-    run_id, metadata, tags = runs.seen[0]
-    record = client.decision(str(run_id))
-    assert metadata["ragbandit_decision_id"] == str(run_id)
-    assert (metadata["mine"], metadata["ragbandit_arm"]) == (1, record["arm"])
-    assert {"t", f"ragbandit:{record['arm']}"} <= set(tags)
-
-
 def test_async_and_batch(client):
     """Each of `abatch`, and `ainvoke`, routes its input on its own."""
     routed = RoutedRunnable(

@@ -64,21 +64,3 @@ def test_a_conversation(client, service):
     items = [{"role": "user", "content": QUESTION}, *first.output, {"role": "user", "content": "And its river?"}]
     third = client.responses.create(model="auto", input=items)
     assert service.decision(third.id)["messages"] == turns
-
-
-@pytest.mark.parametrize(
-    ("more", "error", "code", "param"),
-    [
-        ({"model": "gpt-5"}, openai.NotFoundError, "model_not_found", "model"),
-        ({"input": []}, openai.BadRequestError, "invalid_input", "input"),
-        ({"tool_choice": "required"}, openai.BadRequestError, "unsupported_parameter", "tool_choice"),
-        ({"background": True}, openai.BadRequestError, "unsupported_parameter", "background"),
-        ({"conversation": "conv_1"}, openai.BadRequestError, "unsupported_parameter", "conversation"),
-    ],
-)
-def test_errors(client, more, error, code, param):
-    """What is wrong is raised as the client's own error."""
-    with pytest.raises(error) as caught:
-        client.responses.create(**{"model": "auto", "input": QUESTION} | more)
-    assert (caught.value.code, caught.value.param) == (code, param)
-    assert caught.value.request_id

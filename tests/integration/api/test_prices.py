@@ -2,12 +2,9 @@
 
 import pytest
 
-from ragbandit.client import Client
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Query
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
 
 PRICES = {"economy": 0.2, "balanced": 0.05, "quality": 0.01}
@@ -85,22 +82,6 @@ def test_what_is_refused(dial, sent, field, words):
     assert dial.router.status().counters.decided == decided
 
 
-def test_a_policy_without_a_dial_refuses_it_by_name(serve):
-    """A wish and a default are refused; a question without either is served, and the document offers no price."""
-    service = serve(policy={"name": "uniform"}, prices=PRICES, tenants={"acme": {"cost_weight": "economy"}})
-    for sent in ({"cost_weight": "economy"}, {"tenant": "acme"}):
-        error = refused(
-            service.http.post("/v1/route", json={"question": QUESTION} | sent),
-            422,
-            "INVALID_INPUT",
-            field="cost_weight",
-        )
-        assert "the policy uniform has one weight of cost" in error["message"]
-    assert routed(service.http)["cost_weight"] is None
-    fields = service.http.get("/openapi.json").json()["components"]["schemas"]["RouteBody"]["properties"]
-    assert fields["cost_weight"]["anyOf"] == [{"type": "null"}]
-
-
 def test_one_policy_serves_every_price(serve, tmp_path):
     """Learned over HTTP at mixed prices, it prefers the dear arm where cost is cheap, and the cheap one elsewhere."""
     service = serve(arms=ARMS, policy={"name": "mba"}, prices=PRICES, reward={"minimum": -2.0})
@@ -129,18 +110,3 @@ def test_one_policy_serves_every_price(serve, tmp_path):
         assert write_rows(tmp_path / name, ledger_rows(service.router.ledger)) == 60
         counts = take_in(service.router.ledger, read_rows(tmp_path / name), origin="jsonl")
         assert (counts.added, counts.known) == (0, 60)
-
-
-def test_client_and_library(dial):
-    """The client's keywords and the library's Query are the same dial."""
-    with Client(dial.url) as client:
-        assert client.route(QUESTION, cost_weight="economy")["price"] == "economy"
-        assert client.answer(QUESTION, cost_weight=0.03, wait_s=0)["cost_weight"] == 0.03
-        aimed = client.route(QUESTION, tenant="acme", aim={"quality": 0.9})
-        assert (aimed["price"], aimed["cost_weight"]) == (None, 0.2)  # nothing is learned yet: at the default
-        assert client.decision(aimed["decision_id"])["aim"] == {"quality": 0.9}
-        with pytest.raises(InvalidInput, match="prices dollars alone"):
-            client.route(QUESTION, aim={"dollars": 0.9})
-    assert dial.router.route(Query(text=QUESTION, tenant="acme")).cost_weight == 0.2
-    with pytest.raises(InvalidInput, match=r"from 0\.1 to 0\.3"):
-        dial.router.route(Query(text=QUESTION, tenant="acme", cost_weight=0.4))

@@ -113,7 +113,9 @@ def test_router_decides_by_what_was_learned_and_learns_on(learned):
     with Router.open() as router:
         likeliest = []
         for number, word in enumerate(("who", "where", "why")):
-            decision = router.submit(Query(text=f"{word} {word} {word} {word} {1000 + number}?"), run_by="caller").result(30)
+            decision = router.submit(
+                Query(text=f"{word} {word} {word} {word} {1000 + number}?"), run_by="caller"
+            ).result(30)
             assert decision.version == version
             likeliest.append(decision.arms[decision.pmf.index(max(decision.pmf))])
         router.outcome(decision.id, status="answered", answer="x", steps=1)

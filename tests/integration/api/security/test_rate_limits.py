@@ -93,20 +93,6 @@ def test_processes_share_a_rate(redis_client, redis_server):
     assert asyncio.run(both()) == 150
 
 
-def test_many_at_once_are_counted_one_by_one(redis_client, redis_server):
-    """A hundred requests of one key at the same moment are no way around its rate."""
-
-    async def at_once() -> int:
-        limiter = RateLimiter(redis_server, rates={"app": "10/hour"})
-        caller = Caller(key="0123456789", role="app")
-        results = await asyncio.gather(*(limiter.take(caller) for _ in range(100)), return_exceptions=True)
-        await limiter.close()
-        assert all(isinstance(each, RateLimited) for each in results if isinstance(each, BaseException))
-        return sum(not isinstance(each, BaseException) for each in results)
-
-    assert asyncio.run(at_once()) == 10
-
-
 def test_redis_that_goes_and_comes_back(tmp_path, caplog):
     """Without Redis a process counts in its memory, says so once and counts it; with it again, in Redis."""
     caplog.set_level("INFO", logger="ragbandit.api")

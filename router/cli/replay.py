@@ -20,7 +20,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, in_words, proposal
 from ragbandit.router.offline.charts import BLUE, RED, check_page, check_png, finish, png, write_page
-from ragbandit.router.offline.processes import cluster_executor, process_executor
+from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.replay import (
     CandidateSpec,
     OpenLog,
@@ -126,10 +126,6 @@ Workers = Annotated[
     int | None,
     typer.Option(help="processes that judge the files of a folder; default this one", min=1, rich_help_panel=_LOG),
 ]
-Cluster = Annotated[
-    str | None,
-    typer.Option(help="tcp://HOST:PORT of a Dask scheduler, whose workers judge the files", rich_help_panel=_LOG),
-]
 Report = Annotated[Path | None, typer.Option(help="write the tables as FILE.html", rich_help_panel=_OUTPUT)]
 FailBelow = Annotated[
     float | None,
@@ -158,7 +154,6 @@ def replay_verb(
     mixed_arms: MixedArms = False,
     skip_bad: SkipBad = False,
     workers: Workers = None,
-    cluster: Cluster = None,
     estimator: Estimator = "dr",
     reward_model: RewardModel = "ridge",
     folds: Folds = 5,
@@ -209,27 +204,22 @@ def replay_verb(
     )
     candidates = _candidates(policy, params=param or [], settings=settings)
     _check_gate(fail_below, candidates=candidates, baseline=baseline)
-    with _executor(opened, workers=workers, cluster=cluster) as executor, bars(errors) as progress:
+    with _executor(opened, workers=workers) as executor, bars(errors) as progress:
         result = replay(opened, candidates=candidates, plan=plan, executor=executor, progress=progress)
     _show(result, report=report, as_json=as_json, fail_below=fail_below)
 
 
-def _executor(log: OpenLog, *, workers: int | None, cluster: str | None) -> AbstractContextManager[Executor | None]:
-    """What judges the files of a log. Raises InvalidInput for one file and the store, and for two executors at once."""
-    if workers is None and cluster is None:
+def _executor(log: OpenLog, *, workers: int | None) -> AbstractContextManager[Executor | None]:
+    """What judges the files of a log. Raises InvalidInput for one file and the store."""
+    if workers is None:
         return nullcontext()
-    field = "workers" if cluster is None else "cluster"
-    if workers is not None and cluster is not None:
-        raise InvalidInput(
-            "a cluster has workers of its own", field="workers", remedy="leave out --workers or --cluster"
-        )
     if not log.several:
         raise InvalidInput(
             "one file, and the store, are judged by one process; several judge a folder of Parquet files",
-            field=field,
-            remedy=f"give --log FOLDER, or leave out --{field}",
+            field="workers",
+            remedy="give --log FOLDER, or leave out --workers",
         )
-    return process_executor(workers or 1) if cluster is None else cluster_executor(cluster)
+    return process_executor(workers)
 
 
 def _settings(config: str | None, *, database: str | None) -> Settings:

@@ -1,10 +1,8 @@
-"""Processes that share work: a pool on this machine, or the workers of a Dask cluster."""
+"""Work shared by an executor: a pool of processes of this machine, or any other one, as Dask's."""
 
-import logging
 import multiprocessing
 import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
@@ -13,16 +11,13 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ragbandit.shared.child_process import PARENT_VARIABLE, die_with_parent
-from ragbandit.shared.errors import ConfigError, NotReady, RagBanditError, required_module
+from ragbandit.shared.errors import NotReady, RagBanditError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 #: parts that are under way, or done and not merged yet, at most
 IN_FLIGHT: Final = 64
-#: a cluster without any worker is waited for that long, and looked at so often, seconds
-PATIENCE_S: Final = 30.0
-LOOK_S: Final = 2.0
 
 
 def cores() -> int:
@@ -120,57 +115,3 @@ def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
     die_with_parent()
     if begin is not None:
         begin(*given)
-
-
-@contextmanager
-def cluster_executor(address: str, *, patience_s: float = PATIENCE_S) -> Iterator[Executor]:
-    """The workers of a Dask cluster, by the address of its scheduler; a lost worker's parts go to the others.
-
-    patience_s: how long the cluster may be without workers. Raises ConfigError where nobody answers in time, NotReady
-    for a cluster without workers.
-    """
-    distributed = required_module("distributed", extra="cluster", field="cluster")
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # it tells of every worker that comes and goes
-    try:
-        client = distributed.Client(address, timeout=patience_s)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise ConfigError(f"{address}: {error}", field="cluster", remedy="start `dask scheduler` there") from error
-    with client:
-        watch = _ClusterWatch(client, patience_s=patience_s)
-        try:
-            yield client.get_executor(pure=False)
-        except NotReady as error:
-            if watch.gave_up:
-                message = f"the cluster has had no workers for {patience_s:g} s"
-                remedy = "start `dask worker` with the scheduler's address"
-                raise NotReady(message, field="cluster", remedy=remedy) from error
-            raise
-        finally:
-            watch.end()
-
-
-class _ClusterWatch:
-    """Cancels all parts of a cluster that has had no workers for too long: their futures would wait for ever."""
-
-    def __init__(self, client: Any, *, patience_s: float) -> None:
-        self.gave_up = False
-        self._client, self._patience_s = client, patience_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="cluster-watch", daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
-        idle_s = 0.0
-        look_s = min(LOOK_S, self._patience_s / 2)
-        while not self._over.wait(look_s):
-            idle_s = 0.0 if self._client.scheduler_info()["workers"] else idle_s + look_s
-            if idle_s >= self._patience_s:
-                self.gave_up = True
-                future = required_module("distributed", extra="cluster").Future
-                self._client.cancel([future(key, self._client) for key in list(self._client.futures)])
-                return
-
-    def end(self) -> None:
-        """Look no more."""
-        self._over.set()
-        self._thread.join()

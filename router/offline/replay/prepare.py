@@ -5,6 +5,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -56,6 +57,7 @@ from ragbandit.shared.formats import number
 from ragbandit.shared.types import FeatureRows, Matrix, SnapshotInfo
 
 MakeEncoder = Callable[[], Encoder]
+_ONE_FILE: Final = "give it one file"
 
 
 def replay(
@@ -161,19 +163,13 @@ def check_spread(log: OpenLog, *, plan: Plan, candidates: Sequence[CandidateSpec
     """Raises InvalidInput, with the reason, for what several files do not allow, and for files no worker can read."""
     if not log.several:
         return
-    remedy = "give it one file"
-    if plan.learn:
-        raise InvalidInput("a policy that learns along the log needs all rows in order", field="learn", remedy=remedy)
-    if plan.baseline == CURRENT:
-        raise InvalidInput("the policy that serves learns from all rows in order", field="baseline", remedy=remedy)
+    if plan.learn or plan.baseline == CURRENT:
+        field = "learn" if plan.learn else "baseline"
+        raise InvalidInput("what learns from all rows in order is judged on one file", field=field, remedy=_ONE_FILE)
     for spec in candidates:
         if spec.needs_rows:
-            kind = "learns from all rows in order" if spec.learns else "is asked about questions"
-            raise InvalidInput(
-                f"{spec.name} {kind}, which are not read of several files",
-                field="policy",
-                remedy="judge it on one file, or log its pmf as a column",
-            )
+            reason = f"{spec.name} reads questions, which are not read of several files"
+            raise InvalidInput(reason, field="policy", remedy=f"{_ONE_FILE}, or log its pmf as a column")
     if executor is not None:
         check_shared(log.files())
 

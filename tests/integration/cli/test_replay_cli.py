@@ -401,4 +401,3 @@ def test_a_folder_of_files(run, tmp_path):
     words = ("--policy", "uniform", "--json", "--mixed-arms")
     assert found(run("--log", "logs", *words))["rows"] == 40
     refused(run("--log", "logs/0.parquet", "--workers", "2", *words), "give --log FOLDER")
-    refused(run("--log", "logs", "--workers", "2", "--cluster", "tcp://a:1", *words), "--workers or --cluster")

@@ -1,6 +1,5 @@
 """A log in parts is judged by the workers of a Dask cluster; one that is killed in the middle changes nothing."""
 
-import json
 import os
 import signal
 import threading
@@ -8,15 +7,13 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline import processes
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.processes import cluster_executor, each_part
+from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay import engine, open_log, replay
 from ragbandit.shared.errors import NotReady, RagBanditError
-from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
 
 distributed = pytest.importorskip("distributed")
@@ -83,35 +80,8 @@ def test_a_lost_worker_changes_nothing(client, log, lost_in, monkeypatch):
     client.wait_for_workers(2, timeout=30)
     monkeypatch.setattr(engine, lost_in, work)
     monkeypatch.setattr(engine, "each_part", submitted)
-    with cluster_executor(client.scheduler.address) as executor:
-        close(replay(log, candidates=CANDIDATES, executor=executor), expected)
+    close(replay(log, candidates=CANDIDATES, executor=client.get_executor(pure=False)), expected)
     assert killed[1:]
-
-
-def test_the_command_asks_a_cluster(client, log, tmp_path, monkeypatch):
-    """`ragbandit replay --cluster` has the workers of a scheduler judge the files of a folder."""
-    monkeypatch.chdir(tmp_path)
-    words = ["replay", "--log", str(log.path), "--policy", "fixed:deep", "--cluster", client.scheduler.address]
-    done = CliRunner().invoke(app, [*words, "--json"])
-    assert done.exit_code == 0, done.output
-    (candidate,) = json.loads(done.stdout)["candidates"]
-    assert candidate["reward"]["value"] == replay(log, candidates=["fixed:deep"]).candidates[0].reward.value
-
-
-@pytest.fixture
-def idle():
-    """A cluster without workers."""
-    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster:
-        yield cluster
-
-
-def test_a_cluster_without_workers(idle, log):
-    """A cluster that has no workers is waited for as long as said, and named."""
-    with (
-        pytest.raises(NotReady, match=r"has had no workers for 0\.4 s"),
-        cluster_executor(idle.scheduler_address, patience_s=0.4) as executor,
-    ):
-        replay(log, candidates=CANDIDATES, executor=executor)
 
 
 def test_parts_that_are_lost():
@@ -142,9 +112,7 @@ def impatient(client):
 
 def test_a_part_that_ends_its_workers(impatient):
     """A part that ends whatever process it is judged in is one error of ours, with what to do."""
-    with (
-        cluster_executor(impatient.scheduler.address) as executor,
-        pytest.raises(RagBanditError, match="ended every worker that took it") as caught,
-    ):
+    executor = impatient.get_executor(pure=False)
+    with pytest.raises(RagBanditError, match="ended every worker that took it") as caught:
         list(each_part(lambda _: os.kill(os.getpid(), signal.SIGKILL), [0], executor=executor, told=lambda _: None))
     assert "memory" in caught.value.remedy

@@ -175,9 +175,9 @@ def test_results_come_in_their_order_and_few_at_a_time(monkeypatch):
     ("plan", "candidates", "said"),
     [
         ({"learn": True}, CANDIDATES, "all rows in order"),
-        ({"baseline": "current"}, CANDIDATES, "serves learns from all rows in order"),
-        ({}, ["linucb"], "learns from all rows in order"),
-        ({}, [CandidateSpec(name="v", kind="snapshot", what="v")], "asked about questions"),
+        ({"baseline": "current"}, CANDIDATES, "learns from all rows in order"),
+        ({}, ["linucb"], "linucb reads questions"),
+        ({}, [CandidateSpec(name="v", kind="snapshot", what="v")], "v reads questions"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(tmp_path, plan, candidates, said):

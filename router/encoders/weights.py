@@ -273,7 +273,7 @@ def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
     model = _model_at(path, setting=setting)
     if model.is_dir():
         return _made(model.resolve(), source=f"local path {path}", root=root)
-    target = root / "weights" / f"gguf-{_hash_file(model, root=root)[:16]}"
+    target = root / "weights" / f"gguf-{file_sha256(model, root=root)[:16]}"
     _build_once(target, build=lambda work: gguf(model, work), setting=setting)
     return _made(target, source=f"local path {model}, converted", root=root)
 
@@ -419,11 +419,11 @@ def _usable(folder: Path) -> bool:
 def _hash_folder(folder: Path, *, root: Path) -> str:
     total = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
-        total.update(f"{file.name} {_hash_file(file, root=root)}\n".encode())
+        total.update(f"{file.name} {file_sha256(file, root=root)}\n".encode())
     return total.hexdigest()
 
 
-def _hash_file(file: Path, *, root: Path) -> str:
+def file_sha256(file: Path, *, root: Path) -> str:
     """sha256 of the bytes, remembered by path, size and time: a start should not read 300 MB twice."""
     stat = file.stat()
     facts = f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}"

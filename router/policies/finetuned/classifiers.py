@@ -57,6 +57,7 @@ class AdaptiveRag(TableClassifier):
     """
 
     algorithm: ClassVar[str] = "adaptive_rag"
+    least_loss: ClassVar[bool] = False
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(AdaptiveRagParams, given=params)
@@ -88,11 +89,12 @@ class AdaptiveRag(TableClassifier):
 
     def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Cross-entropy."""
-        return -(targets * outputs.log_softmax(1)).sum(1).mean()
+        import torch
 
-    def _judged(self, outputs: "Tensor", targets: "Tensor") -> tuple[float, tuple[float, ...]]:
-        accuracy = float((outputs.argmax(1) == targets.argmax(1)).float().mean())
-        return accuracy, (accuracy, -float(self._loss(outputs, targets)))
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> float:
+        return float((outputs.argmax(1) == targets.argmax(1)).float().mean())
 
     def _probabilities(self, outputs: Numbers) -> Numbers:
         likely: Numbers = np.exp(outputs - np.logaddexp.reduce(outputs))
@@ -125,6 +127,7 @@ class MultiLabel(TableClassifier):
     """
 
     algorithm: ClassVar[str] = "multi_label"
+    least_loss: ClassVar[bool] = True  # a choice by cost needs probabilities that are true, not only on the right side
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(MultiLabelParams, given=params)
@@ -146,14 +149,10 @@ class MultiLabel(TableClassifier):
         known = ~targets.isnan()
         return torch.nn.functional.binary_cross_entropy_with_logits(outputs[known], targets[known])
 
-    def _judged(self, outputs: "Tensor", targets: "Tensor") -> tuple[float, tuple[float, ...]]:
-        """Accuracy: the share of known entries on the right side of p = 1/2.
-
-        The loss decides: a choice by cost needs probabilities that are true, not only on the right side.
-        """
+    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> float:
+        """The share of known entries on the right side of p = 1/2."""
         known = ~targets.isnan()
-        accuracy = float(((outputs[known] > 0.0) == (targets[known] > 0.5)).float().mean())
-        return accuracy, (-float(self._loss(outputs, targets)), accuracy)
+        return float(((outputs[known] > 0.0) == (targets[known] > 0.5)).float().mean())
 
     def _probabilities(self, outputs: Numbers) -> Numbers:
         likely: Numbers = np.exp(-np.logaddexp(0.0, -outputs))

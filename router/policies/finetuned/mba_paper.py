@@ -44,7 +44,7 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
-from ragbandit.router.policies.finetuned.network import HEAD, RIGHT, Network, ReadingParams, load_reader
+from ragbandit.router.policies.finetuned.network import RIGHT, Network, ReadingParams, load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Reward, Update
 
@@ -93,17 +93,14 @@ class MbaPaper(HasParams):
     deterministic: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
-        settings = read_params(MbaPaperParams, given=params)
-        super().__init__(settings)
-        self.seed, self.learning_rate, self.floor = settings.seed, settings.learning_rate, settings.floor
-        self.weight_decay, self.warmup, self.total = settings.weight_decay, settings.warmup, settings.total
-        self.loss, self.reward, self.failure = settings.loss, settings.reward, settings.failure
-        self._reader = load_reader(settings)
+        self.settings = read_params(MbaPaperParams, given=params)
+        super().__init__(self.settings)
+        self._reader = load_reader(self.settings)
         self.seen: dict[ArmName, int] = {}
         #: of these, the updates that were steps
         self._steps: dict[ArmName, int] = {}
         #: before the first update it reads with the weights that all share
-        self._network = Network(self._reader, seed=self.seed, to_train=False)
+        self._network = Network(self._reader, seed=self.settings.seed, to_train=False)
 
     @property
     def updates(self) -> int:
@@ -118,11 +115,11 @@ class MbaPaper(HasParams):
     @property
     def rate(self) -> float:
         """The learning rate of the next update: up over the warm-up, down to `floor` at `total`, then `floor`."""
-        done, warm = self.updates, int(self.warmup * self.total)
+        done, warm = self.updates, int(self.settings.warmup * self.settings.total)
         if done < warm:
-            return self.learning_rate * done / warm
-        left = max(0.0, (self.total - done) / max(1, self.total - warm))
-        return max(self.floor, self.learning_rate * left)
+            return self.settings.learning_rate * done / warm
+        left = max(0.0, (self.settings.total - done) / max(1, self.settings.total - warm))
+        return max(self.settings.floor, self.settings.learning_rate * left)
 
     @property
     def tolerance(self) -> float:
@@ -130,7 +127,7 @@ class MbaPaper(HasParams):
 
         At most 2**-8: from there on rounding could not be told from rows that taught something else.
         """
-        steps = self.updates if self.floor > 0.0 else min(self.updates, self.total)
+        steps = self.updates if self.settings.floor > 0.0 else min(self.updates, self.settings.total)
         return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
 
     def pmf(
@@ -152,18 +149,20 @@ class MbaPaper(HasParams):
         if rows == 0.0:
             tally(self.seen, update)
             return
-        factor = rows if self.loss == "paper" else rows / _LOGITS
-        network = self._network if self._steps else Network(self._reader, seed=self.seed, to_train=True)
-        if self.updates < self.total or self.rate > 0.0:  # in the warm-up the moments begin while the rate is 0
+        factor = rows if self.settings.loss == "paper" else rows / _LOGITS
+        network = self._network if self._steps else Network(self._reader, seed=self.settings.seed, to_train=True)
+        if (
+            self.updates < self.settings.total or self.rate > 0.0
+        ):  # in the warm-up the moments begin while the rate is 0
             network.descend(
                 [update.query.text],
                 arms=[update.arm],
                 loss=lambda outputs: factor * (outputs[0, 0] - target) ** 2,
                 rate=self.rate,
-                decay=self.weight_decay,
+                decay=self.settings.weight_decay,
                 step=self.updates + 1,
             )
-        network.begin(update.arm)
+        network.add(update.arm, step=self.updates)
         self._network = network
         tally(self.seen, update)
         tally(self._steps, update)
@@ -171,18 +170,18 @@ class MbaPaper(HasParams):
     def _target(self, update: Update) -> float:
         """The target of the drawn arm's head. Raises PolicyFault where the row does not tell."""
         reward = update.reward
-        if self.reward == "ledger":
+        if self.settings.reward == "ledger":
             target = reward.value
         elif not reward.has_parts:
-            raise PolicyFault(f"the reward table {self.reward!r} needs to know whether the answer was right")
+            raise PolicyFault(f"the reward table {self.settings.reward!r} needs to know whether the answer was right")
         elif reward.quality < RIGHT:
-            target = -1.0 if self.failure == "paper" else 0.0
-        elif self.reward == "single":
+            target = -1.0 if self.settings.failure == "paper" else 0.0
+        elif self.settings.reward == "single":
             target = 1.0 - _steps(reward) / 10.0
-        elif update.arm in TABLES[self.reward]:
-            target = TABLES[self.reward][update.arm]
+        elif update.arm in TABLES[self.settings.reward]:
+            target = TABLES[self.settings.reward][update.arm]
         else:
-            raise PolicyFault(f"the reward table {self.reward!r} has no arm {update.arm!r}")
+            raise PolicyFault(f"the reward table {self.settings.reward!r} has no arm {update.arm!r}")
         if not abs(target) <= _MOST:
             raise PolicyFault(f"the reward {target} is no number that float32 can square and add up")
         return target
@@ -191,7 +190,7 @@ class MbaPaper(HasParams):
         """All weights, each with its two moments: "encoder", "pre", and "head/<arm>" for every arm it has learned."""
         arrays, facts = counted_state(self.seen)
         facts |= {"model": self._reader.identity, "steps": dict(sorted(self._steps.items()))}
-        return arrays | (self._network.arrays() if self._steps else {}), facts
+        return arrays | (self._network.arrays(moments=True) if self._steps else {}), facts
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; it must be of the same model, whole, float32 and of the right shapes."""
@@ -199,14 +198,11 @@ class MbaPaper(HasParams):
         if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
         steps = dict(facts["steps"])
-        width, size = self._reader.width, self._reader.size
-        shapes: dict[str, tuple[int, ...]] = {"encoder": (3, size), "pre": (3, width, width + 1)} if steps else {}
-        shapes |= {HEAD + arm: (3, width + 1) for arm in steps}
-        checked_arrays(arrays, shapes=shapes, float32=shapes)
-        self.seen, self._steps = seen, steps
-        self._network = Network(self._reader, seed=self.seed, to_train=bool(steps))
-        if steps:
-            self._network.fill(arrays)
+        network = Network(self._reader, seed=self.settings.seed, to_train=bool(steps))
+        shapes = network.shapes(list(steps), rows=3) if steps else {}
+        arrays = checked_arrays(arrays, shapes=shapes, float32=shapes)
+        self.seen, self._steps, self._network = seen, steps, network
+        network.fill(arrays, step=self.updates)
 
 
 def _steps(reward: Reward) -> float:

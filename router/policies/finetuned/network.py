@@ -13,7 +13,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.router.encoders.forward import TruncatingTokenizer, load_module
-from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, Weights, resolve
 from ragbandit.router.policies.base import Count, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError, PolicyFault, required_module
 from ragbandit.shared.torch_models import device_of
@@ -71,37 +70,22 @@ def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader
     """
     required_module("torch", extra="models", field=_MODEL_FIELD)
     model = reading.model if folder is None else folder
-    device, path = device_of(reading.device, field="policy.params.device"), Path(model).expanduser()
-    files = (
-        [file for file in sorted(path.iterdir()) if file.suffix in (".safetensors", ".json")] if path.is_dir() else []
-    )
-    stamps = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-    return _loaded(model, reading.max_tokens, device, reading.precision, reading.threads, stamps)
+    device, weights = device_of(reading.device, field="policy.params.device"), resolve(model, setting=_MODEL_FIELD)
+    return _loaded(weights, reading.max_tokens, device, reading.precision, reading.threads)
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(
-    model: str, max_tokens: int, device: str, precision: str, threads: int | None, _stamps: tuple[object, ...]
-) -> "Reader":
-    weights = resolve(model, setting=_MODEL_FIELD)
-    return Reader(
-        weights.folder,
-        sha256=weights.sha256,
-        max_tokens=max_tokens,
-        device=device,
-        precision=precision,
-        threads=threads,
-    )
+def _loaded(weights: Weights, max_tokens: int, device: str, precision: str, threads: int | None) -> "Reader":
+    return Reader(weights, max_tokens=max_tokens, device=device, precision=precision, threads=threads)
 
 
 class Reader:
     """A model as it came, and how it reads questions; d is its width. Nobody trains its weights."""
 
-    def __init__(
-        self, folder: Path, *, sha256: str, max_tokens: int, device: str, precision: str, threads: int | None
-    ) -> None:
+    def __init__(self, weights: Weights, *, max_tokens: int, device: str, precision: str, threads: int | None) -> None:
         import torch
 
+        folder = weights.folder
         self.folder, self.device, self.precision, self.threads = folder, device, precision, threads
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(0)  # layers that the checkpoint lacks and we do not use must not differ by process
@@ -122,7 +106,7 @@ class Reader:
         #: `width` products with the rounding of the format, and independent roundings grow as the root of their number
         self.rounding = _UNIT[precision] * math.sqrt(2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width)
         #: of weights and tokenizer: two readers with one identity read alike
-        self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
+        self.identity = hashlib.sha256(f"{weights.sha256} {self.tokens.sha256}".encode()).hexdigest()
 
     def tensor(self, array: npt.NDArray[Any]) -> "Tensor":
         """A copy of the array where the module is."""
@@ -132,11 +116,12 @@ class Reader:
 
     def batch(self, texts: Sequence[str]) -> "dict[str, Tensor]":
         """Token ids and mask, both (B, T)."""
-        rows = self.tokens.batch(texts)
-        longest = max(map(len, rows))
-        ids = np.array([row + [self.pad] * (longest - len(row)) for row in rows])
-        mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-        return {"input_ids": self.tensor(ids), "attention_mask": self.tensor(mask)}
+        import torch
+
+        rows = [torch.tensor(row, device=self.device) for row in self.tokens.batch(texts)]
+        padded = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+        ids, mask = padded(rows, padding_value=self.pad), padded([torch.ones_like(row) for row in rows])
+        return {"input_ids": ids, "attention_mask": mask}
 
     @contextlib.contextmanager
     def at_work(self, dropout: int | None) -> Iterator[None]:
@@ -157,31 +142,36 @@ class Reader:
 
 
 class Network:
-    """An encoder, the square layer and a head per arm, with AdamW's two moments of each (zero before the first step).
+    """An encoder, the square layer and a head per arm, and AdamW (Loshchilov and Hutter 2019) where it is trained.
 
     seed: of the fresh layers. to_train: work on a copy of the reader's encoder instead of the shared one.
     """
 
     def __init__(self, reader: Reader, *, seed: int, to_train: bool) -> None:
+        import torch
+
         self.reader, self.seed = reader, seed
         self.encoder = copy.deepcopy(reader.module) if to_train else reader.module
         #: (d, d + 1), the bias last
         self.pre = reader.tensor(fresh_pre(reader.width, seed=seed)).requires_grad_()
         #: arm -> (d + 1,), the bias last
         self.heads: dict[str, Tensor] = {}
-        self._moments: dict[Tensor, dict[str, Tensor]] = {}
+        self._optimizer = torch.optim.AdamW([*self.encoder.parameters(), self.pre], fused=True) if to_train else None
 
     def head(self, arm: str) -> "Tensor":
         """An arm's weights and bias: (d + 1,); those that it would begin with where it has none."""
         known = self.heads.get(arm)
-        return self._fresh_head(arm) if known is None else known
+        if known is None:
+            known = self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)).requires_grad_()
+        return known
 
-    def begin(self, arm: str) -> None:
-        """Give an arm its head, if it has none."""
-        self.heads.setdefault(arm, self.head(arm))
-
-    def _fresh_head(self, arm: str) -> "Tensor":
-        return self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)).requires_grad_()
+    def add(self, arm: str, *, step: int, head: "Tensor | None" = None) -> None:
+        """Give an arm its head, if it has none. step: those that AdamW has taken, as in one matrix of all heads."""
+        if arm not in self.heads:
+            leaf = self.heads[arm] = self.head(arm) if head is None else head
+            if self._optimizer is not None:
+                self._optimizer.add_param_group({"params": [leaf]})
+                self._set_moments(leaf, [leaf.detach() * 0.0] * 2, step=step)
 
     def hidden(self, texts: Sequence[str], *, dropout: int | None = None) -> "Tensor":
         """Input of the heads: (B, d), float32, in [0, inf). dropout: the seed of the units left out; None: none is."""
@@ -212,76 +202,80 @@ class Network:
         decay: float,
         step: int,
     ) -> float:
-        """One step of AdamW (Loshchilov and Hutter 2019, algorithm 2) on a batch; the loss before it.
+        """One step of AdamW on a batch; the loss before it.
 
         loss: from outputs (B, K), a column per arm of `arms`, to one number. step counts from 1, and seeds the dropout.
-        Heads that are not in `arms` move as in one matrix of all heads: with a gradient of zero; a new one joins with
-        no moments. Raises PolicyFault, with nothing changed, where the loss or a gradient is not finite, or too large
-        for AdamW, which squares it.
+        Heads that are not in `arms` move as in one matrix of all heads: with a gradient of zero. Raises PolicyFault,
+        with nothing changed, where the loss or a gradient is not finite, or too large for AdamW, which squares it.
         """
         import torch
 
-        heads = {**self.heads, **{arm: self._fresh_head(arm) for arm in arms if arm not in self.heads}}
-        leaves = [*self.encoder.parameters(), self.pre, *heads.values()]
+        assert self._optimizer is not None
+        self._optimizer.zero_grad()
+        heads = {arm: self.head(arm) for arm in dict.fromkeys([*arms, *self.heads])}
         with self.reader.at_work(None), torch.enable_grad():
-            rows = torch.stack([heads[arm] for arm in arms])  # (K, d + 1)
+            rows = torch.stack(list(heads.values()))[: len(arms)]  # (K, d + 1)
             seen = self.hidden(texts, dropout=dropout_seed(self.seed, step=step))
             value = loss(torch.nn.functional.linear(seen, rows[:, :-1], rows[:, -1]))
-            number = float(value.detach())
-            gradients = torch.autograd.grad(value, leaves, allow_unused=True)
-            norms = torch.stack([torch.linalg.vector_norm(one) for one in gradients if one is not None])
-            if not (math.isfinite(number) and bool((norms * norms).isfinite().all())):
+            value.backward()  # type: ignore[no-untyped-call]
+            leaves = [*self.encoder.parameters(), self.pre, *heads.values()]
+            norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves if leaf.grad is not None])
+            if not bool((value.detach() + norm * norm).isfinite()):
                 raise PolicyFault("the loss or a gradient is not finite, or too large: the weights have diverged")
-            self.heads = heads
-            adamw = torch.optim.AdamW(leaves, lr=rate, weight_decay=decay, fused=True)
-            for place, (leaf, gradient) in enumerate(zip(leaves, gradients, strict=True)):
-                is_layer = place >= len(leaves) - len(heads) - 1
-                leaf.grad = torch.zeros_like(leaf) if gradient is None and is_layer else gradient
-                adamw.state[leaf] = {"step": torch.tensor(float(step - 1)), **self._moments_of(leaf)}
-            adamw.step()
-            adamw.zero_grad()
-        return number
+            for arm, head in heads.items():
+                self.add(arm, step=step - 1, head=head)
+            for group in self._optimizer.param_groups:
+                group.update(lr=rate, weight_decay=decay)
+            self._optimizer.step()
+        return float(value.detach())
 
-    def _moments_of(self, leaf: "Tensor") -> "dict[str, Tensor]":
+    def arrays(self, *, moments: bool) -> dict[str, Vector32]:
+        """Values: "encoder" (1, P), "pre" (1, d, d + 1), "head/<arm>" (1, d + 1) each; with both moments 3 of each."""
         import torch
 
-        if leaf not in self._moments:
-            self._moments[leaf] = {name: torch.zeros_like(leaf) for name in _MOMENTS}
-        return self._moments[leaf]
+        slots = {}
+        for key, leaves in self._leaves().items():
+            rows = [leaves, *([self._moment(leaf, name) for leaf in leaves] for name in _MOMENTS if moments)]
+            flat = torch.stack([torch.nn.utils.parameters_to_vector(row) for row in rows]).detach().cpu()
+            slots[key] = (flat if key == "encoder" else flat.view(len(rows), *leaves[0].shape)).numpy()
+        return slots
 
-    def arrays(self) -> dict[str, Vector32]:
-        """Values and both moments: "encoder" (3, P), "pre" (3, d, d + 1), and "head/<arm>" (3, d + 1) each."""
+    def fill(self, arrays: Mapping[str, npt.NDArray[Any]], *, step: int = 0) -> None:
+        """Take over `arrays`; without "encoder" it keeps its own. step: those that AdamW took until then."""
         import torch
 
-        encoder = list(self.encoder.parameters())
-        layers = {"pre": self.pre} | {HEAD + arm: self.heads[arm] for arm in sorted(self.heads)}
+        for key in arrays:
+            if key.startswith(HEAD):
+                self.add(key.removeprefix(HEAD), step=step)
+        leaves = self._leaves()
         with torch.no_grad():
-            parts = [encoder, *([self._moments_of(leaf)[name] for leaf in encoder] for name in _MOMENTS)]
-            slots = {"encoder": torch.stack([torch.cat([one.flatten() for one in part]) for part in parts])}
-            for key, leaf in layers.items():
-                slots[key] = torch.stack([leaf, *(self._moments_of(leaf)[name] for name in _MOMENTS)])
-        return {key: slot.cpu().numpy() for key, slot in slots.items()}
+            for key, array in arrays.items():
+                rows = self.reader.tensor(array).flatten(1)
+                for leaf, part in zip(leaves[key], rows.split([leaf.numel() for leaf in leaves[key]], 1), strict=True):
+                    value, *moments = (row.reshape(leaf.shape) for row in part)
+                    leaf.copy_(value)
+                    if moments:
+                        self._set_moments(leaf, moments, step=step)
 
-    def fill(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over `arrays`, or the values among them alone: shapes (3, ...) or (1, ...).
+    def shapes(self, arms: Sequence[str], *, rows: int) -> dict[str, tuple[int, ...]]:
+        """What `arrays` has with heads for these arms; rows: 1, or 3 with moments."""
+        width = self.reader.width
+        heads = {HEAD + arm: (rows, width + 1) for arm in arms}
+        return {"encoder": (rows, self.reader.size), "pre": (rows, width, width + 1), **heads}
 
-        Without "encoder" it keeps its own.
-        """
-        import torch
+    def _leaves(self) -> "dict[str, list[Tensor]]":
+        heads = {HEAD + arm: [self.heads[arm]] for arm in sorted(self.heads)}
+        return {"encoder": list(self.encoder.parameters()), "pre": [self.pre], **heads}
 
-        encoder, self._moments = list(self.encoder.parameters()), {}
-        with torch.no_grad():
-            slots = {key: self.reader.tensor(array) for key, array in arrays.items()}
-            pieces = slots["encoder"].split([leaf.numel() for leaf in encoder], dim=1) if "encoder" in slots else []
-            for leaf, piece in zip(encoder, pieces, strict=bool(pieces)):
-                leaf.copy_(piece[0].view_as(leaf))
-        self.pre = slots["pre"][0].clone().requires_grad_()
-        names = [key for key in slots if key.startswith(HEAD)]
-        self.heads = {key.removeprefix(HEAD): slots[key][0].clone().requires_grad_() for key in names}
-        layers = [(self.pre, slots["pre"]), *((self.heads[key.removeprefix(HEAD)], slots[key]) for key in names)]
-        for leaf, slot in [*zip(encoder, pieces, strict=True), *layers] if len(slots["pre"]) > 1 else []:
-            moments = zip(_MOMENTS, slot[1:], strict=True)
-            self._moments[leaf] = {name: moment.reshape(leaf.shape).clone() for name, moment in moments}
+    def _moment(self, leaf: "Tensor", name: str) -> "Tensor":
+        """Zero for what has had no gradient."""
+        known = self._optimizer.state.get(leaf) if self._optimizer is not None else None
+        return known[name] if known else leaf * 0.0
+
+    def _set_moments(self, leaf: "Tensor", moments: "Sequence[Tensor]", *, step: int) -> None:
+        assert self._optimizer is not None
+        state = {name: moment.clone() for name, moment in zip(_MOMENTS, moments, strict=True)}
+        self._optimizer.state[leaf] = {"step": self.reader.tensor(np.array(step, dtype=np.float32)), **state}
 
 
 def dropout_seed(seed: int, *, step: int) -> int:

@@ -20,11 +20,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import numpy as np
 from pydantic import Field
 
+from ragbandit.router.encoders.weights import file_sha256
 from ragbandit.router.policies.base import (
     Arrays,
     Count,
@@ -40,8 +41,8 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.finetuned.network import HEAD, Network, Numbers, ReadingParams, load_reader
 from ragbandit.router.policies.kinds.fixed import CountingPolicy
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import whole_folder
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow
+from ragbandit.shared.files import cache_root, whole_folder
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Query, TableRow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,12 +96,6 @@ class _Trained:
     #: of the folder's contents; empty where it was trained in this process
     identity: str = ""
 
-    def values(self) -> Arrays:
-        """Weights alone: "encoder" (P,), "pre" (d, d + 1), "heads" (K, d + 1), a row per arm."""
-        arrays = self.network.arrays()
-        heads = np.stack([arrays[HEAD + arm][0] for arm in self.arms])
-        return {"encoder": arrays["encoder"][0], "pre": arrays["pre"][0], "heads": heads}
-
 
 class TableClassifier(CountingPolicy, ABC):
     """Fine-tuned on tables; a subclass says what the labels, the loss and the choice are."""
@@ -108,6 +103,8 @@ class TableClassifier(CountingPolicy, ABC):
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
+    #: whether the epoch with the least loss on held-out rows is kept; False: the one with the most accuracy
+    least_loss: ClassVar[bool]
 
     def __init__(self, fitting: FittingParams) -> None:
         super().__init__(fitting)
@@ -123,8 +120,8 @@ class TableClassifier(CountingPolicy, ABC):
         """The mean loss of a batch, both (B, K); differentiable."""
 
     @abstractmethod
-    def _judged(self, outputs: "Tensor", targets: "Tensor") -> tuple[float, tuple[float, ...]]:
-        """(accuracy in [0, 1], merit) on held-out rows: the epoch with the most merit is kept, the first of equals."""
+    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> float:
+        """In [0, 1], on held-out rows, both (B, K)."""
 
     @abstractmethod
     def _probabilities(self, outputs: Numbers) -> Numbers:
@@ -175,7 +172,7 @@ class TableClassifier(CountingPolicy, ABC):
         if trained.identity:
             return arrays, facts | {"trained": trained.identity}
         known = {"arms": list(trained.arms), "costs": list(trained.costs), "report": dict(trained.report)}
-        return trained.values(), facts | known | {"model": trained.network.reader.identity}
+        return trained.network.arrays(moments=False), facts | known | {"model": trained.network.reader.identity}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; it must be of this trained folder, or carry whole weights of this model."""
@@ -185,9 +182,8 @@ class TableClassifier(CountingPolicy, ABC):
             if facts["model"] != network.reader.identity:
                 raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
             arms, costs = tuple(facts["arms"]), tuple(facts["costs"])
-            shapes = {"encoder": (network.reader.size,)} | _shapes(network, arms=len(arms))
-            checked_arrays(arrays, shapes=shapes, float32=shapes)
-            _fill(network, arrays, arms=arms)
+            shapes = network.shapes(arms, rows=1)
+            network.fill(checked_arrays(arrays, shapes=shapes, float32=shapes))
             self._trained = _Trained(network=network, arms=arms, costs=costs, report=facts["report"])
         elif arrays or facts.get("trained") != (self._trained.identity if self._trained is not None else None):
             raise SnapshotError("made with another trained folder", field=_FIELD)
@@ -223,7 +219,7 @@ class TableClassifier(CountingPolicy, ABC):
                 line |= {"validation_loss": loss, "accuracy": accuracy}
             epochs.append(line)
             if best is None or merit > best[0]:
-                best = merit, len(epochs), {key: slot[:1] for key, slot in network.arrays().items()}
+                best = merit, len(epochs), network.arrays(moments=False)
         assert best is not None
         network.fill(best[2])
         report: dict[str, Json] = {
@@ -271,12 +267,12 @@ class TableClassifier(CountingPolicy, ABC):
     def _validated(
         self, network: Network, held: Sequence[FittingExample], *, arms: Sequence[ArmName]
     ) -> tuple[float, float, tuple[float, ...]]:
-        """(loss, accuracy, merit) on the held-out rows."""
+        """(loss, accuracy, merit) on the held-out rows: the epoch with the most merit is kept, the first of equals."""
         batches = [held[at : at + self.fitting.batch] for at in range(0, len(held), self.fitting.batch)]
         outputs = np.concatenate([network.outputs([row.text for row in rows], arms=arms) for rows in batches])
         given, targets = network.reader.tensor(outputs).float(), _targets(network, held)
-        accuracy, merit = self._judged(given, targets)
-        return float(self._loss(given, targets)), accuracy, merit
+        loss, accuracy = float(self._loss(given, targets)), self._accuracy(given, targets)
+        return loss, accuracy, (-loss, accuracy) if self.least_loss else (accuracy, -loss)
 
     # -------------------------------------------------------------------------------- the folder
 
@@ -287,12 +283,13 @@ class TableClassifier(CountingPolicy, ABC):
         trained = self._trained
         if trained is None:
             raise InvalidInput("is not trained", field="policy", remedy="fit it first")
-        target, reader, values = free_folder(folder), trained.network.reader, trained.values()
+        target, reader, values = free_folder(folder), trained.network.reader, trained.network.arrays(moments=False)
         encoder = {name: leaf.detach().cpu().numpy() for name, leaf in trained.network.encoder.named_parameters()}
         try:
             with whole_folder(target) as work:
                 save_file(encoder, work / "model.safetensors", metadata={"format": "pt"})
-                save_file({"pre": values["pre"], "heads": values["heads"]}, work / "layers.safetensors")
+                heads = np.concatenate([values[HEAD + arm] for arm in trained.arms])
+                save_file({"pre": values["pre"][0], "heads": heads}, work / "layers.safetensors")
                 shutil.copyfile(reader.folder / "config.json", work / "config.json")
                 (work / "tokenizer.json").write_text(reader.tokens.tokenizer.to_str(), encoding="utf-8")
                 described = {"format": FORMAT, "algorithm": self.algorithm, "arms": list(trained.arms)}
@@ -315,7 +312,7 @@ class TableClassifier(CountingPolicy, ABC):
             described = json.loads(text)
             arms = tuple(ArmName(arm) for arm in described["arms"])
             costs = tuple(float(cost) for cost in described["costs"])
-            damaged = [name for name, wanted in described["sha256"].items() if _known_sha256(path / name) != wanted]
+            damaged = [name for name, wanted in described["sha256"].items() if _sha256(path / name) != wanted]
             kind = described["algorithm"], described["format"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path} is no trained policy: {error!r}", field=_FIELD, remedy=_REMEDY) from error
@@ -326,12 +323,12 @@ class TableClassifier(CountingPolicy, ABC):
             message = f"{path} holds {kind[0]!r} in format {kind[1]!r}, not {self.algorithm!r} in format {FORMAT}"
             raise ConfigError(message, field=_FIELD, remedy=_REMEDY)
         network = Network(load_reader(self.fitting, folder=str(path)), seed=self.fitting.seed, to_train=False)
-        layers: dict[str, Any] = load_file(path / "layers.safetensors")
-        shapes = {name: array.shape for name, array in layers.items()}
-        if shapes != _shapes(network, arms=len(arms)) or len(costs) != len(arms):
-            message = f"layers of shapes {shapes}, wanted {_shapes(network, arms=len(arms))}"
-            raise ConfigError(message, field=_FIELD, remedy=_REMEDY)
-        _fill(network, layers, arms=arms)
+        layers = load_file(path / "layers.safetensors")
+        rows = {"pre": layers["pre"][None], **_named(arms, layers["heads"])}
+        shapes = {key: shape for key, shape in network.shapes(arms, rows=1).items() if key != "encoder"}
+        if {key: array.shape for key, array in rows.items()} != shapes or len(costs) != len(arms):
+            raise ConfigError(f"{path} holds layers of other shapes", field=_FIELD, remedy=_REMEDY)
+        network.fill(rows)
         identity = hashlib.sha256(text.strip().encode()).hexdigest()
         return _Trained(network=network, arms=arms, costs=costs, report=described["report"], identity=identity)
 
@@ -353,15 +350,9 @@ def _open_to_others(work: Path) -> None:
         file.chmod(0o666 & ~mask)
 
 
-def _shapes(network: Network, *, arms: int) -> dict[str, tuple[int, ...]]:
-    width = network.reader.width
-    return {"pre": (width, width + 1), "heads": (arms, width + 1)}
-
-
-def _fill(network: Network, arrays: Arrays, *, arms: Sequence[ArmName]) -> None:
-    """The values of `_Trained.values` into a network; without "encoder" it keeps its own."""
-    slots = {key: arrays[key][None] for key in ("encoder", "pre") if key in arrays}
-    network.fill(slots | {HEAD + arm: head[None] for arm, head in zip(arms, arrays["heads"], strict=True)})
+def _named(arms: Sequence[ArmName], heads: Matrix) -> Arrays:
+    """Heads (K, d + 1) by the names of a network's arrays."""
+    return {HEAD + arm: head[None] for arm, head in zip(arms, heads, strict=len(arms) == len(heads))}
 
 
 def _targets(network: Network, rows: Sequence[FittingExample]) -> "Tensor":
@@ -374,17 +365,5 @@ def _costs(rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> tuple[float,
     return tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of.values())
 
 
-def _known_sha256(file: Path) -> str:
-    stat = file.stat()
-    return _remembered(file, stat.st_size, stat.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=64)
-def _remembered(file: Path, _size: int, _changed: int) -> str:
-    """Remembered by path, size and time: policies are made often, and the encoder is 260 MB."""
-    return _sha256(file)
-
-
 def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_sha256(file, root=cache_root(None))

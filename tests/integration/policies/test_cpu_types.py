@@ -7,7 +7,6 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.finetuned.classifiers import AdaptiveRag, MultiLabel
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import pmf_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates
@@ -20,7 +19,7 @@ WIDE, MANY = made_updates(250, size=150), made_updates(60, arms=TWENTY)
 
 
 def said():
-    """Case -> pmfs, or sums of the state, after its lessons; of the classifiers, the last step's."""
+    """Case -> pmfs, or sums of the state, after its lessons."""
     lessons = made_updates(60)
     cases = {name: EXAMPLES[name] for name in ("conservative", "linucb", "mba", "popularity")}
     cases |= {
@@ -35,9 +34,6 @@ def said():
     found["mba in blocks"] = sums_of(taught(lambda: make_policy("mba", params={"block": 64}), WIDE))
     many = taught(lambda: make_policy("linucb", params={}), MANY)
     found["linucb over many arms"] = [list(pmf_of(many, arms=TWENTY).values())]
-    outputs = np.random.default_rng(3).normal(0.0, 4.0, (300, 3))
-    for kind in (AdaptiveRag, MultiLabel):
-        found[kind.algorithm] = [kind._probabilities(None, row).tolist() for row in outputs]
     return found
 
 

@@ -85,7 +85,7 @@ def _damage(folder, what):
         (folder / "ragbandit.json").unlink()
     elif what == "no weights":
         (folder / "model.safetensors").unlink()
-    elif what.endswith((".safetensors", "config.json", "tokenizer.json")):
+    elif what.endswith(".safetensors"):
         content = (folder / what).read_bytes()
         (folder / what).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     else:
@@ -101,8 +101,6 @@ def _damage(folder, what):
         "no weights",
         "model.safetensors",
         "layers.safetensors",
-        "config.json",
-        "tokenizer.json",
         "format",
         "list",
         "arms",

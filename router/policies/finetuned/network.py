@@ -13,6 +13,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
@@ -20,9 +21,10 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.router.encoders.forward import TruncatingTokenizer, load_module
-from ragbandit.router.encoders.weights import DEFAULT_ENCODER, Weights, resolve
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, Weights, file_sha256, resolve
 from ragbandit.router.policies.base import Count, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError, PolicyFault, required_module
+from ragbandit.shared.files import cache_root
 from ragbandit.shared.torch_models import device_of
 
 if TYPE_CHECKING:
@@ -296,3 +298,8 @@ def fresh_head(arm: str, *, width: int, seed: int) -> Vector32:
     head = np.zeros(width + 1, dtype=np.float32)
     head[:-1] = np.random.default_rng([seed, 1, named]).normal(0.0, _SPREAD, width)
     return head
+
+
+def sha256_of(file: Path) -> str:
+    """The sha256 of a file, remembered as `resolve` does: policies are made often, and the encoder is 260 MB."""
+    return file_sha256(file, root=cache_root(None))

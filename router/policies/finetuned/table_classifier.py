@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 import numpy as np
 from pydantic import Field
 
-from ragbandit.router.encoders.weights import file_sha256
 from ragbandit.router.policies.base import (
     Arrays,
     Count,
@@ -38,10 +37,10 @@ from ragbandit.router.policies.base import (
     checked_arrays,
     restored_counts,
 )
-from ragbandit.router.policies.finetuned.network import HEAD, Network, Numbers, ReadingParams, load_reader
+from ragbandit.router.policies.finetuned.network import HEAD, Network, Numbers, ReadingParams, load_reader, sha256_of
 from ragbandit.router.policies.kinds.fixed import CountingPolicy
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import cache_root, whole_folder
+from ragbandit.shared.files import whole_folder
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Query, TableRow
 
 if TYPE_CHECKING:
@@ -294,7 +293,7 @@ class TableClassifier(CountingPolicy, ABC):
                 (work / "tokenizer.json").write_text(reader.tokens.tokenizer.to_str(), encoding="utf-8")
                 described = {"format": FORMAT, "algorithm": self.algorithm, "arms": list(trained.arms)}
                 described |= {"costs": list(trained.costs), "report": dict(trained.report)}
-                described |= {"sha256": {file.name: _sha256(file) for file in work.iterdir()}}
+                described |= {"sha256": {file.name: sha256_of(file) for file in work.iterdir()}}
                 text = json.dumps(described, indent=1, sort_keys=True)
                 (work / _FACTS).write_text(text + "\n", encoding="utf-8")
                 _open_to_others(work)
@@ -312,7 +311,7 @@ class TableClassifier(CountingPolicy, ABC):
             described = json.loads(text)
             arms = tuple(ArmName(arm) for arm in described["arms"])
             costs = tuple(float(cost) for cost in described["costs"])
-            damaged = [name for name, wanted in described["sha256"].items() if _sha256(path / name) != wanted]
+            damaged = [name for name, wanted in described["sha256"].items() if sha256_of(path / name) != wanted]
             kind = described["algorithm"], described["format"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path} is no trained policy: {error!r}", field=_FIELD, remedy=_REMEDY) from error
@@ -363,7 +362,3 @@ def _costs(rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> tuple[float,
     """Mean steps of every arm over the rows that have them."""
     steps_of = {arm: [row.steps[arm] for row in rows if arm in row.steps] for arm in arms}
     return tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of.values())
-
-
-def _sha256(file: Path) -> str:
-    return file_sha256(file, root=cache_root(None))

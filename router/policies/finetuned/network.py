@@ -22,7 +22,7 @@ from pydantic import Field
 
 from ragbandit.router.encoders.forward import TruncatingTokenizer, load_module
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, Weights, file_sha256, resolve
-from ragbandit.router.policies.base import Count, PolicyParams, Text
+from ragbandit.router.policies.base import Arrays, Count, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError, PolicyFault, required_module
 from ragbandit.shared.files import cache_root
 from ragbandit.shared.torch_models import device_of
@@ -219,7 +219,7 @@ class Network:
             rows = torch.stack(list(heads.values()))[: len(arms)]  # (K, d + 1)
             seen = self.hidden(texts, dropout=dropout_seed(self.seed, step=step))
             value = loss(torch.nn.functional.linear(seen, rows[:, :-1], rows[:, -1]))
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             leaves = [*self.encoder.parameters(), self.pre, *heads.values()]
             norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves if leaf.grad is not None])
             if not bool((value.detach() + norm * norm).isfinite()):
@@ -231,11 +231,11 @@ class Network:
             self._optimizer.step()
         return float(value.detach())
 
-    def arrays(self, *, moments: bool) -> dict[str, Vector32]:
+    def arrays(self, *, moments: bool) -> Arrays:
         """Values: "encoder" (1, P), "pre" (1, d, d + 1), "head/<arm>" (1, d + 1) each; with both moments 3 of each."""
         import torch
 
-        slots = {}
+        slots: Arrays = {}
         for key, leaves in self._leaves().items():
             rows = [leaves, *([self._moment(leaf, name) for leaf in leaves] for name in _MOMENTS if moments)]
             flat = torch.stack([torch.nn.utils.parameters_to_vector(row) for row in rows]).detach().cpu()

@@ -172,7 +172,6 @@ class Popularity(HasParams):
     algorithm: ClassVar[str] = "popularity"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
-    weights_are_rows: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(PopularityParams, given=params)

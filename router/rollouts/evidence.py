@@ -42,7 +42,7 @@ class RewardEvidence:
     """The paired doubly robust difference of rewards, candidate less champion.
 
     Proven better: by bets, exact at any number of rows, since a wrong promotion is served to all. Seen to be worse: by
-    an asymptotic sequence from BURN_IN_EFFECTIVE effective rows on, which tells earlier: a wrong rollback costs a retry.
+    an asymptotic sequence from BURN_IN_EFFECTIVE effective rows on, which tells earlier: a wrong one costs a retry.
     """
 
     settings: RolloutSettings

@@ -8,10 +8,8 @@ a chat model, so that the demo needs neither a key nor a server.
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +18,7 @@ from rich.console import Console
 
 from ragbandit.router.config.loading import load
 from ragbandit.shared.types import Json
+from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring.retrievers import index_folder
 
 Row = dict[str, Any]
@@ -106,8 +105,8 @@ def prepared(
         if name in TRAINED:
             _train(name, place=place, questions=questions, ragbandit=ragbandit, console=console)
         elif name == "llm":
-            url = stack.enter_context(served_stand_in())
-            place, more = Place(data=data, index=index, llm=url), more | {KEY: "none"}
+            server = stack.enter_context(ScriptedServer(stand_in))
+            place, more = Place(data=data, index=index, llm=server.url), more | {KEY: "none"}
             console.print("llm: no model is asked; a scripted stand-in picks the arm by the wording of the question")
         elif name == "mba_paper":
             console.print(
@@ -160,37 +159,6 @@ def method(question: str) -> str:
     if re.search(r"\b(who|that) \w+s\b.* |\b(captain|engineer|director|leader|seller|maker) of\b", question):
         return "multi_step"
     return "no_retrieval" if len(question.split()) <= 6 else "single_step"
-
-
-class _StandIn(BaseHTTPRequestHandler):
-    """Answers the chats of an OpenAI-compatible server by `stand_in`."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        message = {"role": "assistant", "content": stand_in(asked)}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        head = {"id": "stand-in", "object": "chat.completion", "created": 0, "model": asked["model"]}
-        body = json.dumps({**head, "choices": [choice]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-        """Say nothing."""
-
-
-@contextlib.contextmanager
-def served_stand_in() -> Iterator[str]:
-    """The base_url of a server of `stand_in` on this machine, for the time of the block."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _StandIn)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def stand_in(body: Mapping[str, Any]) -> str:

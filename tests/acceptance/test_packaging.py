@@ -12,7 +12,7 @@ import pytest
 import ragbandit
 from benchmarks.service_process import free_port
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
-from tests.support.servers.openai_server import ScriptedServer
+from ragbandit.testing.openai_server import ScriptedServer
 from tests.support.tar_files import unpack
 
 from .conftest import ROOT, bare, build_wheel, client_of_up, new_environment, running_up

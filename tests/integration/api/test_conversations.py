@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ragbandit.router.storage.access.spending import Spender, spent
-from tests.support.servers.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 ASKED, ALONE = "And when was he born?", "When was Bram Stoker born?"
 SAID = [{"role": "user", "content": "Who wrote Dracula?"}, {"role": "assistant", "content": "Bram Stoker."}]

@@ -11,8 +11,8 @@ import pytest
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.types import Budget, CallFailed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.arms.all_arms import ARMS_HERE, outcomes
-from tests.support.servers.openai_server import Reply, ScriptedServer
 from tests.unit.strategies.arms.test_arm_contract import make
 
 pytestmark = pytest.mark.timeout(60)

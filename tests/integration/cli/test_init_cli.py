@@ -9,11 +9,11 @@ import yaml
 from typer.testing import CliRunner
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers import draft as servers
 from ragbandit.workers.cli import app
 from ragbandit.workers.draft import Model, ModelServer, pick
 from tests.support.cases import every_case
-from tests.support.servers.openai_server import ScriptedServer
 
 PIPELINES = """
 class Chain:

@@ -19,8 +19,8 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.strategies.runner import run_strategy
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import CAPITAL, ask, wait_until
-from tests.support.servers.openai_server import Reply, ScriptedServer
 
 #: a minute's patience for a loaded machine is no part of what is measured
 pytestmark = pytest.mark.timeout(60)

@@ -10,8 +10,8 @@ from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import CAPITAL, ask, sent, wait_until
-from tests.support.servers.openai_server import Reply, ScriptedServer
 
 PREFIXED = Prompt(instructions="", body="Where is it?", prefix="It lies in")
 LOGPROBS: frozenset[Need] = frozenset({"logprobs"})

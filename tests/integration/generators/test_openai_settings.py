@@ -8,9 +8,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import check_generators
-from tests.support.servers.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_settings import settings
 
 

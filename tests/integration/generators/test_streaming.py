@@ -11,7 +11,7 @@ from ragbandit.strategies.base import CallBroke, Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.doubles import STREAM_CHECKS, TEXT, streamed
-from tests.support.servers.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.tiny_models import tiny_writer
 
 pytestmark = pytest.mark.timeout(120)

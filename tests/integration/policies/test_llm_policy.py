@@ -14,9 +14,9 @@ from ragbandit.router.policies.kinds.llm import (
     parse_choice,
 )
 from ragbandit.shared.types import ArmName, Query
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.testing.policies import POLICY_CHECKS
 from ragbandit.testing.policy_examples import ARMS
-from tests.support.servers.openai_server import Reply, ScriptedServer
 
 NO, ONE, MANY = ARMS
 #: the arms as the model sees them: by name

@@ -10,7 +10,7 @@ from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import DecisionId, Message, Query
-from tests.support.servers.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 SECRET = "Zygmunt-Przybylski"
 ASKED, ALONE = "And when was he born?", f"When was {SECRET} born?"

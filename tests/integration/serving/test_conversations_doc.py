@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.servers.openai_server import ScriptedServer
+from ragbandit.testing.openai_server import ScriptedServer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "conversations.md").read_text(encoding="utf-8")
 

@@ -26,12 +26,12 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
 from ragbandit.workers.judge import loading
 from ragbandit.workers.scoring import LOOK_AGAIN_S, DueJudgements, judge
 from ragbandit.workers.threads import EventLoop
 from tests.support.judge_days import judge_state
-from tests.support.servers.openai_server import Reply, ScriptedServer
 
 PASSAGES = [
     Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),

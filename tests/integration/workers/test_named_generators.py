@@ -12,8 +12,8 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
+from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.cli import app
-from tests.support.servers.openai_server import ScriptedServer
 
 PRICES = {"small": (100.0, 400.0), "large": (1000.0, 8000.0)}
 ARMS = {

@@ -8,11 +8,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError, NotReady
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import UnloadedGenerator
+from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring import loading
 from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
 from tests.support.cases import every_case
-from tests.support.servers.openai_server import ScriptedServer
 
 SCRIPTED = {"name": "scripted", "script": {"": "x"}}
 

@@ -61,7 +61,7 @@ def run_worker(
     label = PolicyLabel(settings.policy.label)
     database = open_database(settings)
     client = connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S)
-    jobs = RedisJobs(client, max_queued=settings.workers.max_queued)
+    jobs = RedisJobs(client)
     context = Context(
         settings=settings,
         store=DecisionStore(

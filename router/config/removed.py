@@ -24,6 +24,7 @@ REMOVED: Final[dict[str, str]] = {
     "server.feedback_secret": "POST /v1/feedback, sent by your application",
     "server.request_timeout_s": "time limits of a proxy in front of the service (nginx has them by default)",
     "server.processes": "several services behind a proxy, on PostgreSQL (docs/operations.md, More than one machine)",
+    "workers.max_queued": "server.max_unanswered",
     "webhooks": "Alertmanager on the alerts of deploy/prometheus/alerts.yaml",
     "checkpoints": "snapshots: a snapshot of every 10,000 updates is kept beside the newest",
     "learning.checkpoint_every": "nothing: a snapshot of every 10,000 updates is kept",

@@ -172,8 +172,6 @@ class WorkerSettings(Section):
     answer: Annotated[int, Field(ge=0, le=64)] = 1
     #: questions that one answer process works on at once with each of its generators; None: as many as that takes
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
-    #: decisions that wait in the answer queue, a table of the store, at once; further ones wait until it has room
-    max_queued: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
     #: how often a worker looks in SQL for work whose notification was lost
     sweep_interval_s: Seconds = 2.0
 

@@ -118,14 +118,10 @@ Reply = TypeVar("Reply")
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
 #: a wake-up that nobody takes is kept that long, seconds
 _KEEP_S: Final = 86_400
-#: wake-ups of answers at once, unless the settings say otherwise
-MAX_QUEUED: Final = 100_000
 #: what a learner said of a store that fails is known that long, seconds; it tries more often than that
 LEARNER_FAULT_S: Final = 60
 #: longest text of that, characters
 _MAX_FAULT: Final = 1000
-#: how often the wake-ups of answers are counted, seconds
-COUNT_S: Final = 0.5
 #: hash of what all workers together have done, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
 _QUEUES: Final = ("answer", "judge", "learn")
@@ -146,16 +142,13 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 class RedisJobs:
     """Jobs over Redis and RQ. All but `listen` and `close` raise QueueError if it cannot be reached.
 
-    expected: as of Outage. max_queued: wake-ups of answers that may wait.
+    expected: as of Outage.
     """
 
-    def __init__(self, client: "redis.Redis", *, expected: bool = True, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
         self.client = client
         #: whether it could be reached last
         self.outage = Outage(expected=expected)
-        self._max_queued = max_queued
-        #: wake-ups for which there is room, as counted at that time (time.monotonic)
-        self._room, self._counted_at = 0, -COUNT_S
         self._queues = {
             name: Queue(queue, connection=client, serializer=JSONSerializer) for name, queue in WAKE_UPS.items()
         }
@@ -171,20 +164,12 @@ class RedisJobs:
         self._reached(wake)
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Send a wake-up for each of these decisions, which wait in the answer queue of the database, as far as there
-        is room. Without one a worker finds it within a second or two.
+        """Send a wake-up for each of these decisions, which wait in the answer queue of the database.
+
+        Without one a worker finds it within a second or two.
         """
-
-        def wake() -> None:
-            if time.monotonic() >= self._counted_at + COUNT_S:
-                self._room = self._max_queued - self._queues["answer"].count
-                self._counted_at = time.monotonic()
-            count = min(len(ids), self._room)
-            if count > 0:
-                self._room -= count
-                self._wake("answer", count=count)
-
-        self._reached(wake)
+        if ids:
+            self._reached(lambda: self._wake("answer", count=len(ids)))
 
     def wait(self, queue: str, *, timeout_s: float) -> bool:
         """Take a wake-up of this queue, waiting for one for at most timeout_s; whether one came."""

@@ -170,7 +170,7 @@ def make_jobs(settings: Settings) -> "RedisJobs | NoJobs":
     from ragbandit.router.queue.jobs import RedisJobs, connect
 
     client = connect(redis_url(settings), timeout_s=1.0)
-    return RedisJobs(client, expected=expected, max_queued=settings.workers.max_queued)
+    return RedisJobs(client, expected=expected)
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:

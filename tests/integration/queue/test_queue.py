@@ -57,18 +57,6 @@ def test_a_wake_up_wakes_who_waits(jobs):
     assert time.monotonic() - began < 15
 
 
-def test_wake_ups_have_a_cap(redis_client, monkeypatch):
-    """Beyond their cap no wake-ups are sent; the decisions wait in the database all the same."""
-    monkeypatch.setattr(queue_module, "COUNT_S", 0.0)
-    jobs = RedisJobs(redis_client, max_queued=3)
-    for _ in range(3):
-        jobs.enqueue_answers(["d1", "d2"])
-    assert jobs.depth()["answer"] == 3
-    redis_client.flushall()
-    jobs.enqueue_answers(["d1"])
-    assert jobs.depth()["answer"] == 1
-
-
 def test_recovery_after_flush(make_world, jobs, redis_client):
     """After FLUSHALL a pass of recovery sends a wake-up for each decision that waits; a second one adds nothing."""
     world = make_world()

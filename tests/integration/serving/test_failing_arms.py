@@ -1,6 +1,5 @@
 """The circuit breaker in a running router: what is offered, what the log tells, what operators see."""
 
-import json
 import logging
 import time
 from dataclasses import replace
@@ -157,27 +156,6 @@ def test_hanging_arm(make_world, asked_s, failures):
         end(world, made, status="exhausted", stop_reason="budget_seconds")
     found = health(world, "multi_step")
     assert (found.failures, found.state) == (failures, "open" if failures else "closed")
-
-
-def test_status(world):
-    """The service's status and its metrics show every arm on offer."""
-    broken(world, "multi_step")
-    shown = status_json(world.router.state())["arms"]
-    assert shown == {
-        "no_retrieval": {"state": "closed", "offered": True, "failures": 0, "since": None},
-        "single_step": {"state": "closed", "offered": True, "failures": 0, "since": None},
-        "multi_step": {"state": "open", "offered": False, "failures": 5, "since": EPOCH},
-    }
-    json.dumps(shown)
-    metrics = Metrics(world.router)
-    lines = metrics.state_text(world.router.state()).decode().splitlines()
-    assert 'ragbandit_arm_offered{arm="multi_step"} 0.0' in lines
-    assert 'ragbandit_arm_offered{arm="single_step"} 1.0' in lines
-    world.restart(arms={"single_step": {}})
-    lines = Metrics(world.router).state_text(world.router.state()).decode().splitlines()
-    assert [line for line in lines if line.startswith("ragbandit_arm_offered{")] == [
-        'ragbandit_arm_offered{arm="single_step"} 1.0'
-    ]
 
 
 def test_reading_uses_the_index(database):

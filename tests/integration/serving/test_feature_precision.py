@@ -10,7 +10,6 @@ from ragbandit import Router
 from ragbandit.router.encoders.base import HashingEncoder, half_hash, rounded
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.errors import Conflict
 
 FULL = HashingEncoder(dimension=24)
 HALF = half_hash(FULL.hash)
@@ -80,19 +79,3 @@ def test_a_ledger_of_float32_goes_on_as_it_is(opened):
         router.learn()
         assert router.encoder.hash == FULL.hash
         assert router.status().counters.learned == 13
-
-
-def test_another_precision_than_the_ledgers_is_refused(opened):
-    """float16 asked for where the ledger has float32, or the other way round: a Conflict that names the encoder."""
-    with opened(features="float32") as router:
-        decide(router, TEXTS[:1])
-    with pytest.raises(Conflict) as caught:
-        opened(features="float16")
-    assert caught.value.field == "encoder"
-    with opened(label="new", features="float16") as router:  # a new ledger may; it closes what others made
-        router.learn()
-        assert router.status().counters.learned == 0
-        decide(router, TEXTS[1:3])
-        assert router.status().counters.learned == 2
-    with pytest.raises(Conflict):
-        opened(label="new", features="float32")

@@ -6,7 +6,6 @@ import shutil
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import Query
 
 INCUMBENT = "single_step"
 SAFE = {"policy": {"incumbent": INCUMBENT}}
@@ -95,25 +94,3 @@ def test_switched_on_later_and_off_again(make_world, tmp_path):
     assert off.router.service.serving.policy.algorithm == "mba"
     assert off.router.service.serving.policy.params == plain.router.service.serving.policy.params
     assert "incumbent" not in off.route().facts
-
-
-def test_context_reaches_the_policy_inside(make_world):
-    """With a schema of the context and an incumbent, tiers are told apart, live and by `verify --deep`."""
-    world = make_world(
-        context={"tier": {"type": "category", "values": ["gold", "plain"]}},
-        policy={"incumbent": INCUMBENT, "harm": 1.0},
-    )
-    for number in range(60):
-        tier = ("gold", "plain")[number % 2]
-        query = Query(text="who?", context={"tier": tier})
-        decision = world.router.submit(query, run_by="caller").result(30)
-        good = decision.arm == ("multi_step" if tier == "gold" else INCUMBENT)
-        world.feedback(decision, reward=1.0 if good else 0.2)
-        if number % 10 == 9:
-            world.learn()
-    scores = [
-        world.router.submit(Query(text="who?", context={"tier": tier}), run_by="caller").result(30).scores
-        for tier in ("gold", "plain")
-    ]
-    assert scores[0] != scores[1]
-    assert world.router.verify(deep=True).ok

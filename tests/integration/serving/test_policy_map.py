@@ -2,12 +2,9 @@
 
 import json
 
-from typer.testing import CliRunner
-
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import Query
-from ragbandit.workers.cli import app
 
 HOSTILE = "Who \x1b[2J <script>alert(1)</script>"
 
@@ -49,15 +46,3 @@ def test_the_map_is_read_from_the_store(make_world):
     alone = policy_map(world.database, label="main", schema={}, weight=0.05, tenant="a")
     assert alone.questions == 75
     assert policy_map(world.database, label="main", schema={}, weight=0.05, tenant="b") is None
-
-
-def test_the_command_line_shows_it_and_no_hostile_text(make_world, tmp_path, monkeypatch):
-    """`report` prints kinds with shares and examples."""
-    world, arms = filled(make_world)
-    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(world.settings.data_dir))
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["report"], terminal_width=200)
-    assert done.exit_code == 0, done.output
-    assert "these 2 kinds explain 100 %" in done.stdout
-    assert f"{arms[1]} 100 %" in done.stdout
-    assert "\x1b" not in done.stdout

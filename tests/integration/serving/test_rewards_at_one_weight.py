@@ -2,8 +2,6 @@
 
 import pytest
 
-from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.offline.replay import Plan, open_log, replay
 from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.types import Query
@@ -35,11 +33,3 @@ def test_totals(world):
         assert totals.reward == pytest.approx(REWARD * totals.rewarded)
         assert totals.reward_squares == pytest.approx(REWARD**2 * totals.rewarded)
         assert (totals.quality, totals.cost) == (totals.rewarded, totals.rewarded)
-
-
-def test_a_replay(world):
-    """A replay without --price judges at reward.weight, rows that were served at a price of their own too."""
-    assert len(list(ledger_rows(world.ledger))) == 60
-    for candidates in (["uniform"], ["uniform", "mba"]):  # of the store's rows in pages, and of rows in memory
-        found = replay(open_log(config=world.settings), candidates=candidates, plan=Plan(baseline="logged"))
-        assert found.baseline_reward.value == pytest.approx(REWARD)

@@ -2,18 +2,14 @@
 
 import itertools
 import json
-from collections import Counter
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import STICKY, DecisionId, Query
@@ -86,35 +82,6 @@ def test_with_an_incumbent_every_turn_is_drawn(make_world):
     """What an incumbent promises holds for draws: a question that asks to stay is drawn all the same."""
     world = make_world(policy={"incumbent": "single_step"})
     assert [stayed(turn(world, sticky_turns=3)) for _ in range(3)] == [None] * 3
-
-
-@given(
-    asked=st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([None, 0, 2, 3, 5])), min_size=1, max_size=12)
-)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_logged_propensity_is_that_of_its_draw(make_world, asked):
-    """Whatever is asked: what stayed has probability 1 over its arm, what was drawn is drawn again from its row."""
-    world = _shared_world(make_world)
-    sessions = {"a": f"a-{world.now}", "b": f"b-{world.now}"}
-    blocks = Counter()
-    for name, turns in asked:
-        made = turn(world, session=sessions[name], sticky_turns=turns)
-        assert made.arms[choose(made.pmf, seed=made.seed)] == made.arm
-        assert made.propensity == made.pmf[made.arms.index(made.arm)]
-        blocks[name] = blocks[name] + 1 if stayed(made) else 1
-        assert (made.propensity == 1.0) == (stayed(made) is not None)
-        assert blocks[name] <= max(1, 3 if turns is None else turns)
-        assert stayed(made) is None or stayed(made)[0] == blocks[name]
-
-
-_worlds = {}
-
-
-def _shared_world(make_world):
-    """One world for all examples of one test: hypothesis calls it many times in one."""
-    if _worlds.get("by") is not make_world:
-        _worlds.update(by=make_world, world=make_world(**STICKY_3))
-    return _worlds["world"]
 
 
 def talked(world, *, sessions=30, turns=3):

@@ -91,14 +91,6 @@ def test_a_share_is_sampled(database, answered):
     check_counted(database)
 
 
-def test_what_no_judge_can_judge_does_not_wait(database, answered):
-    """An answer that a caller keeps to itself is not sampled, a failure of its arm is."""
-    answered(1, answer=None)
-    assert waits(database) == {}
-    (failed,) = answered(1, status="failed", answer=None, error="timeout")
-    assert set(waits(database)) == {failed}
-
-
 @pytest.mark.parametrize(
     ("changes", "judged"),
     [

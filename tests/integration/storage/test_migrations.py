@@ -1,6 +1,5 @@
 """The schema on SQLite and PostgreSQL: what the migrations build, and which databases are refused."""
 
-import threading
 from functools import partial
 
 import pytest
@@ -123,28 +122,3 @@ def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     with pytest.raises(StoreError, match="needs 0001 to 0002") as caught:
         check_schema(empty)
     assert ("ragbandit migrate" if revision == "0000" else "newer") in caught.value.remedy
-
-
-def test_writers_queue_on_sqlite(tmp_path):
-    """Writers of SQLite wait for each other instead of failing."""
-    database = Database(f"sqlite:///{tmp_path / 'queue.db'}")
-    with database.write() as connection:
-        connection.execute(text("CREATE TABLE counted (n INTEGER)"))
-        connection.execute(text("INSERT INTO counted VALUES (0)"))
-
-    def count() -> None:
-        for _ in range(10):
-            with database.write() as connection:
-                n = connection.execute(text("SELECT n FROM counted")).scalar_one()
-                connection.execute(text("UPDATE counted SET n = :n"), {"n": n + 1})
-
-    threads = [threading.Thread(target=count) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    try:
-        with database.read() as connection:
-            assert connection.execute(text("SELECT n FROM counted")).scalar_one() == 60
-    finally:
-        database.close()

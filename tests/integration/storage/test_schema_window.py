@@ -1,7 +1,6 @@
 """Two releases on one database: which steps old code survives, and which newer schemas code accepts."""
 
 import ast
-import json
 import threading
 import time
 from contextlib import closing
@@ -11,14 +10,11 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
-from typer.testing import CliRunner
 
 from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate, revision_of
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
 from ragbandit.shared.errors import StoreError
-from ragbandit.workers.cli import app
-from tests.support.cases import every_case
 from tests.support.next_release import NEXT, become_next_release
 
 from .test_migrations import set_revision
@@ -81,29 +77,6 @@ def test_newer_is_used_where_the_database_allows_it(empty):
     with pytest.raises(StoreError, match="9999") as caught:
         migrate(empty)
     assert "newer" in caught.value.remedy
-
-
-def test_every_verb_refuses_a_schema_that_is_too_new(settings, make_world, tmp_path):
-    """Whatever opens the store ends with exit code 2 and the schema, and changes nothing."""
-    world = make_world()
-    set_revision(world.database, "9999", code_from="9998")
-    config = tmp_path / "c.yaml"
-    config.write_text(json.dumps({"database_url": str(world.database.url), "data_dir": str(tmp_path / "data")}))
-    with every_case() as case:
-        for words in (
-            *("status", "verify", "top --once", "explain x", "report", "keys list", "audit", "policy show"),
-            *(
-                "feedback rejected",
-                "data export x.jsonl",
-                "verify --recount",
-                "data erase --before 9d --yes",
-            ),
-            *("data backup there", "replay --policy uniform", "serve"),
-        ):
-            with case(words):
-                done = CliRunner().invoke(app, [*words.split(), "-c", str(config)])
-                assert done.exit_code == 2, done.output
-                assert "schema 9999" in done.output
 
 
 @pytest.mark.parametrize(

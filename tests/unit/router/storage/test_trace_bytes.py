@@ -35,16 +35,6 @@ def test_an_outcome_comes_back_and_is_smaller():
     assert 2 * len(row["trace"]) < len(canonical(trace_json(OUTCOME.trace)))
 
 
-def test_the_answer_stands_once():
-    """The answer that ends a trace takes a few bytes of it, for it stands beside it; a long one comes back too."""
-    answer = "".join(chr(0x4E00 + number * 7919 % 20000) for number in range(20000))
-    trace = (replace(OUTCOME.trace[-1], text=answer),)
-    row = outcome_row(replace(OUTCOME, answer=answer, trace=trace))
-    assert outcome_value(row).trace == trace
-    short = outcome_row(replace(OUTCOME, answer=answer[:99], trace=(replace(OUTCOME.trace[-1], text=answer[:99]),)))
-    assert len(short["trace"]) < 60
-
-
 @pytest.mark.parametrize("data", [b"", b"\x63abc", packed("abc" * 99, answer="")[:-3], b"\x01\xff\xff\xff"])
 def test_damage_is_a_value_error(data):
     """Data that was not packed, is cut off or is of a newer version is refused: its decision is quarantined."""

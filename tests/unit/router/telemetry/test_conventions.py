@@ -14,11 +14,3 @@ def test_the_page_lists_every_name():
     listed = re.findall(r"^\| `([a-z_.]+)` \|", PAGE.read_text("utf-8"), flags=re.M)
     names = [value for name, value in vars(conventions).items() if name.isupper()]
     assert sorted(listed) == sorted(names)
-
-
-def test_every_name_is_used():
-    """No literal is left over."""
-    text = "".join(file.read_text("utf-8") for room in ("router", "workers") for file in (ROOT / room).rglob("*.py"))
-    used = set(re.findall(r"\bnames\.([A-Z_0-9]+)\b", text))
-    unused = [name for name in vars(conventions) if name.isupper() and name not in used]
-    assert unused == []

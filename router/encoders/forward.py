@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,10 +74,8 @@ def _load(folder: Path, *, field: str) -> Any:
     return AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
 
 
-#: lengths are padded to a multiple of it: few shapes, whose kernels are loaded once, and aligned masks
+#: lengths are padded to a multiple of it: few shapes, and aligned masks
 _MULTIPLE: Final = 8
-#: what one more forward pass costs on a card, in padded tokens that take as long (98,000 questions/s on an H200)
-_WORTH: Final = 2048
 
 Integers = npt.NDArray[np.int64]
 
@@ -112,16 +110,6 @@ class TokenBatch:
         return np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PaddedGroup:
-    """Neighbours in a batch, padded to one length."""
-
-    #: token ids, 0 where there is none, shape (B, T)
-    ids: Integers
-    #: tokens of each question, shape (B,)
-    lengths: Integers
-
-
 def token_batches(
     rows: Sequence[Sequence[int]], *, most_questions: int, most_tokens: int
 ) -> Iterator[tuple[list[int], TokenBatch]]:
@@ -141,37 +129,6 @@ def token_batches(
         places = order[start:end]
         yield places, TokenBatch.of([rows[place] for place in places])
         start = end
-
-
-def buckets(batch: TokenBatch, *, longest: int) -> list[PaddedGroup]:
-    """The batch in a few padded pieces, in order: cut where it saves more padding than another pass costs.
-
-    longest: what the model can read; nothing is padded beyond it.
-    """
-    edges = [0, *_cuts(_padded(batch.lengths), at=0), len(batch.lengths)]
-    ends = np.concatenate([[0], np.cumsum(batch.lengths)])
-    pieces = []
-    for start, end in pairwise(edges):
-        lengths = batch.lengths[start:end]
-        width = min(int(_padded(lengths)[-1]), longest)
-        ids = np.zeros((end - start, width), dtype=np.int64)
-        ids[np.arange(width) < lengths[:, None]] = batch.ids[ends[start] : ends[end]]
-        pieces.append(PaddedGroup(ids=ids, lengths=lengths))
-    return pieces
-
-
-def _padded(lengths: Integers) -> Integers:
-    return -(-lengths // _MULTIPLE) * _MULTIPLE
-
-
-def _cuts(padded: Integers, *, at: int) -> list[int]:
-    """Where to cut questions of these padded, ascending lengths; `at` is the place of the first."""
-    # A cut in front of question k pads the k before it to padded[k - 1] instead of to the longest of all.
-    saved = np.arange(1, len(padded)) * (padded[-1] - padded[:-1])
-    if not saved.size or saved.max() <= _WORTH:
-        return []
-    cut = int(saved.argmax()) + 1
-    return [*_cuts(padded[:cut], at=at), at + cut, *_cuts(padded[cut:], at=at + cut)]
 
 
 Array = npt.NDArray[np.float32]
@@ -221,19 +178,11 @@ class Forward(ABC):
         self._threads.fix()
         if not self.padded:
             return self._unpadded(batch)
-        parts = [self._padded(ids, lengths) for ids, lengths in self._loaded(buckets(batch, longest=self.max_tokens))]
-        return self._torch.cat(parts) if len(parts) > 1 else parts[0]
-
-    def _loaded(self, pieces: list[PaddedGroup]) -> Iterator[tuple["Tensor", "Tensor"]]:
-        """Ids (B, T) and lengths (B,) of every piece on the device, brought there by one copy."""
-        flat = np.concatenate([part for piece in pieces for part in (piece.ids.ravel(), piece.lengths)])
-        host = self._torch.from_numpy(flat)
-        # From pinned memory the copy runs beside this thread; torch keeps that memory until the copy is done.
-        whole = (host.pin_memory() if self.device == "cuda" else host).to(self.device, non_blocking=True)
-        sizes = [size for piece in pieces for size in (piece.ids.size, piece.lengths.size)]
-        parts = iter(whole.split(sizes))
-        for piece in pieces:
-            yield next(parts).view(piece.ids.shape), next(parts)
+        width = min(-(-int(batch.lengths[-1]) // _MULTIPLE) * _MULTIPLE, self.max_tokens)
+        real = np.arange(width) < batch.lengths[:, None]  # (n, T)
+        ids = np.zeros(real.shape, dtype=np.int64)
+        ids[real] = batch.ids
+        return self._padded(*(self._torch.from_numpy(part).to(self.device) for part in (ids, batch.lengths)))
 
     @abstractmethod
     def _unpadded(self, batch: TokenBatch) -> "Tensor":
@@ -340,7 +289,7 @@ class DistilBertForward(Forward):
 
 
 class AnyForward(Forward):
-    """Any encoder that AutoModel can load: a group of equally long questions, or a padded bucket, is one call."""
+    """Any encoder that AutoModel can load: a group of equally long questions, or a padded batch, is one call."""
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
         super().__init__(precision=precision, device=device, threads=threads)

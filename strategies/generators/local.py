@@ -48,10 +48,8 @@ class LocalGenerator(Generator):
     max_batch: texts written at once, one step of the model for all; None: as many as pay on the device. Keys and values
     of max_batch texts of context_tokens must fit in memory. In float32 a text is the same whatever else is being
     written; in bfloat16 that changes roundings, and where two tokens are nearly as likely, the text.
-    context_tokens is lowered, with a line in the log, to the length up to which a model with two sets of positions
-    (LongRoPE) takes the first.
-    Raises ConfigError if the folder, a package or the device is missing, or if the model does not read padded texts as
-    it reads them alone, or keeps more of a text than keys and values (Mamba).
+    Raises ConfigError if the folder, a package or the device is missing, or if the model keeps more of a text than keys
+    and values (Mamba).
     """
 
     #: texts that are written at once
@@ -95,16 +93,16 @@ class LocalGenerator(Generator):
         self._remembered = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
         #: a token's own text; there are as many as words in the vocabulary
         self._name = cache(lambda token: self._text([token], plain=False))
-        from ragbandit.strategies.generators.static_batches import Batches, check_padding
+        from ragbandit.strategies.generators.static_batches import Batches
 
-        check_padding(self._model)
         self._batches = Batches(
             self._model,
             max_batch=self.max_batch,
             is_finished=self._is_finished,
             start=lambda: self._set_threads(threads),
         )
-        self.context_tokens = _context(self._model, wanted=context_tokens, name=name)
+        longest = getattr(self._model.config, "max_position_embeddings", None)
+        self.context_tokens = min(context_tokens, longest or context_tokens)
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Exact: tokens of the prompt as the model will see it, chat template included."""
@@ -210,14 +208,10 @@ class LocalGenerator(Generator):
         """True if the last token ends the text: it is the model's end token, or completes a stop string."""
         if sequence.ended or not sequence.stop:
             return sequence.ended
-        # A token has a byte at least: the tail is long enough for every stop string that ends in it, and most often
-        # says without the whole text that there is none.
-        tokens = sequence.sampled.tokens
+        # A token has a byte at least: the tail is long enough for every stop string that ends in it.
         tail = max(len(each.encode()) for each in sequence.stop) + _TAIL
-        text = partial(self._text, plain=sequence.plain)
-        if len(tokens) > tail and _first_stop(text(tokens[-tail:]), sequence.stop) is None:
-            return False
-        return _first_stop(text(tokens), sequence.stop) is not None
+        text = self._text(sequence.sampled.tokens[-tail:], plain=sequence.plain)
+        return _first_stop(text, sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState", *, result: "SequenceResult") -> Completion:
         """The completion, decoded in the caller's task: other texts are written meanwhile."""
@@ -273,24 +267,6 @@ def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
     return min((at for at in map(text.find, stops) if at >= 0), default=None)
 
 
-def _context(model: "PreTrainedModel", *, wanted: int, name: str) -> int:
-    """Tokens that fit in one call, so that no text is read otherwise than alone.
-
-    LongRoPE (Ding et al. 2024) turns positions by one set of factors up to a length and by another beyond; transformers
-    chooses by the longest text of a batch.
-    """
-    allowed = int(min(wanted, getattr(model.config, "max_position_embeddings", None) or wanted))
-    turns = getattr(model.config, "rope_parameters", None) or {}
-    long = [each for each in (turns, *turns.values()) if isinstance(each, dict) and each.get("rope_type") == "longrope"]
-    limit = min((int(each["original_max_position_embeddings"]) for each in long), default=allowed)
-    if limit >= allowed:
-        return allowed
-    log.warning(
-        "%s keeps one set of positions for %d tokens only: generator.context_tokens is lowered to that", name, limit
-    )
-    return limit
-
-
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
     """(tokenizer, model in evaluation mode)."""
     if not (folder / "config.json").is_file():
@@ -307,13 +283,17 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
             model = AutoModelForCausalLM.from_pretrained(str(folder), use_safetensors=True)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"cannot load the model in {folder}: {error}", field="generator.model") from error
+    if model._is_stateful:  # noqa: SLF001 - the mark that transformers' own generate looks at
+        raise ConfigError(
+            "the local generator cannot carry this model: it keeps more of a text than keys and values",
+            field="generator.model",
+            remedy='use a decoder with plain attention, or serve the model and set generator.name to "openai"',
+        )
     model = model.to(device=device, dtype=dtype).eval()
     if device == "cpu":
         _pack(model)
     else:
-        # torch prefers cuDNN's attention on Hopper and Blackwell, which plans anew for every shape: .4 s each has been
-        # reported (github.com/modelscope/FunASR/issues/3704), and ours change every few tokens. It is switched off for
-        # the process, an encoder on the same card included; flash and memory-efficient attention are left.
+        # cuDNN's attention plans anew for every shape, and ours change with every token.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return tokenizer, model
 

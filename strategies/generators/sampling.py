@@ -4,7 +4,6 @@ Probabilities are computed while a sequence is generated, from the distribution 
 hidden states take one more pass over the generated tokens, with "eager" attention: fused kernels do not return it.
 """
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
-    from torch import Tensor
+    from torch import Generator, Tensor
     from transformers import Cache, PreTrainedModel
 
 #: other tokens that are facts of every place
 OTHERS: Final = 5
-#: least temperature that is computed with: half precision tells no nearer logits apart, and float32 knows no 1e-46
+#: least temperature that is computed with
 _COLDEST: Final = 1e-6
 
 
@@ -32,8 +31,8 @@ class SampledTokens:
     def __init__(self, *, want: frozenset[Need], sampling: Sampling | None, special: Mapping[str, int]) -> None:
         self.want, self.sampling, self.special = want, sampling, dict(special)
         self.tokens: list[int] = []
-        # The seed's own, whatever else is being written; on no device, so that all devices draw the same numbers.
-        self._dice = random.Random(0 if sampling is None else sampling.seed)  # noqa: S311 - no secret
+        #: the seed's own, whatever else is being written
+        self.dice: Generator | None = None
         self._chosen: list[float] = []
         self._others: list[list[tuple[int, float]]] = []
         self._entropy: list[float] = []
@@ -43,10 +42,6 @@ class SampledTokens:
     def asks(self) -> bool:
         """True if anything of the distributions is wanted."""
         return bool(self.want & {"logprobs", "entropy", "trained_tokens"})
-
-    def draw(self) -> float:
-        """The next random number, from 0 up to 1."""
-        return self._dice.random()
 
     def note(self, facts: Sequence[float], *, token: int) -> None:
         """One row of `_distribution_facts`, of the place where this token was taken."""
@@ -84,9 +79,10 @@ def sample_next(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledToke
     must name the same special tokens. One transfer from the device, whatever is asked.
     """
     tokens = logits.argmax(-1)  # (sequences,)
-    drawing = [row for row, text in enumerate(sequences) if text.sampling is not None]
-    if drawing:
-        tokens[drawing] = _draw(torch, logits[drawing], sequences=[sequences[row] for row in drawing])
+    for row, text in enumerate(sequences):
+        if text.sampling is not None:
+            text.dice = text.dice or torch.Generator().manual_seed(text.sampling.seed)
+            tokens[row] = _draw(torch, logits[row], how=text.sampling, dice=text.dice)
     asking = [row for row, text in enumerate(sequences) if text.asks]
     flat = tokens.double()  # holds every id exactly
     if asking:
@@ -111,23 +107,19 @@ def _distribution_facts(torch: Any, logits: "Tensor", *, tokens: "Tensor", speci
     return torch.cat([part.double() for part in (chosen, entropy, values, ids, rows[:, special])], dim=1)
 
 
-def _draw(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledTokens]) -> "Tensor":
-    """A token for every row, shape (rows,), where the cumulated probabilities pass the row's random number."""
-    width = logits.shape[1]
-    how = [(text.sampling, text.draw()) for text in sequences if text.sampling is not None]
-    facts = [(each.temperature, each.top_k or width, each.top_p if each.top_p < 1.0 else 2.0, u) for each, u in how]
-    temperature, top_k, top_p, number = torch.tensor(facts, device=logits.device).T[:, :, None]  # (rows, 1) each
-    logits = logits.float() - logits.float().amax(-1, keepdim=True)  # at most 0: no temperature makes them infinite
-    # Stable: among equals the first comes first, on every device and beside any other rows.
-    ordered, ids = (logits / temperature.clamp(min=_COLDEST)).sort(descending=True, stable=True)
-    late = torch.arange(width, device=logits.device) >= top_k
-    shares = torch.softmax(ordered.masked_fill(late, -torch.inf), dim=-1)
-    shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0.0)  # the token that reaches top_p stays
-    passed = shares.cumsum(-1)
-    rank = (passed <= number * passed[:, -1:]).sum(-1, keepdim=True)
-    rank = rank.minimum((shares > 0).sum(-1, keepdim=True) - 1)  # a number that rounds up to 1 passes all
-    # No share is above 0 where top_p is 0 in float32, or the model's numbers are none.
-    return ids.gather(1, rank.clamp(min=0))[:, 0]
+def _draw(torch: Any, logits: "Tensor", *, how: Sampling, dice: "Generator") -> "Tensor":
+    """A token of one place, drawn as transformers' `generate` draws; logits of shape (vocabulary,)."""
+    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    # Half precision tells no nearer logits apart than the coldest temperature, and float32 knows no 1e-46.
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(max(how.temperature, _COLDEST))])
+    if how.top_k:
+        warpers.append(TopKLogitsWarper(how.top_k))
+    if how.top_p < 1.0:
+        warpers.append(TopPLogitsWarper(how.top_p))
+    scores = logits.float().cpu()[None]  # on no card, so that all devices draw alike
+    shares = torch.softmax(warpers(None, scores - scores.amax()), dim=-1)
+    return torch.multinomial(shares[0], 1, generator=dice)[0]
 
 
 def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, PreTrainedModel
 
-from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Request, seconds_until
 from ragbandit.strategies.generators.sampling import SampledTokens, read_details, sample_next
 
@@ -239,37 +239,3 @@ def _padded(texts: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Te
     ids = [[0] * (width - len(text)) + list(text) for text in texts]
     mask = [[0] * (width - len(text)) + [1] * len(text) for text in texts]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
-def check_padding(model: PreTrainedModel) -> None:
-    """Let the model read two texts of unequal length together and alone. Raises ConfigError if they differ.
-
-    Some architectures pass over masks or positions, or keep more than keys and values; nothing but trying tells.
-    """
-    words = model.get_input_embeddings().weight.shape[0]
-    texts = [[words * step // 13 for step in range(1, last)] for last in (13, 7)]
-    config = GenerationConfig(
-        max_new_tokens=1, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
-    )
-
-    def logits(some: Sequence[Sequence[int]]) -> Tensor:
-        ids, mask = _padded(some, device=model.device)
-        written = model.generate(ids, attention_mask=mask, past_key_values=DynamicCache(), generation_config=config)
-        return written.logits[0]  # (texts, vocabulary), float32
-
-    try:
-        together, alone = logits(texts), torch.cat([logits([text]) for text in texts])
-    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise _refused(f"it does not read several texts at once: {error}") from error
-    # Of the logits' own spread: half of the precision's bits are lost on the way, a wrong position costs .3.
-    allowed = (0.15 if model.dtype.itemsize < 4 else 0.001) * float(alone.std())
-    if not float((together - alone).square().mean().sqrt()) <= allowed:
-        raise _refused("it reads several texts at once differently from one")
-
-
-def _refused(reason: str) -> ConfigError:
-    return ConfigError(
-        f"the local generator cannot carry this model: {reason}",
-        field="generator.model",
-        remedy='use a decoder with plain attention, or serve the model and set generator.name to "openai"',
-    )

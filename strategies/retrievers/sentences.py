@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
@@ -67,10 +66,8 @@ class SentenceEncoder:
         time inside.
         """
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         with self._lock, torch.inference_mode():
-            for start in range(0, len(order), batch):
-                indices = order[start : start + batch]
+            for indices in _by_length(texts, batch=batch):
                 vectors[indices] = self._encode_batch([clean(texts[index]) for index in indices])
         return vectors
 
@@ -85,6 +82,12 @@ class SentenceEncoder:
             pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         unit: npt.NDArray[np.float32] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
         return unit
+
+
+def _by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
+    """Places of the texts, the shortest first, so many at a time."""
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    return (order[start : start + batch] for start in range(0, len(order), batch))
 
 
 def weights_sha256(folder: Path) -> str:
@@ -133,12 +136,10 @@ def _read(file: Path) -> Any:
 _CROSS_ENCODER_TOKENS = 512
 #: a tokenizer that was not told its model's length says 10^30
 _UNTOLD = 1_000_000
-#: tokens in one forward pass, padding included: 16 pairs of 512
-_AT_ONCE = 8_192
-#: pairs given to the tokenizer at once, which takes much memory for what it cuts off
-_READ = 8
-#: tokens that a text keeps beyond those the model reads, so that a word cut in two at the end is not among these
-_SPARE = 256
+#: pairs in one forward pass
+_PAIRS = 16
+#: characters that are tokenised of a text, per token that the model reads: the tokenizer's work grows with both texts
+_CHARACTERS_PER_TOKEN = 32
 
 
 class CrossEncoder(Reranker):
@@ -198,70 +199,26 @@ class CrossEncoder(Reranker):
         """
         scores = np.zeros(len(texts), dtype=np.float32)
         with self._lock, torch.inference_mode():
-            if not texts or (abandoned is not None and abandoned.is_set()):
-                return scores
-            pairs = self._read(query, texts)
-            for indices in _batches([len(ids) for ids in pairs["input_ids"]]):
+            for indices in _by_length(texts, batch=_PAIRS):
                 if abandoned is not None and abandoned.is_set():
                     break
-                scores[indices] = self._forward(
-                    {key: [rows[index] for index in indices] for key, rows in pairs.items()}
-                )
+                scores[indices] = self._forward(query, [texts[index] for index in indices])
         return scores
 
-    def _read(self, query: str, texts: Sequence[str]) -> dict[str, list[list[int]]]:
-        """The tokenizer's output by name: for each text a list of as many as its pair has tokens."""
-        question, pairs = self._beginning(query), dict[str, list[list[int]]]()
-        for start in range(0, len(texts), _READ):
-            passages = [self._beginning(text) for text in texts[start : start + _READ]]
-            # "longest_first" and not "only_second": a question longer than the model would leave no passage to cut.
-            read = self._tokenizer(
-                [question] * len(passages), passages, truncation="longest_first", max_length=self._tokens
-            )
-            for key, rows in read.items():
-                pairs.setdefault(key, []).extend(rows)
-        return pairs
-
-    def _beginning(self, text: str) -> str:
-        """As much of a text as fills the model, and some more.
-
-        For a pair of long texts the tokenizer's time and memory grow with the product of their lengths.
-        """
-        text, enough = clean(text), self._tokens + _SPARE
-        size = 2 * enough
-        while size < len(text):
-            read = self._tokenizer(text[:size], add_special_tokens=False, truncation=True, max_length=enough)
-            if len(read["input_ids"]) == enough:
-                break
-            size *= 2
-        return text[:size]
-
-    def _forward(self, rows: dict[str, list[list[int]]]) -> npt.NDArray[np.float32]:
-        """(B,): the output for each of the B pairs."""
-        padded = {}
-        for key, lists in rows.items():
-            ids = pad_sequence(
-                [torch.tensor(each) for each in lists],
-                batch_first=True,
-                padding_value=self._tokenizer.pad_token_id if key == "input_ids" else 0,
-                padding_side=self._tokenizer.padding_side,
-            )  # (B, T)
-            padded[key] = ids.to(self._device)
-        logits = self._model(**padded).logits  # (B, 1)
-        outputs: npt.NDArray[np.float32] = logits.view(len(padded["input_ids"])).cpu().numpy()
+    def _forward(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """(B,): the output for the query with each of the B texts."""
+        size = self._tokens * _CHARACTERS_PER_TOKEN
+        # "longest_first" and not "only_second": a question longer than the model would leave no passage to cut.
+        read = self._tokenizer(
+            [clean(query)[:size]] * len(texts),
+            [clean(text)[:size] for text in texts],
+            truncation="longest_first",
+            max_length=self._tokens,
+            padding=True,
+            return_tensors="pt",
+        ).to(self._device)
+        outputs: npt.NDArray[np.float32] = self._model(**read).logits.view(len(texts)).cpu().numpy()
         return outputs
-
-
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Positions, shortest first, as many at once as make _AT_ONCE tokens when padded to the longest."""
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and (len(batch) + 1) * lengths[index] > _AT_ONCE:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
 
 
 def _loaded(folder: Path) -> tuple[Any, Any]:

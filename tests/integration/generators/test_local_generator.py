@@ -1,5 +1,4 @@
 import asyncio
-import math
 import threading
 import time
 from dataclasses import replace
@@ -8,7 +7,7 @@ import pytest
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Message
-from ragbandit.strategies.base import Generator, Prompt, Request
+from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 
 pytestmark = pytest.mark.models
@@ -27,23 +26,8 @@ def reference(folder):
     return AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
 
 
-@pytest.fixture(scope="module")
-def half(folder):
-    """The model in bfloat16, which any processor computes; some in hardware."""
-    made = LocalGenerator(folder, device="cpu", precision="bfloat16", threads=1)
-    yield made
-    asyncio.run(made.close())
-
-
 def complete(generator, prompt=CAPITAL, *, max_tokens=24, **options):
     return asyncio.run(generator.complete(Request(prompt=prompt, max_tokens=max_tokens, **options)))
-
-
-def test_it_is_a_generator(generator):
-    """LocalGenerator fulfils the contract and says, before anything is loaded, what it can do and tell."""
-    assert isinstance(generator, Generator)
-    told = {"logprobs", "entropy", "attention", "hidden_states"}
-    assert generator.capabilities == LocalGenerator.capabilities == {"completion", "stop"} | told
 
 
 def test_packed_layers_write_what_transformers_writes(generator, reference):
@@ -56,63 +40,6 @@ def test_packed_layers_write_what_transformers_writes(generator, reference):
     ids = torch.tensor([generator._ids(CAPITAL)])
     theirs = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     assert written.text == tokenizer.decode(theirs[0][ids.shape[1] :], skip_special_tokens=True)
-
-
-def bfloat16_error(layers):
-    """How far bfloat16 may move the state that the logits are made of, as a share of its length.
-
-    bfloat16 has 8 bits of significand: rounding a vector moves it by at most 2**-8 of its length; sums run in
-    float32. In a layer of Llama a state meets 22 roundings: 7 weights, their 7 results, the turn of positions, the
-    attention, the SiLU and its product, 2 norms and 2 sums; outside the layers, 4: the table, the last norm, the
-    weights of the logits and these. Roundings go as often one way as the other, so their squares add up.
-    """
-    return math.sqrt(22 * layers + 4) * 2.0**-8
-
-
-def logits_of(model, ids, *, count):
-    """Of the last `count` places, float32, shape (count, vocabulary)."""
-    import torch
-
-    with torch.inference_mode():
-        return model(input_ids=torch.tensor([ids])).logits[0, -count:].float()
-
-
-def test_bfloat16_logits_are_those_of_float32_within_its_rounding(half, reference):
-    """At every place the logits of bfloat16 differ from float32's by `bfloat16_error` of their spread at most.
-
-    An error of the state in no direction of its own moves a logit as the state's own direction does: by its share of
-    the spread, root of mean square over the vocabulary.
-    """
-    answer = half._tokenizer("The capital of France is Paris.", add_special_tokens=False)["input_ids"]
-    ids = half._ids(CAPITAL) + answer
-    wanted, found = (logits_of(model, ids, count=len(answer) + 1) for model in (reference, half._model))
-    error = (found - wanted).square().mean(-1).sqrt() / wanted.std(-1)
-    assert float(error.max()) <= bfloat16_error(reference.config.num_hidden_layers)
-
-
-def test_bfloat16_writes_what_float32_finds_as_likely(half, reference, monkeypatch):
-    """Alone or beside others, no token is taken that float32 puts behind its own choice by more than rounding.
-
-    Which of two near ties is taken is the processor's affair. Two logits may each be off by `bfloat16_error` of the
-    spread, their difference by sqrt(2) of it: four times that leaves out one place in 16,000.
-    """
-    texts, submit = [], half._batches.submit
-    monkeypatch.setattr(half._batches, "submit", lambda writing: (texts.append(writing), submit(writing)))
-    bodies = [CAPITAL.body.replace("France", name) for name in ("France", "Japan", "the Kingdom of Norway")]
-
-    async def many():
-        prompts = [Prompt(instructions=CAPITAL.instructions, body=body) for body in bodies]
-        await asyncio.gather(*(half.complete(Request(prompt=prompt, max_tokens=6)) for prompt in prompts))
-
-    complete(half, max_tokens=6)
-    asyncio.run(many())
-    assert len(texts) == 4
-    for writing in texts:
-        taken = writing.sampled.tokens
-        logits = logits_of(reference, [*writing.ids, *taken[:-1]], count=len(taken))
-        behind = logits.amax(-1) - logits[range(len(taken)), taken]
-        allowed = 4 * math.sqrt(2) * bfloat16_error(reference.config.num_hidden_layers) * logits.std(-1)
-        assert (behind <= allowed).all(), (behind, allowed)
 
 
 def test_the_end_token_ends_it(generator):
@@ -224,17 +151,6 @@ def test_the_event_loop_stays_free(generator):
     ticks, threads = asyncio.run(watch())
     assert ticks > 3
     assert not any(name.startswith("asyncio") for name in threads - before)
-
-
-def test_texts_are_the_same_written_together(generator):
-    """In float32 prompts of several lengths get, all at once, the texts that each gets alone."""
-    bodies = [CAPITAL.body, CAPITAL.body.replace("France", "the Kingdom of Norway"), MEDIUM.body]
-    prompts = [Prompt(instructions=CAPITAL.instructions, body=body) for body in bodies]
-
-    async def many():
-        return await asyncio.gather(*(generator.complete(Request(prompt=each, max_tokens=4)) for each in prompts))
-
-    assert asyncio.run(many()) == [complete(generator, prompt, max_tokens=4) for prompt in prompts]
 
 
 def test_a_prompt_too_long_fails(generator):

@@ -138,27 +138,6 @@ def test_disobedient_server():
     assert cut.details["usage"] == "estimated"
 
 
-def test_a_stream_left_early_is_closed():
-    """A stream of which enough was read is closed while the generator lives on, which frees the server."""
-    endless = Reply(text="one two STOP " + "three " * 3000, obedient=False, part_s=0.01)
-    with ScriptedServer({"": endless}) as server:
-
-        async def left():
-            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url))
-            await generator.complete(Request(prompt=CAPITAL, max_tokens=4, stop=("STOP",)))
-            await asyncio.to_thread(wait_until, lambda: server.abandoned == 1)
-            await generator.close()
-
-        asyncio.run(asyncio.wait_for(left(), 20))
-
-
-def test_length():
-    """Reaching max_tokens is finish "length"."""
-    with ScriptedServer(["one two three four"]) as server:
-        done, _ = ask(server, max_tokens=2)
-    assert (done.text, done.finish, done.completion_tokens) == ("one two", "length", 2)
-
-
 def test_another_model_answers(caplog):
     """A server that names another model is told of once in the log, and in the details; its price counts."""
     prices = {"gpt": (1.0, 2.0), "gpt-2026": (10.0, 20.0)}

@@ -82,22 +82,6 @@ def test_the_gate_opens_by_the_models_probabilities(generator):
     assert open_.stop_reason in ("best_passage", "empty_answer")
 
 
-def test_readings_are_scored_and_the_account_is_true(generator):
-    """Each passage has a score in the trace, no token is missing, and tokens and passages are those of the calls."""
-    outcome = outcome_of(generator, threshold=0.0)
-    scores = branches(outcome, "scores")[0].split(", ")
-
-    assert (outcome.status, outcome.error) == ("answered", None)
-    assert isinstance(outcome.answer, str)
-    assert not set(TOKENS) & set(outcome.answer.split())
-    assert len(scores) == outcome.cost.passages == 2
-    assert all(-5.0 < float(score.partition(": ")[2]) < 5.0 for score in scores)
-    assert branches(outcome, "token_missing") == []
-    assert outcome.cost.llm_calls == 3
-    assert outcome.cost.prompt_tokens > 0 < outcome.cost.completion_tokens <= 3 * 12
-    assert outcome.cost.seconds_generate > 0.0
-
-
 def test_the_arm_is_configured_by_its_tokens(folder):
     """generator.trained_tokens offers what the arm needs before a model is loaded; without it the arm is refused."""
     arms = {"arms": {"self_rag_trained": {}}, "policy": {"fallback": "self_rag_trained"}}

@@ -1,6 +1,5 @@
 """The index of vectors on disk, with a tiny encoder."""
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -8,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers import dense
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever
 from ragbandit.strategies.retrievers.bm25 import build_index as build_bm25
 from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
-from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
 from tests.support.tiny_models import WIDTH, tiny_encoder
 
 ROWS = [
@@ -178,28 +177,6 @@ def test_what_cannot_be_indexed_is_refused(encoder, tmp_path):
     with pytest.raises(InvalidInput, match="passage 3: 'film' was used before"):
         build_index([*ROWS[:2], ROWS[0]], tmp_path / "i", encoder=encoder)
     assert not (tmp_path / "i").exists()
-
-
-def test_building_again_replaces_the_index(encoder, tmp_path):
-    """A second build over the same folder leaves the new passages only."""
-    build_index(ROWS, tmp_path / "i", encoder=encoder)
-    build_index(ROWS[1:2], tmp_path / "i", encoder=encoder)
-
-    assert ids(found(DenseRetriever(tmp_path / "i", encoder=encoder), "where", k=9)[0]) == ["birth"]
-
-
-def test_an_encoder_that_breaks_fails_the_arm(encoder, tmp_path):
-    """What torch raises is ArmFailed."""
-    build_index(PASSAGES, tmp_path / "i", encoder=encoder)
-    broken = SentenceEncoder(tiny_encoder(), name="tiny")
-
-    def out_of_memory(**_):
-        raise RuntimeError("out of memory")
-
-    broken._model = out_of_memory
-
-    with pytest.raises(ArmFailed, match="out of memory"):
-        asyncio.run(DenseRetriever(tmp_path / "i", encoder=broken).search("river", k=1))
 
 
 def test_vectors_have_length_one_and_do_not_depend_on_the_batch(encoder):

@@ -132,17 +132,6 @@ def test_a_build_that_was_cut_off_goes_on(client, elasticsearch_url, name, monke
     assert meta["sha256"] == build_bm25(PASSAGES, tempfile.mkdtemp())["sha256"]
 
 
-def test_building_again_replaces_the_passages(client, elasticsearch_url, name):
-    """A second build is searched under the same name, and the index before it is gone."""
-    es.build_index(PASSAGES, client=client, index=name)
-    es.build_index(PASSAGES[:1], client=client, index=name)
-
-    assert [hit.passage.id for hit in found(es.ElasticsearchRetriever(elasticsearch_url, index=name), "river")[0]] == [
-        "vistula"
-    ]
-    assert not client.indices.exists(index=f"{name}-a")
-
-
 def test_a_half_built_index_of_another_corpus_is_removed(client, name):
     """Passages that the corpus does not have end the build, which begins anew the next time."""
 

@@ -51,19 +51,6 @@ def test_the_graph_finds_nearly_all_of_the_nearest(tmp_path):
     assert np.isin(np.arange(4_000), graph.near(queries[0], k=5_000)).mean() > 0.9
 
 
-def test_scores_are_those_of_the_exact_search(encoder, tmp_path):
-    """Both ways give the same hits with the same scores where the candidates are all there; the names differ."""
-    build_index(PASSAGES, tmp_path / "i", encoder=encoder, search_by="faiss")
-    exact = DenseRetriever(tmp_path / "i", encoder=encoder)
-    graph = DenseRetriever(tmp_path / "i", encoder=encoder, search_by="faiss")
-    ours, theirs = found(graph, "which river", k=9)[0], found(exact, "which river", k=9)[0]
-
-    assert [hit.passage.id for hit in ours] == [hit.passage.id for hit in theirs]
-    assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-5)
-    assert (graph.name, exact.name) == (f"dense-faiss:{exact.name[6:]}", f"dense:{graph.name[12:]}")
-    assert exact.meta["search_by"] == "faiss"
-
-
 def test_an_index_without_a_graph_is_not_searched_by_one(encoder, tmp_path):
     """It is refused with the command that builds it anew, and a damaged or strange graph is damage."""
     build_index(PASSAGES, tmp_path / "i", encoder=encoder)

@@ -8,12 +8,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.dense import build_index as build_dense
-from ragbandit.strategies.retrievers.reranking import HybridRetriever, MemoryRetriever, RerankedRetriever
+from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
 from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder
 from ragbandit.workers.cli import app
 from ragbandit.workers.wiring.generators import check_arms
@@ -39,12 +38,6 @@ def test_contract(check, kind, encoder, tmp_path_factory):
         return RerankedRetriever(Bm25Retriever(folder), rerank=Shortest() if kind == "own" else encoder)
 
     check(make)
-
-
-def test_a_reranker_without_close_is_enough(encoder):
-    """The cross-encoder has nothing to give back."""
-    assert not hasattr(encoder, "close")
-    found(RerankedRetriever(MemoryRetriever(ROWS), rerank=encoder), "river")
 
 
 class Sync(Shortest):
@@ -156,19 +149,6 @@ def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_a_class_may_say_itself_what_is_wrong(settings):
-    """A ConfigError of the class's own is told as it is."""
-    with pytest.raises(ConfigError, match=r"MY_KEY: no key is set \(set it\)"):
-        make_retriever(settings(rerank=here("Particular")))
-
-
-def test_a_missing_index_is_said_before_the_reranker_is_made(tmp_path):
-    """Weights are not fetched for a retriever that cannot search."""
-    missing = Settings(data_dir=str(tmp_path), retriever={"rerank": here("Particular")})
-    with pytest.raises(ConfigError, match="holds no index"):
-        make_retriever(missing)
-
-
 def test_a_class_is_looked_for_before_anything_starts(settings):
     """The check of the arms refuses what is not there and makes none; with no arm of ours it asks for none."""
     check_arms(settings(rerank=here("Particular")))
@@ -199,15 +179,6 @@ def test_validate_refuses_a_wrong_setting(tmp_path, monkeypatch, retriever, name
 
     assert done.exit_code == 2
     assert f"{named}: " in done.stderr
-
-
-def test_the_environment_sets_it(tmp_path, monkeypatch):
-    """RAGBANDIT_RETRIEVER__RERANK reaches the setting like any other."""
-    monkeypatch.chdir(tmp_path)
-    given = {"RAGBANDIT_RETRIEVER__RERANK": "package.module:Class", "RAGBANDIT_RETRIEVER__RERANK_DEPTH": "7"}
-    retriever = load(environ=given).settings.retriever
-
-    assert (retriever.rerank, retriever.rerank_depth) == ("package.module:Class", 7)
 
 
 def test_the_reranker_on_the_page_reranks(settings, tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.encoders.base import CacheCounts, CachingEncoder, HashingEncoder
-from ragbandit.shared.errors import InvalidInput
 from tests.support.examples import steady
 
 
@@ -50,36 +49,6 @@ def test_the_question_not_asked_for_longest_is_given_up():
         encoder.encode([text])
     assert inner.given == [["a"], ["b"], ["c"], ["b"]]
     assert encoder.counts() == CacheCounts(hits=2, misses=4, entries=2)
-
-
-def test_a_batch_larger_than_the_cache_fills_it():
-    """Of a hundred questions at once the last stay, and none of them keeps the batch's memory."""
-    encoder = CachingEncoder(HashingEncoder(8), entries=3)
-    texts = [f"question {n}" for n in range(100)]
-    encoder.encode(texts)
-    assert encoder.counts().entries == 3
-    assert all(row.base is None for row in encoder._known.values())
-    encoder.encode(texts[-3:])
-    assert encoder.counts().hits == 3
-
-
-def test_what_a_caller_does_with_its_rows_is_its_own_business():
-    """A caller that writes into what it got changes nobody else's features."""
-    encoder = CachingEncoder(HashingEncoder(8), entries=3)
-    encoder.encode(["a boat"])[:] = 7.0
-    encoder.encode(["a boat"])[:] = 8.0
-    assert np.array_equal(encoder.encode(["a boat"]), HashingEncoder(8).encode(["a boat"]))
-
-
-def test_it_is_the_encoder_that_it_remembers_for():
-    """Size, hash and source are the encoder's; empty batches and broken text are served, a bare string is refused."""
-    inner = HashingEncoder(8)
-    encoder = CachingEncoder(inner, entries=3)
-    assert (encoder.dimension, encoder.hash, encoder.source) == (8, inner.hash, inner.source)
-    assert encoder.encode([]).shape == (0, 8)
-    assert np.array_equal(encoder.encode(["\\ud800 x", ""]), inner.encode(["\\ud800 x", ""]))
-    with pytest.raises(InvalidInput):
-        encoder.encode("what?")
 
 
 def test_an_error_leaves_the_cache_as_it_was():

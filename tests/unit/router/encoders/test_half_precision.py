@@ -31,16 +31,6 @@ def test_rounded_numbers_are_float16_and_multiples(rows):
     assert (np.abs(found - near) <= np.maximum(2.0**-11, np.abs(near) * 2.0**-11) * 1.5).all()
 
 
-def test_sums_of_products_do_not_depend_on_their_order():
-    """Products of such features, added up in float64 in any order, give the same bits."""
-    rows = rounded(np.random.default_rng(0).standard_normal((5000, 8)).astype(np.float32) * 9).astype(np.float64)
-    whole = rows.T @ rows
-    turned = np.zeros((8, 8))
-    for row in rows[::-1]:
-        turned += np.outer(row, row)
-    assert np.array_equal(whole, turned)
-
-
 def test_it_is_another_encoder():
     """Same size and source, features near those of the encoder, another hash that follows from the encoder's."""
     full = HashingEncoder(24)

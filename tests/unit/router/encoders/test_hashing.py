@@ -1,7 +1,5 @@
 """The encoder without a model: style and hashed words, on every machine alike."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -18,7 +16,6 @@ from ragbandit.router.encoders.features import (
 )
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.cases import every_case
-from tests.support.other_processor import printed_with_other_loops
 
 ODD = [
     *("", " ", "?", "\ud800", "\x00", "\U0001f600 \u8fd9", "\u0130stanbul \u00df", "film " * 9000, "x" * 30_000),
@@ -42,19 +39,6 @@ def test_a_question_is_encoded_alike_alone_and_among_others():
                 assert np.array_equal(rows, alone)
                 assert np.array_equal(rows[::-1], encoder.encode(texts[::-1]))
     assert HashingEncoder(16).encode([]).shape == (0, 16)
-
-
-def test_processors_agree_within_the_rounding_of_the_heads():
-    """Without AVX, and with BLAS's loops for an old processor, another process makes the same hash and features.
-
-    But for the last bit of float32, or a thousandth of 2^-14, the unit that the heads round features to.
-    """
-    code = "import json\nfrom tests.unit.router.encoders.test_hashing import QUESTIONS, HashingEncoder\n"
-    code += "encoder = HashingEncoder(256)\nprint(json.dumps([encoder.hash, encoder.encode(QUESTIONS).tolist()]))"
-    encoder = HashingEncoder(256)
-    there, rows = json.loads(printed_with_other_loops(code))
-    assert there == encoder.hash != HashingEncoder(255).hash
-    np.testing.assert_allclose(rows, encoder.encode(QUESTIONS), atol=2.0**-14 / 1000, rtol=2.0**-23)
 
 
 def test_squared_lengths_are_the_shares():

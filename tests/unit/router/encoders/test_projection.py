@@ -19,7 +19,6 @@ from ragbandit.router.encoders.features import (
     LEAST,
     LENGTH,
     LENGTHS,
-    LEXICAL_COUNTS,
     Projection,
     References,
     _readings,
@@ -124,11 +123,6 @@ def test_labels_are_read_as_documented(known):
         assert 0.05 < column.mean() < 0.95, f"{label} tells hardly anything apart"
 
 
-def test_text_is_the_whole_file(known):
-    """What goes into the encoder's hash is every letter of the file."""
-    assert known.text.encode() == files("ragbandit.router.encoders").joinpath("reference_questions.jsonl").read_bytes()
-
-
 # --- readings --------------------------------------------------------------------------------------------------------
 
 
@@ -138,25 +132,6 @@ def small_world(count=40, size=7, *, seed=0):
     z = rng.standard_normal((count, size))
     z -= z.mean(axis=0)
     return z, np.stack([rng.random(count) < 0.5, z[:, 0] + z[:, 1] > 0], axis=1).astype(float)
-
-
-def test_held_out_readings_are_those_of_refits():
-    """Each row's reading is what ridge regression on the other rows says of it, of mean 0 and variance 1 together."""
-    z, columns = small_world()
-    directions, offset, held_out = _readings(z, columns=columns)
-    centred = columns - columns.mean(axis=0)
-    refits = np.zeros_like(columns)
-    for i in range(len(z)):
-        others = np.arange(len(z)) != i
-        normal = z[others].T @ z[others] + np.eye(z.shape[1])
-        refits[i] = z[i] @ np.linalg.solve(normal, z[others].T @ centred[others])
-    assert held_out == pytest.approx((refits - refits.mean(axis=0)) / refits.std(axis=0), abs=1e-7)
-    assert held_out.mean(axis=0) == pytest.approx([0.0, 0.0], abs=1e-12)
-    assert held_out.std(axis=0) == pytest.approx([1.0, 1.0], abs=1e-6)
-    # What a new question is read by: all rows, on the scale of the held-out readings.
-    whole = np.linalg.solve(z.T @ z + np.eye(z.shape[1]), z.T @ centred)
-    assert directions == pytest.approx(whole / refits.std(axis=0), abs=1e-6)
-    assert offset == pytest.approx(-refits.mean(axis=0) / refits.std(axis=0), abs=1e-8)
 
 
 def test_held_out_readings_do_not_know_their_own_label():
@@ -235,19 +210,6 @@ def test_one_product_gives_the_readings_and_the_sketch(made):
     np.testing.assert_allclose(found, projection.apply(states, counts=counts, dimension=dimension), atol=2e-3)
 
 
-def test_anchors_lie_where_new_questions_would(made, known, states):
-    """They are the first reference questions, at their held-out readings and not at those that know their labels."""
-    projection, _ = made
-    count = len(projection.anchors)
-    z = (states - projection.mean).astype(np.float64) * projection.inverse / np.sqrt(SIZE)
-    _, _, held_out = _readings(z, columns=known.columns)
-    labels = len(known.labels)
-    assert projection.anchors[:, :labels] == pytest.approx(held_out[:count], abs=1e-3)
-    place = projection.place(states[:count], counts=lexical_counts(known.questions[:count]))
-    assert projection.anchors[:, labels:] == pytest.approx(place[:, labels:], abs=1e-5)
-    assert np.abs(projection.anchors[:, :labels] - place[:, :labels]).max() > 0.1
-
-
 def test_dimension_is_kept(made):
     """Any n questions give shape (n, d), float32 and finite, whatever the text; five eighths are kinds."""
     projection, dimension = made
@@ -279,32 +241,11 @@ def test_features_do_not_depend_on_the_batch(made):
     np.testing.assert_allclose(np.concatenate(alone), rows, atol=2e-3)
 
 
-def test_states_that_differ_by_rounding_have_features_that_do(made):
-    """States moved by a millionth of their deviation move the features by less than a hundredth."""
-    projection, dimension = made
-    states = states_of(NEW)
-    noise = np.random.default_rng(0).standard_normal(states.shape) * 1e-6 / projection.inverse
-    rows, moved = (
-        projection.apply(s, counts=lexical_counts(NEW), dimension=dimension) for s in (states, (states + noise))
-    )
-    assert np.abs(moved - rows).max() < 1e-2
-
-
 def shares(projection, states, *, texts, dimension):
     """Squared lengths of kinds and of sketch, per question, in units of the dimension."""
     squares = projection.apply(states, counts=lexical_counts(texts), dimension=dimension).astype(np.float64) ** 2
     kinds = len(projection.anchors)
     return squares[:, :kinds].sum(axis=1) / dimension, squares[:, kinds:-LENGTHS].sum(axis=1) / dimension
-
-
-def test_kinds_are_the_kernels(made):
-    """Inner products of the anchors' whitened kernel rows are the Gaussian kernel: nothing is lost at the anchors."""
-    projection, _ = made
-    place = projection.anchors.astype(np.float64)
-    apart = ((place[:30, None, :] - place[None, :, :]) ** 2).sum(axis=2)  # (30, m)
-    kernel = np.exp(-float(projection.narrow) * apart)
-    kinds = kernel @ projection.whiten.astype(np.float64).T
-    assert kinds @ kinds.T == pytest.approx(kernel[:, :30], abs=2e-3)
 
 
 def test_lengths_are_the_shares(made, known, states):
@@ -318,24 +259,6 @@ def test_lengths_are_the_shares(made, known, states):
     assert kinds.max() < KINDS * 1.01
     least = {16: 0.2, 64: 0.4, 1000: 0.7}[dimension]
     assert least < kinds.mean() < KINDS
-
-
-def test_narrow_is_in_units_of_the_median(fit):
-    """The kernel of two questions that are apart as far as the median pair is exp(-1.5)."""
-    projection = fit(1000)
-    place = projection.anchors.astype(np.float64)  # 625 of the 990
-    apart = ((place[:, None, :] - place[None, :, :]) ** 2).sum(axis=2)[np.triu_indices(len(place), 1)]
-    assert float(projection.narrow) * np.median(apart) == pytest.approx(1.5, rel=0.15)
-
-
-def test_surface_is_clipped(known, fit):
-    """A count that is far out, here of letters per word, is read as three deviations at half a weight."""
-    projection = fit(LEAST)
-    texts = ["x" * 500, "x" * 5000]
-    place = projection.place(states_of(texts), counts=lexical_counts(texts))[:, len(known.labels) :]
-    letters = LEXICAL_COUNTS.index("letters per word")
-    assert place[0, letters] == place[1, letters] == 1.5
-    assert np.abs(place).max() == 1.5
 
 
 def test_seed_moves_the_sketch_alone(known, states, fit):
@@ -370,11 +293,3 @@ def test_comes_back_from_its_arrays(made, tmp_path):
         assert np.array_equal(kept, array)
     rows = [one.apply(states_of(NEW), counts=lexical_counts(NEW), dimension=dimension) for one in (projection, back)]
     assert np.array_equal(*rows)
-
-
-def test_missing_array_is_a_key_error(made):
-    """An array that is not there is named."""
-    arrays = made[0].arrays()
-    del arrays["whiten"]
-    with pytest.raises(KeyError, match="whiten"):
-        Projection.of(arrays)

@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import Branch, Budget, CallFailed, Generated, Query
 from ragbandit.strategies.arms.basic import NoRetrieval
-from ragbandit.strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Sampling
+from ragbandit.strategies.base import Completion, OutOfBudget, Prompt, Request, Sampling
 from ragbandit.strategies.generators.response_cache import CachedGenerator, request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
@@ -40,17 +40,6 @@ def test_the_second_time_nobody_is_asked(tmp_path):
     assert kept.seconds >= 0.05
     assert dataclasses.replace(kept, seconds=None) == made
     assert kept.dollars == 0.25
-
-
-def test_it_is_the_generator_it_wraps(tmp_path):
-    """Name, capabilities, size and count are those of the generator, and closing reaches it."""
-    inner = ScriptedGenerator(["x"], name="inner", capabilities={"completion", "entropy"}, context_tokens=77)
-    cached = CachedGenerator(inner, folder=tmp_path)
-    assert isinstance(cached, Generator)
-    assert (cached.name, cached.capabilities, cached.context_tokens) == ("inner", {"completion", "entropy"}, 77)
-    assert cached.count_tokens(PROMPT) == inner.count_tokens(PROMPT)
-    asyncio.run(cached.close())
-    assert inner.closed
 
 
 @pytest.mark.parametrize(
@@ -132,14 +121,6 @@ def test_a_folder_that_cannot_be_written(tmp_path, caplog):
     assert "cannot be written to the cache" in caplog.text
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
-    """A folder below a file is refused at the start."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError) as caught:
-        CachedGenerator(ScriptedGenerator([]), folder=tmp_path / "file" / "answers")
-    assert caught.value.field == "generator.cache"
-
-
 def test_questions_are_not_written(tmp_path):
     """The folder holds answers, readable by their owner alone, and no questions; nothing is left beside them."""
     complete(CachedGenerator(ScriptedGenerator(["In the harbour."]), folder=tmp_path / "answers"))
@@ -148,17 +129,6 @@ def test_questions_are_not_written(tmp_path):
     assert json.loads(file.read_text())["text"] == "In the harbour."
     if os.name == "posix":
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-def test_equal_requests_at_once(tmp_path):
-    """Many writers of one answer leave one whole file."""
-    cached = CachedGenerator(ScriptedGenerator({"": "In the harbour."}), folder=tmp_path)
-
-    async def many():
-        return await asyncio.gather(*(cached.complete(REQUEST) for _ in range(20)))
-
-    assert {done.text for done in asyncio.run(many())} == {"In the harbour."}
-    assert len(files(tmp_path)) == 1
 
 
 def outcome(generator, *, seconds=None):
@@ -179,14 +149,6 @@ def test_costs_stay_true(tmp_path):
     assert [type(event) for event in first.trace] == [Generated]
     assert [type(event) for event in second.trace] == [Branch, Generated]
     assert second.trace[0].rule == "response_cached"
-
-
-def test_a_kept_answer_may_come_too_late(tmp_path):
-    """An answer that took longer than the budget has is as late from the cache as it was without."""
-    outcome(CachedGenerator(ScriptedGenerator(["In the harbour."], seconds=0.4), folder=tmp_path))
-    late = outcome(CachedGenerator(ScriptedGenerator([]), folder=tmp_path), seconds=0.2)
-    assert (late.status, late.stop_reason) == ("exhausted", "budget_seconds")
-    assert late.cost.seconds_total >= 0.4
 
 
 def test_the_clock_goes_on_for_a_kept_answer():

@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 
-import numpy as np
 import pytest
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -80,14 +79,6 @@ def test_words_are_matched_by_stem_without_case_and_possessive(folder):
     assert search(folder, "the of and") == search(folder, "zzz qqq") == ()
 
 
-def test_an_index_is_mapped_and_not_read(folder):
-    """The arrays of both fields stay in their files, so that several processes share the pages."""
-    fields = Bm25Retriever(folder)._indices
-
-    assert len(fields) == 2
-    assert all(isinstance(each.scores[part], np.memmap) for each in fields for part in ("data", "indices", "indptr"))
-
-
 def test_the_index_says_what_it_is(folder):
     """index.json holds format, number of passages, sha256, time and settings; building again gives the same sha256."""
     meta = json.loads((folder / "index.json").read_text())
@@ -118,35 +109,10 @@ def test_a_corpus_without_any_title_can_be_searched(tmp_path):
     assert not (tmp_path / "i" / "title").exists()
 
 
-def test_nothing_is_printed(folder, capfd):
-    """Building and searching write no progress bar."""
-    build_index(ROWS, folder)
-    search(folder, "river")
-
-    assert capfd.readouterr() == ("", "")
-
-
-def test_progress_is_told_every_thousand_and_at_the_end(tmp_path):
-    """The progress function gets the number of passages read."""
-    told = []
-    build_index((Passage(id=str(n), title="t", text="x y") for n in range(2500)), tmp_path / "i", progress=told.append)
-
-    assert told == [1000, 2000, 2500]
-
-
 def test_a_missing_index_names_path_and_command(tmp_path):
     """Opening a folder without an index says where it looked and how to build one."""
     with pytest.raises(ConfigError, match=r"nowhere holds no index .*ragbandit index build .*nowhere"):
         Bm25Retriever(tmp_path / "nowhere")
-
-
-def test_a_fault_names_the_setting(tmp_path):
-    """What is wrong with an index is said under retriever.index, the setting that chose it."""
-    (tmp_path / "thesis.txt").write_text("precious")
-    for act in (lambda: Bm25Retriever(tmp_path), lambda: build_index(ROWS, tmp_path)):
-        with pytest.raises(ConfigError) as caught:
-            act()
-        assert caught.value.field == "retriever.index"
 
 
 def test_another_format_names_the_command(folder):
@@ -223,9 +189,3 @@ def test_a_repeated_id_in_a_file_names_its_line(tmp_path):
 
     with pytest.raises(InvalidInput, match="line 3: 'a' was used before, on line 1"):
         build_index(read_corpus(file), tmp_path / "i")
-
-
-def test_a_missing_corpus_is_named():
-    """A corpus file that is not there is an error with its path."""
-    with pytest.raises(InvalidInput, match=r"/no/such\.jsonl"):
-        next(read_corpus("/no/such.jsonl"))

@@ -1,7 +1,5 @@
 """Two retrievers joined by rank."""
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,23 +62,6 @@ def test_a_passage_deep_in_both_lists_may_come_first():
 
     assert best(5) == ["shared"]
     assert best(1) == ["one0"]
-
-
-def test_both_are_searched_at_the_same_time():
-    """Each retriever waits for the other to have begun; one after the other would wait for ever."""
-    begun = {"one": asyncio.Event(), "two": asyncio.Event()}
-
-    class Meeting(MemoryRetriever):
-        async def search(self, query, *, k):
-            begun[self.name].set()
-            async with asyncio.timeout(5):
-                await begun["two" if self.name == "one" else "one"].wait()
-            return await super().search(query, k=k)
-
-    pair = [Meeting(PASSAGES, name=name) for name in begun]
-    assert ids(found(HybridRetriever(pair[0], second=pair[1]), "Vistula", k=1)[0]) == ["vistula"]
-    assert pair[0].closed
-    assert pair[1].closed
 
 
 @pytest.mark.parametrize("failing", [0, 1])

@@ -37,8 +37,6 @@ _Begun = tuple[list[int], "Future[Array]"]
 _BLOCK: Final = 512
 #: most padded tokens of one forward pass on a card: about 300 MB of it
 _MOST_TOKENS: Final = 32_768
-#: on a processor: below so many questions adding up the sketch is faster than reading the matrix of the product
-_FEW: Final = 24
 
 #: What the features are made of; it is part of the hash, so change it with the arithmetic.
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
@@ -88,7 +86,7 @@ class DistilBertEncoder:
         self.device = self._forward.device
         self._max_tokens = max_tokens
         # A card is given whole blocks: it takes hardly longer for many questions than for a few.
-        self._most_questions = _BLOCK if self._forward.padded else max(1, max_batch)
+        self._most_questions = _BLOCK if self.device != "cpu" else max(1, max_batch)
         self._dimension_of(dimension)
         known = references()
         facts = {"weights": weights.sha256, "tokenizer": self._tokenizer.sha256, "reference": known.text, "seed": seed}
@@ -100,7 +98,7 @@ class DistilBertEncoder:
 
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
         self._thread.submit(self._forward.hold, *self._projection.product(dimension)).result()
-        if self._forward.padded:
+        if self.device != "cpu":
             self._thread.submit(self._load_kernels).result()
         log.info("encoder %s, %s on %s, from %s", self.hash[:12], self.precision, self.device, self.source)
 
@@ -109,11 +107,9 @@ class DistilBertEncoder:
         refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        few = len(texts) < _FEW and not self._forward.padded
-        begun = self._begun(texts, run=self._forward.pooled if few else self._forward.product)
+        begun = self._begun(texts, run=self._forward.product)
         counts = lexical_counts(texts)  # while the encoder's thread computes
-        features = self._projection.apply if few else self._projection.from_product
-        return features(_collected(begun), counts=counts, dimension=self.dimension)
+        return self._projection.from_product(_collected(begun), counts=counts, dimension=self.dimension)
 
     def _begun(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> list[_Begun]:
         """Forward passes over these texts, handed to the encoder's thread: places in `texts`, and what will come.

@@ -152,8 +152,6 @@ class Forward(ABC):
 
         self._torch = torch
         self.precision, self.device = precision, device
-        #: whether questions are padded to few lengths (on a card), or read without padding (on a processor)
-        self.padded = device != "cpu"
         self._threads = _Threads(threads)
         self._held: tuple[Tensor, Tensor] | None = None
 
@@ -176,8 +174,6 @@ class Forward(ABC):
     def _run(self, batch: TokenBatch) -> "Tensor":
         """(n, layers * 2 * width), float32, on the device."""
         self._threads.fix()
-        if not self.padded:
-            return self._unpadded(batch)
         width = min(-(-int(batch.lengths[-1]) // _MULTIPLE) * _MULTIPLE, self.max_tokens)
         real = np.arange(width) < batch.lengths[:, None]  # (n, T)
         ids = np.zeros(real.shape, dtype=np.int64)
@@ -185,12 +181,8 @@ class Forward(ABC):
         return self._padded(*(self._torch.from_numpy(part).to(self.device) for part in (ids, batch.lengths)))
 
     @abstractmethod
-    def _unpadded(self, batch: TokenBatch) -> "Tensor":
-        """(n, layers * 2 * width), float32, each question read at its own length."""
-
-    @abstractmethod
     def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
-        """The same of ids (B, T), of which lengths (B,) are real."""
+        """(B, layers * 2 * width), float32, of ids (B, T), of which lengths (B,) are real."""
 
 
 def load_transformer(folder: Path, *, precision: str, device: str, threads: int | None) -> Forward:
@@ -236,6 +228,11 @@ class DistilBertForward(Forward):
             _norm(state, f"{at}sa_layer_norm"),
             _norm(state, f"{at}output_layer_norm"),
         )
+
+    def _run(self, batch: TokenBatch) -> "Tensor":
+        """On a processor each question is read at its own length, on a card padded."""
+        self._threads.fix()
+        return self._unpadded(batch) if self.device == "cpu" else super()._run(batch)
 
     def _unpadded(self, batch: TokenBatch) -> "Tensor":
         """N is the number of tokens of the whole batch: the linear layers see one matrix."""
@@ -289,7 +286,7 @@ class DistilBertForward(Forward):
 
 
 class AnyForward(Forward):
-    """Any encoder that AutoModel can load: a group of equally long questions, or a padded batch, is one call."""
+    """Any encoder that AutoModel can load: a padded batch is one call."""
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
         super().__init__(precision=precision, device=device, threads=threads)
@@ -297,16 +294,6 @@ class AnyForward(Forward):
         self._model = model.to(device=device, dtype=getattr(self._torch, precision)).eval()
         self.layers, self.width = model.config.num_hidden_layers, model.config.hidden_size
         self.max_tokens = getattr(model.config, "max_position_embeddings", 512)
-
-    def _unpadded(self, batch: TokenBatch) -> "Tensor":
-        torch = self._torch
-        parts, start = [], 0
-        for count, length in batch.groups:
-            end = start + count * length
-            ids = torch.from_numpy(batch.ids[start:end].reshape(count, length)).to(self.device)  # (B, T)
-            parts.append(_pool(torch.stack(self._states(ids, mask=torch.ones_like(ids)))))
-            start = end
-        return torch.cat(parts)
 
     def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
         torch = self._torch

@@ -264,14 +264,6 @@ def test_deadline_before_the_answer():
     assert seconds < 1.5
 
 
-def test_deadline_that_passed_already():
-    """A call whose time is up asks nobody."""
-    with ScriptedServer(["Paris"]) as server:
-        done, _ = ask(server, deadline_s=-1.0)
-        assert server.requests == []
-    assert (done.finish, done.prompt_tokens, done.completion_tokens) == ("deadline", 0, 0)
-
-
 def test_an_attempt_has_its_own_time():
     """A silent server loses its attempt after read_s."""
     with ScriptedServer([Reply(text="Paris", seconds=20.0), "Paris"]) as server:

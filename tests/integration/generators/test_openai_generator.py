@@ -166,14 +166,6 @@ def test_counts_are_bounds():
     assert isinstance(generator, Generator)
 
 
-def test_odd_prompts_are_sent():
-    """Half a surrogate pair, which UTF-8 cannot carry, does not stop a prompt."""
-    with ScriptedServer(["Paris"]) as server:
-        done, _ = ask(server, Prompt(instructions="", body="a\ud800b 日本 \U0001f600"))
-        assert sent(server)["messages"][0]["content"] == "a?b 日本 \U0001f600"
-    assert done.text == "Paris"
-
-
 def test_probe():
     """The probe passes a server that keeps the promises of the options, and names what it does not keep."""
     with ScriptedServer(["yes", Reply(text="yes", logprobs=False), Reply(status=404)]) as server:

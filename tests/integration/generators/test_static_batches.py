@@ -185,29 +185,6 @@ def test_a_way_to_draw_has_its_ranges(name, value):
     assert caught.value.field == f"sampling.{name}"
 
 
-@pytest.mark.parametrize("least", [{"temperature": 1e-40}, {"temperature": 1e-46}, {"top_p": 5e-324}])
-def test_the_least_numbers_draw_the_likeliest(least):
-    """Numbers that single precision does not know give the greedy text, and disturb nobody beside."""
-    request = asked(SHARED[:9])
-    drawn = asked(SHARED[:9], sampling=Sampling(**({"temperature": 1.0, "seed": 1} | least)))
-    found = together(writer("llama"), [request, drawn, asked(SHARED[:5])])
-    assert [done.text for done in found[:2]] == [expected("llama", request)[0]] * 2
-    assert found[2].text == expected("llama", asked(SHARED[:5]))[0]
-
-
-def test_the_draws_follow_the_distribution():
-    """Over many seeds, first tokens come as often as their probabilities say."""
-    generator = writer("llama", rows=16)
-    told = together(generator, [asked(["w5"], max_tokens=1, want=frozenset({"logprobs"}))])[0]
-    best = told.details["logprobs"][0]
-    requests = [asked(["w5"], max_tokens=1, sampling=Sampling(temperature=1.0, seed=seed)) for seed in range(400)]
-    drawn = [done.text for done in together(generator, requests)]
-    likely = {best.text: best.logprob} | dict(best.others)
-    for word, logprob in likely.items():
-        share = np.exp(logprob)
-        assert abs(drawn.count(word.strip()) / 400 - share) < 4 * np.sqrt(share * (1 - share) / 400)
-
-
 def test_texts_share_their_steps(steps):
     """Four texts are written together, a step for all of them, and answered as if each were alone."""
     generator = fresh("llama")
@@ -234,20 +211,6 @@ def test_a_failure_is_of_its_text_only(monkeypatch, caplog):
     assert (done.text, done.completion_tokens, done.finish) == expected("llama", fine)
     assert after.text == expected("llama", asked(SHARED[3:9]))[0]
     assert "a batch of 3 texts failed" in caplog.text
-
-
-def test_a_trained_token_may_be_a_stop_string():
-    """A special token that is left in the text ends it where it is a stop string."""
-    generator = fresh("llama", trained_tokens=["</s>"])
-    generator._ends = frozenset()
-    generator._model.lm_head.weight.data[0] += 0.05  # </s> is likely among the first tokens
-    want = frozenset({"trained_tokens"})
-    free, stopped = together(
-        generator, [asked(SHARED[:9], max_tokens=60, want=want, stop=stop) for stop in ((), ("</s>",))]
-    )
-    assert stopped.finish == "stop"
-    assert stopped.completion_tokens < 60
-    assert stopped.text == free.text[: free.text.index("</s>")]
 
 
 @settings(deadline=None, derandomize=True)

@@ -6,19 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
-from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.testing.policy_examples import ARMS, made_query
-from tests.support.finetuned import adaptive, mba, multi, output_of, row, rows_by_word
+from ragbandit.shared.errors import ConfigError, SnapshotError
+from ragbandit.testing.policy_examples import made_query
+from tests.support.finetuned import adaptive, mba, multi, output_of, rows_by_word
 from tests.support.tiny_models import tiny_encoder, tiny_trained
-
-
-def test_trained_arms_are_the_tables():
-    """A classifier says which arms it can choose: none before it is trained, then those of its table."""
-    assert adaptive().trained_arms == ()
-    assert adaptive(trained=tiny_trained("adaptive_rag")).trained_arms == ARMS
-    policy = multi()
-    policy.fit([row(number, "who ?", ARMS[:1]) for number in range(4)])
-    assert policy.trained_arms == ARMS
 
 
 @pytest.mark.parametrize("make", [adaptive, multi], ids=["adaptive_rag", "multi_label"])
@@ -36,26 +27,6 @@ def test_trained_folder_decides_as_the_fitted_policy(make, tmp_path):
     arrays, facts = again.state()
     assert arrays == {}
     assert set(facts) == {"updates", "seen", "trained"}
-
-
-def test_trained_folder_is_a_model_of_transformers(tmp_path):
-    """AutoModel loads the saved folder, and its first token's state is what the policy's layers get."""
-    import torch
-    from transformers import AutoModel
-
-    policy = adaptive()
-    policy.fit(rows_by_word(10))
-    policy.save(tmp_path / "out")
-    model = AutoModel.from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
-    trained = policy._trained
-    network = trained.network
-    batch = network.reader.batch(["who wrote dracula ?"])
-    with torch.no_grad():
-        first = model(**batch).last_hidden_state[:, 0]
-        wanted = torch.relu(torch.nn.functional.linear(first, network.pre[:, :-1], network.pre[:, -1]))
-        assert torch.allclose(network.hidden(["who wrote dracula ?"]), wanted, atol=1e-6)
-    leaves = zip(network.encoder.parameters(), network.reader.module.parameters(), strict=True)
-    assert not all(torch.allclose(leaf, before, atol=1e-4) for leaf, before in leaves)
 
 
 def test_state_of_another_folder_is_refused():
@@ -136,13 +107,6 @@ def test_folder_in_use_is_left_alone(tmp_path):
     plain = tmp_path / "plain"
     plain.touch()
     assert {path.stat().st_mode for path in (tmp_path / "empty").iterdir()} == {plain.stat().st_mode}
-
-
-def test_untrained_policy_is_not_saved(tmp_path):
-    """Saving before fitting is an InvalidInput, and no folder appears."""
-    with pytest.raises(InvalidInput, match="not trained"):
-        adaptive().save(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_model_that_changed_on_disk_is_read_anew(tmp_path):

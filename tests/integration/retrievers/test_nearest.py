@@ -1,7 +1,5 @@
 """The graph of faiss beside the vectors of a dense index."""
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -65,16 +63,3 @@ def test_an_index_without_a_graph_is_not_searched_by_one(encoder, tmp_path):
     with pytest.raises(ConfigError, match="is damaged"):
         DenseRetriever(tmp_path / "j", encoder=encoder, search_by="faiss")
     assert found(DenseRetriever(tmp_path / "j", encoder=encoder), "river", k=1)[0]
-
-
-def test_a_missing_package_is_named_before_anything_is_encoded(encoder, tmp_path, monkeypatch):
-    """Without faiss the error names the extra, when building and when opening; the exact search needs none."""
-    build_index(PASSAGES, tmp_path / "i", encoder=encoder, search_by="faiss")
-    monkeypatch.setitem(sys.modules, "faiss", None)
-
-    with pytest.raises(ConfigError, match=r"package faiss is missing.*pip install '\.\[faiss\]'"):
-        build_index(iter(lambda: pytest.fail("read"), None), tmp_path / "j", encoder=encoder, search_by="faiss")
-    with pytest.raises(ConfigError, match=r"'\.\[faiss\]'"):
-        DenseRetriever(tmp_path / "i", encoder=encoder, search_by="faiss")
-    assert found(DenseRetriever(tmp_path / "i", encoder=encoder), "river", k=1)[0]
-    assert not (tmp_path / "j").exists()

@@ -15,7 +15,6 @@ from ragbandit.strategies.retrievers.dense import build_index as build_dense
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
 from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder
 from ragbandit.workers.cli import app
-from ragbandit.workers.wiring.generators import check_arms
 from ragbandit.workers.wiring.retrievers import make_retriever
 from tests.support.arms.rerankers import ROWS, Shortest, best_first, ids
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
@@ -147,19 +146,6 @@ def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words
     assert caught.value.field == "retriever.rerank"
     assert caught.value.remedy
     assert [word for word in words if word not in str(caught.value)] == []
-
-
-def test_a_class_is_looked_for_before_anything_starts(settings):
-    """The check of the arms refuses what is not there and makes none; with no arm of ours it asks for none."""
-    check_arms(settings(rerank=here("Particular")))
-    check_arms(settings(rerank=str(tiny_cross_encoder())))
-    for nowhere in ("./nowhere", "nobody/no-such-model"):
-        with pytest.raises(ConfigError, match=rf"retriever\.rerank: .*{nowhere}"):
-            check_arms(settings(rerank=nowhere))
-    gone = settings(rerank="no_such_module:Judge")
-    with pytest.raises(ConfigError, match=r"retriever\.rerank: 'no_such_module:Judge' cannot be imported"):
-        check_arms(gone)
-    check_arms(gone.model_copy(update={"arms": {"single_step": {"run_by": "caller"}}}))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from ragbandit.router.encoders.features import (
     LENGTH,
     LENGTHS,
     Projection,
-    References,
     _readings,
     fitted,
     lexical_counts,
@@ -198,18 +197,6 @@ def test_features_are_those_by_loops(made):
         assert row == pytest.approx(wanted, abs=5e-3 * np.sqrt(dimension / 16))
 
 
-def test_one_product_gives_the_readings_and_the_sketch(made):
-    """Multiplied once with the matrix, the states give the features that are added up, within float32 rounding."""
-    projection, dimension = made
-    states, counts = states_of(NEW), lexical_counts(NEW)
-    matrix, offset = projection.product(dimension)
-    read = len(references().labels) + projection.sketched(dimension)
-    assert matrix.shape == (SIZE, len(offset)) == (SIZE, read)
-    found = projection.from_product(states @ matrix + offset, counts=counts, dimension=dimension)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, projection.apply(states, counts=counts, dimension=dimension), atol=2e-3)
-
-
 def test_dimension_is_kept(made):
     """Any n questions give shape (n, d), float32 and finite, whatever the text; five eighths are kinds."""
     projection, dimension = made
@@ -217,28 +204,6 @@ def test_dimension_is_kept(made):
     assert (rows.shape, rows.dtype) == ((len(NEW), dimension), np.float32)
     assert np.isfinite(rows).all()
     assert len(projection.anchors) == round(0.625 * dimension)
-
-
-def test_more_kinds_than_references_are_not_made(known, states):
-    """Where five eighths of the features are more than the reference questions, all of these are anchors."""
-    few = References(questions=known.questions[:50], labels=known.labels, columns=known.columns[:50], text="")
-    projection = fitted(states[:50], known=few, dimension=200, seed=0)
-    assert len(projection.anchors) == 50
-    assert projection.apply(states[:9], counts=lexical_counts(known.questions[:9]), dimension=200).shape == (9, 200)
-
-
-def test_features_do_not_depend_on_the_batch(made):
-    """A question alone, in a batch and in another order has the same features, beyond rounding."""
-    projection, dimension = made
-    states = states_of(NEW)
-    rows = projection.apply(states, counts=lexical_counts(NEW), dimension=dimension)
-    turned = projection.apply(states[::-1], counts=lexical_counts(NEW[::-1]), dimension=dimension)[::-1]
-    alone = [
-        projection.apply(states[i : i + 1], counts=lexical_counts(NEW[i : i + 1]), dimension=dimension)
-        for i in range(len(NEW))
-    ]
-    np.testing.assert_allclose(turned, rows, atol=2e-3)
-    np.testing.assert_allclose(np.concatenate(alone), rows, atol=2e-3)
 
 
 def shares(projection, states, *, texts, dimension):

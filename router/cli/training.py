@@ -21,13 +21,12 @@ from ragbandit.router.learning.monitoring.price import implied, proposal
 from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import format_of
-from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.logs.tables import read_questions, read_table, train
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.measure import plot_frontier, print_training
-from ragbandit.router.offline.training import read_questions, train
 from ragbandit.router.offline.warm import (
     HeldOut,
     WarmRows,

@@ -29,10 +29,11 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, table_query
 from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidatePolicy, MemoryPart, array_pmf, crossfitted
+from ragbandit.router.offline.replay.candidates import CandidatePolicy, MemoryPart, array_pmf, crossfitted
 from ragbandit.router.offline.replay.engine import judge
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.plan import (
+    CandidatePmf,
     CandidateResult,
     CandidateSpec,
     EstimateWithInterval,

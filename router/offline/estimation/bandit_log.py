@@ -279,13 +279,10 @@ def _added(one: Vector, other: Vector) -> Vector:
 class WeightTally:
     """The weights of one candidate; tallies of parts, merged, are that of the whole."""
 
-    rows: int = 0
     largest: float = 0.0
     #: over all arms that could have been drawn
     possible: float = 0.0
-    #: rows with a weight above 0
-    draws: int = 0
-    #: of w, w^2, both of `weight_powers`, the conditional variance, then K unsupported and K shares
+    #: of 1, w > 0, w, w^2, both of `weight_powers`, the conditional variance, then K unsupported and K shares
     sums: Vector = field(default_factory=_no_sums)
 
     def add(self, log: Log, *, candidate: Matrix, weight: Vector) -> None:
@@ -296,58 +293,63 @@ class WeightTally:
         shifted = candidate * all_ratios  # Q^2 / P
         squares = shifted.sum(axis=1)
         uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
-        covered = 1.0 - uncovered.sum(axis=1)
-        self.rows += len(log)
+        variance = np.maximum(squares - (1.0 - uncovered.sum(axis=1)) ** 2, 0.0)
+        cubes = (shifted * all_ratios).sum(axis=1)
         self.largest = max(self.largest, float(weight.max()))
         self.possible = max(self.possible, float(all_ratios.max()))
-        self.draws += int(np.count_nonzero(weight > 0.0))
-        variance = np.maximum(squares - covered**2, 0.0)
-        cubes = (shifted * all_ratios).sum(axis=1)
-        rows = np.column_stack([weight, weight * weight, squares, cubes, variance, uncovered, candidate])
-        self.sums = _added(self.sums, rows.sum(axis=0))
+        powers = [np.ones(len(log)), weight > 0.0, weight, weight * weight, squares, cubes, variance]
+        self.sums = _added(self.sums, np.column_stack([*powers, uncovered, candidate]).sum(axis=0))
 
     def merged(self, other: "WeightTally") -> "WeightTally":
         """The weights of both sets of rows."""
         return WeightTally(
-            rows=self.rows + other.rows,
             largest=max(self.largest, other.largest),
             possible=max(self.possible, other.possible),
-            draws=self.draws + other.draws,
             sums=_added(self.sums, other.sums),
         )
 
     @property
+    def rows(self) -> int:
+        """How many there are."""
+        return int(self._sum(0))
+
+    @property
+    def draws(self) -> int:
+        """Rows with a weight above 0."""
+        return int(self._sum(1))
+
+    @property
     def total(self) -> float:
         """Sum of w."""
-        return self._sum(0)
+        return self._sum(2)
 
     @property
     def squares(self) -> float:
         """Sum of w^2."""
-        return self._sum(1)
+        return self._sum(3)
 
     @property
     def powers(self) -> Vector:
         """`weight_powers` of all rows."""
-        return np.array([self._sum(2), self._sum(3)])
+        return np.array([self._sum(4), self._sum(5)])
 
     @property
     def variance(self) -> float:
         """Sum of the conditional variances of w."""
-        return self._sum(4)
+        return self._sum(6)
 
     @property
     def unsupported(self) -> Vector:
         """Probability given to arms where the logger had none, summed over the rows, shape (K,)."""
-        return np.split(self.sums[5:], 2)[0]
+        return np.split(self.sums[7:], 2)[0]
 
     @property
     def shares(self) -> Vector:
         """Summed probabilities, shape (K,)."""
-        return np.split(self.sums[5:], 2)[1]
+        return np.split(self.sums[7:], 2)[1]
 
     def _sum(self, column: int) -> float:
-        return float(self.sums[column]) if self.rows else 0.0
+        return float(self.sums[column]) if len(self.sums) else 0.0
 
     @property
     def unsupported_mass(self) -> float:
@@ -380,31 +382,27 @@ class WeightTally:
 class ArmTally:
     """Draws and rewards per arm, merged as `WeightTally` is."""
 
-    rows: int = 0
-    #: of (surplus, its variance)
-    surplus_sums: Vector = field(default_factory=_no_sums)
-    #: of K expected, K variances, K drawn, then reward, quality and cost of K arms each
-    arm_sums: Vector = field(default_factory=_no_sums)
+    #: of 1, the surplus, its variance, then K expected, K variances, K drawn, reward, quality and cost of K arms each
+    totals: Vector = field(default_factory=_no_sums)
 
     def add(self, log: Log) -> None:
         """Take in a piece."""
         powers = log.pmf * log.pmf
         squares, cubes = powers.sum(axis=1), (powers * log.pmf).sum(axis=1)
-        surplus = np.column_stack([log.propensity - squares, np.maximum(cubes - squares**2, 0.0)])
+        surplus = float((log.propensity - squares).sum()), float(np.maximum(cubes - squares**2, 0.0).sum())
         drawn = (log.action[:, None] == np.arange(len(log.arms))).astype(np.float64)
         targets = [values @ drawn for values in (log.reward, log.quality, log.cost)]
         arms = [log.pmf.sum(axis=0), (log.pmf - powers).sum(axis=0), drawn.sum(axis=0), *targets]
-        self._take(rows=len(log), surplus=surplus.sum(axis=0), arms=np.concatenate(arms))
+        self.totals = _added(self.totals, np.concatenate([[len(log), *surplus], *arms]))
 
     def merged(self, other: "ArmTally") -> "ArmTally":
         """The draws of both sets of rows."""
-        both = ArmTally(rows=self.rows, surplus_sums=self.surplus_sums, arm_sums=self.arm_sums)
-        both._take(rows=other.rows, surplus=other.surplus_sums, arms=other.arm_sums)
-        return both
+        return ArmTally(totals=_added(self.totals, other.totals))
 
-    def _take(self, *, rows: int, surplus: Vector, arms: Vector) -> None:
-        self.rows += rows
-        self.surplus_sums, self.arm_sums = _added(self.surplus_sums, surplus), _added(self.arm_sums, arms)
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return int(self.totals[0]) if len(self.totals) else 0
 
     @property
     def expected(self) -> Vector:
@@ -429,16 +427,16 @@ class ArmTally:
     @property
     def surplus(self) -> float:
         """Logged probability of the arms that were drawn, summed, less its expectation."""
-        return float(self.surplus_sums[0]) if self.rows else 0.0
+        return float(self.totals[1]) if self.rows else 0.0
 
     @property
     def surplus_variance(self) -> float:
         """The variance of the surplus."""
-        return float(self.surplus_sums[1]) if self.rows else 0.0
+        return float(self.totals[2]) if self.rows else 0.0
 
     @property
     def _parts(self) -> list[Vector]:
-        return np.split(self.arm_sums, 6)
+        return np.split(self.totals[3:], 6)
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
         """True if the drawn arms were about as likely as arms drawn from these pmfs are: it finds pmfs of other rows.

@@ -20,9 +20,9 @@ from ragbandit.router.offline.estimation import (
     verdict,
 )
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT, WeightTally
-from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.plan import (
     Arm,
+    CandidatePmf,
     CandidateResult,
     CandidateSpec,
     CandidateVerdict,

@@ -17,7 +17,7 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, drawn, offered_arms
 from ragbandit.router.offline.logs.parquet import BATCH, LogSource
 from ragbandit.router.offline.replay.opening import MemoryLog
-from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
+from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec, Plan
 from ragbandit.router.policies import known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
@@ -29,21 +29,6 @@ from ragbandit.shared.types import ArmName, Decision, FeatureRows, Matrix, Polic
 ASKED_AT_ONCE = 256
 #: rows between two reports of progress in progressive validation
 PROGRESS_STEP = 64
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CandidatePmf:
-    """A candidate's probabilities on the rows of a log."""
-
-    #: in words
-    described: str
-    #: shape (n, K); empty where the batches have them
-    pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
-    notes: tuple[str, ...] = ()
-
-    def part(self, rows: Flags) -> "CandidatePmf":
-        """On some of the rows, shape (n,)."""
-        return replace(self, pmf=self.pmf[rows])
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:

@@ -26,10 +26,18 @@ from ragbandit.router.offline.replay.assemble import (
     notes_on,
     others_largest,
 )
-from ragbandit.router.offline.replay.candidates import KEPT_BYTES, CandidatePmf, KeptPart, LeftOut, LogPart, Room
+from ragbandit.router.offline.replay.candidates import KEPT_BYTES, KeptPart, LeftOut, LogPart, Room
+from ragbandit.router.offline.replay.comparison import LoggedPolicies
 from ragbandit.router.offline.replay.opening import all_older, no_times
-from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, CandidateSpec, Plan, ReplayResult, Skipped
-from ragbandit.router.offline.replay.service import LoggedPolicies
+from ragbandit.router.offline.replay.plan import (
+    CURRENT,
+    LOGGED,
+    CandidatePmf,
+    CandidateSpec,
+    Plan,
+    ReplayResult,
+    Skipped,
+)
 from ragbandit.router.offline.replay.sums import (
     EstimationPlan,
     LogSummary,

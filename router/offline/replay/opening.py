@@ -34,8 +34,8 @@ from ragbandit.router.offline.logs.parquet import (
     rows_batch,
     undrawn,
 )
+from ragbandit.router.offline.replay.comparison import LoggedPolicies, logged_policies, serving_settings
 from ragbandit.router.offline.replay.plan import CandidateSpec, Skipped, instant
-from ragbandit.router.offline.replay.service import LoggedPolicies, logged_policies, serving_settings
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName

@@ -9,19 +9,21 @@ judged by a policy that learned the other folds), by progressive validation with
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator
+from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Flags
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, Json, finite_json
+from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 
 Kind = Literal["fixed", "column", "snapshot", "policy"]
 
@@ -144,6 +146,21 @@ def parse_candidates(
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
     """The plain candidates of a log: always each of its arms, and all arms alike."""
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CandidatePmf:
+    """A candidate's probabilities on the rows of a log."""
+
+    #: in words
+    described: str
+    #: shape (n, K); empty where the batches have them
+    pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    notes: tuple[str, ...] = ()
+
+    def part(self, rows: Flags) -> "CandidatePmf":
+        """On some of the rows, shape (n,)."""
+        return replace(self, pmf=self.pmf[rows])
 
 
 #: verdict on a candidate, or why there is none: unsupported decisions prevent it, or it is the baseline itself

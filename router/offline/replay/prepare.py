@@ -18,7 +18,6 @@ from ragbandit.router.offline.logs import check_shared
 from ragbandit.router.offline.logs.batches import check_choice
 from ragbandit.router.offline.logs.parquet import LogSource, row_name
 from ragbandit.router.offline.replay.candidates import (
-    CandidatePmf,
     CandidatePolicy,
     MemoryPart,
     SourcePart,
@@ -35,6 +34,9 @@ from ragbandit.router.offline.replay.comparison import (
     is_current,
     judged_rows,
     may_be_current,
+    served_policy,
+    service_note,
+    settings_in_force,
     with_sides,
 )
 from ragbandit.router.offline.replay.engine import judge
@@ -42,6 +44,7 @@ from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
+    CandidatePmf,
     CandidateSpec,
     Plan,
     ReplayResult,
@@ -49,7 +52,6 @@ from ragbandit.router.offline.replay.plan import (
     baselines,
     parse_candidates,
 )
-from ragbandit.router.offline.replay.service import served_policy, service_note, settings_in_force
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import ConfigError, InvalidInput

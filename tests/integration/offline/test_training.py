@@ -5,8 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.offline.logs.tables import read_table
-from ragbandit.router.offline.training import trainable
+from ragbandit.router.offline.logs.tables import read_table, trainable
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query

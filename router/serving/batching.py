@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -370,3 +371,15 @@ def outcome_writes(store: DecisionStore, *, notifier: Notifier, limits: QueueLim
         return results
 
     return MicroBatcher(add, name="ragbandit-outcomes", limit=MAX_WRITES, limits=limits)
+
+
+def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:
+    """The reply within that many seconds. Raises what the Future does, and NotReady where time runs out."""
+    try:
+        return future.result(timeout_s)
+    except FutureTimeout as error:
+        future.cancel()  # nobody waits for it any more: it is dropped if its batch has not begun
+        raise NotReady(
+            f"no reply within {timeout_s:g} s, so whether it is stored is not known",
+            remedy="send it again with the same id: nothing is stored twice",
+        ) from error

@@ -4,14 +4,13 @@ A Router decides and commits, takes outcomes and feedback, follows the snapshots
 workers for answers. It never learns by itself unless `learn()` is called.
 """
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
@@ -29,6 +28,7 @@ from ragbandit.router.serving.batching import (
     QueueState,
     feedback_writes,
     outcome_writes,
+    reply_of,
 )
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
@@ -57,7 +57,7 @@ from ragbandit.router.serving.setup.bootstrap import (
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
+from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -76,15 +76,11 @@ if TYPE_CHECKING:
     from ragbandit.router.queue.streams import StreamReader
     from ragbandit.router.rollouts.evaluator import Evaluator, Look
 
-Reply = TypeVar("Reply")
-
 #: what waits in this process for its batch, beside answers
 Queue = Literal["questions", "feedback", "outcomes"]
 
-log = logging.getLogger("ragbandit.router")
 
-
-class Router:
+class Router(AbstractContextManager["Router"]):
     """One process's router. `Router.open()` reads the configuration and starts it; use it as a context manager."""
 
     def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
@@ -208,12 +204,7 @@ class Router:
             self.jobs.close()
         self.database.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -228,7 +219,7 @@ class Router:
         question is dropped unless its batch had begun), Overloaded (it would wait longer than server.max_wait_s).
         """
         timeout_s = checked_number(timeout_s, field="timeout_s")
-        return _result(self.submit(query), timeout_s=timeout_s)
+        return reply_of(self.submit(query), timeout_s=timeout_s)
 
     def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
         """`route` without waiting; with run_by="worker" only arms that our workers run are offered.
@@ -251,7 +242,7 @@ class Router:
         Raises InvalidInput where there is no question, or a message cannot be stored.
         """
         submitted = self.conversations.submit(messages, query=query or Query(text=""))
-        return _result(submitted, timeout_s=SERVE_S)
+        return reply_of(submitted, timeout_s=SERVE_S)
 
     def route_many(
         self, queries: Sequence[Query | str], *, timeout_s: float = SERVE_S
@@ -266,7 +257,7 @@ class Router:
         results: list[Decision | RagBanditError] = []
         for future in self.submit_many(queries):
             try:
-                results.append(_result(future, timeout_s=max(0.0, give_up - time.monotonic())))
+                results.append(reply_of(future, timeout_s=max(0.0, give_up - time.monotonic())))
             except RagBanditError as error:
                 results.append(error)
         return results
@@ -283,7 +274,7 @@ class Router:
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = Query(text=query) if isinstance(query, str) else query
         with self.answers.place(query):
-            decision = _result(self.service.submit(query, run_by="worker"), timeout_s=SERVE_S)
+            decision = reply_of(self.service.submit(query, run_by="worker"), timeout_s=SERVE_S)
             waiting = self.answers.request(decision)
         try:
             return decision, waiting.result(wait_s)
@@ -346,7 +337,7 @@ class Router:
         )
         if steps is None:
             check_charged(outcome, cost=cost or {}, reward=self.settings.reward, is_stored=self.store.has_outcome)
-        return _result(self.submit_outcome(outcome), timeout_s=SERVE_S)
+        return reply_of(self.submit_outcome(outcome), timeout_s=SERVE_S)
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
         """`outcome` without waiting. What workers run they write themselves: run_by must be "caller".
@@ -399,7 +390,7 @@ class Router:
             rater=rater,
             retract=retract,
         )
-        return _result(self.submit_feedback(feedback), timeout_s=SERVE_S)
+        return reply_of(self.submit_feedback(feedback), timeout_s=SERVE_S)
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting. Raises Overloaded as `submit`."""
@@ -425,10 +416,9 @@ class Router:
 
     def verify(self, *, deep: bool = False) -> "Verdict":
         """Draw the decisions again and learn the ledger again. deep: with every pmf computed again."""
-        fresh = self.following.snapshots.fresh
         from ragbandit.router.learning.audit.verify import verify
 
-        return verify(self.ledger, files=self.files, serving=fresh, deep=deep)
+        return verify(self.ledger, files=self.files, serving=self.following.snapshots.fresh, deep=deep)
 
     def learn(self) -> int:
         """Learn in this process what is ready (for notebooks and tests; a service has a learner process).
@@ -457,14 +447,3 @@ class Router:
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""
         return self.following.refresh()
-
-
-def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:
-    try:
-        return future.result(timeout_s)
-    except FutureTimeout as error:
-        future.cancel()  # nobody waits for it any more: it is dropped if its batch has not begun
-        raise NotReady(
-            f"no reply within {timeout_s:g} s, so whether it is stored is not known",
-            remedy="send it again with the same id: nothing is stored twice",
-        ) from error

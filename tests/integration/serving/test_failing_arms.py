@@ -2,7 +2,6 @@
 
 import logging
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -202,15 +201,3 @@ def test_one_tenant_cannot_take_an_arm_from_others(world, caplog):
     assert of_b.arms == of_c.arms == ARMS
     assert states(world)["multi_step"] == "closed"
     assert [record.tenant for record in caplog.records if "for one tenant" in record.getMessage()] == ["teamA"]
-
-
-@on_sqlite
-def test_what_our_workers_ran_counts_for_all(world):
-    """Failures of our workers keep the arm from every tenant, whoever asked."""
-    for _ in range(5):
-        made = asked(world, "multi_step", tenant="teamA")
-        ended = made_outcome(decision_id=made.id, now=world.now, status="failed", stop_reason="error")
-        world.store.add_outcome(replace(ended, run_by="worker"))
-    world.router.service.poll_outcomes()
-    assert states(world)["multi_step"] == "open"
-    assert "multi_step" not in world.router.submit(Query(text="which?", tenant="teamB")).result(30).arms

@@ -29,7 +29,7 @@ def learned(world, count, *, key):
 
 def test_new_arm_has_its_data_floor_until_it_is_known(world):
     """An arm has cold_start_floor until cold_start_outcomes of it are learned, and the row names the raised floors."""
-    made = learned(world, 40, key="a")
+    made = learned(world, 24, key="a")
     for decision in made:
         raised = decision.facts.get("cold_start_floor", {})
         assert all(share == 0.2 for share in raised.values())
@@ -42,14 +42,14 @@ def test_new_arm_has_its_data_floor_until_it_is_known(world):
 
 def test_offered_arm_is_drawn_and_a_removed_one_is_not(world):
     """Decisions are made over the arms of the configuration; the ledger's rows keep the arms of their time."""
-    learned(world, 20, key="a")
+    learned(world, 8, key="a")
     arms = world.settings.arms
     world.restart(arms={**arms, "cached": {"run_by": "caller"}})
-    new = learned(world, 30, key="b")
+    new = learned(world, 20, key="b")
     assert all("cached" in decision.arms for decision in new)
     assert sum(decision.arm == "cached" for decision in new) >= 4
     world.restart(arms={name: params for name, params in arms.items() if name != "multi_step"})
-    assert all(set(d.arms) == {"no_retrieval", "single_step"} for d in learned(world, 10, key="c"))
+    assert all(set(d.arms) == {"no_retrieval", "single_step"} for d in learned(world, 4, key="c"))
     seen = world.router.service.serving.policy.seen
     assert seen["cached"] >= 4
     assert seen["multi_step"] > 0

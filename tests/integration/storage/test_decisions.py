@@ -227,21 +227,6 @@ def test_decision_waits_for_every_label(store, database, make_decision):
         assert counters(Ledger(database, label=label)).balanced
 
 
-def test_two_labels_at_once(make_world, database_url):
-    """Two labels on one database balance at every moment, without being opened again, and both learn everything."""
-    world = make_world(database_url=database_url)
-    other = make_world(database_url=database_url, policy={"label": "second", "params": {"ridge": 2.0}})
-    for one in (world, other, world):
-        one.judged(2)
-        one.route()
-        assert (world.counters().balanced, other.counters().balanced) == (True, True)
-        assert world.counters().decided == other.counters().decided
-    assert (world.learn(), other.learn()) == (6, 6)
-    for one in (world, other):
-        assert (one.counters().learned, one.counters().waiting, one.counters().balanced) == (6, 3, True)
-        assert one.router.verify(deep=True).ok
-
-
 def test_late_is_said_by_the_ledger_that_decided(make_world, database_url):
     """Feedback after its own ledger closed the decision is late, and another label that still waits may learn it."""
     world = make_world(database_url=database_url)

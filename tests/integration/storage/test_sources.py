@@ -10,7 +10,6 @@ from ragbandit.shared.types import Budget, DecisionId, Query, Source
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.corpus import passage_line, read_corpus
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 
@@ -63,13 +62,3 @@ def test_sources_are_kept_where_texts_are(make_world, database_url, text, kept):
         assert found.sources[1].text == "The director was born in Ohio ?."
     erase(world.database, Selection(decision=decision.id), features=False, now=2.0)
     assert world.store.outcomes_by_id([decision.id])[decision.id].sources == ()
-
-
-def test_a_corpus_may_have_addresses(tmp_path):
-    """A JSONL "url" becomes the passage's; lines without one are as before, and so is the sha256 of such a corpus."""
-    file = tmp_path / "corpus.jsonl"
-    file.write_text('{"id": "a", "title": "A", "text": "x", "url": "https://a"}\n{"id": "b", "text": "y"}\n')
-    with_url, without = read_corpus(file)
-    assert (with_url.url, without.url) == ("https://a", None)
-    assert b'"url"' in passage_line(with_url)
-    assert passage_line(without) == b'{"id": "b", "title": "", "text": "y"}\n'

@@ -139,17 +139,6 @@ def test_walk(walk):
                 drawn.append((key, arm, now, probe))
 
 
-def test_opens_at_the_last_failure():
-    """An arm is offered until the set number of its outcomes failed one after the other."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record([failed("a", 0.0), failed("b", 1.0)])
-    assert breaker.offer([("one", "two")], now=2.0)[0].arms == ("one", "two")
-    breaker.record([failed("c", 2.0)])
-    offer = breaker.offer([("one", "two")], now=2.0)[0]
-    assert (offer.arms, offer.excluded_arms, offer.fail_open) == (("two",), ("one",), False)
-    assert health(breaker, 2.0) == ArmHealth(arm="one", state="open", offered=False, failures=3, since=0.0)
-
-
 @pytest.mark.parametrize(
     ("changes", "state"),
     [

@@ -157,24 +157,6 @@ def test_a_full_queue_refuses_at_once():
     assert gate.groups == [["first"], [0, 1], ["more"]]
 
 
-def test_close_serves_what_was_handed_in_and_then_refuses():
-    """After close every earlier item has its reply, and a later one is NotReady."""
-    gate = Gate()
-    made = MicroBatcher(gate, name="test-group", limit=2)
-    made.start()
-    first = blocked(made, gate)
-    waiting = [made.submit(i) for i in range(5)]
-    closing = threading.Thread(target=made.close)
-    closing.start()
-    time.sleep(0.02)
-    assert closing.is_alive(), "close did not wait"
-    gate.opened.set()
-    closing.join(10)
-    assert [future.result(0) for future in (first, *waiting)] == ["first", 0, 1, 2, 3, 4]
-    with pytest.raises(NotReady, match="shutting down"):
-        made.submit("late")
-
-
 def test_no_item_is_lost_while_closing():
     """Of items handed in by several threads during close, each is refused at once or served; none hangs."""
     for _ in range(20):

@@ -98,26 +98,6 @@ def test_what_is_wrong_is_refused():
                 assert len(str(error)) < 300, "the error repeats the input"
 
 
-@pytest.mark.parametrize(
-    ("call", "values", "message", "remedy"),
-    [
-        (query, {"arms": ()}, "no arm", ""),
-        (query, {"arms": ("oracle",)}, "unknown arm 'oracle'", ", ".join(ARMS)),
-        (query, {"arms": ("single_step", "Single_Step")}, "unknown arm", ", ".join(ARMS)),
-        (query, {"arms": ("single_step", "single_step")}, "twice", ""),
-        (feedback, {}, "no label, rating, reward or event", "exactly one"),
-        (feedback, {"label": ["x"], "rating": 1.0}, "label and rating", "exactly one"),
-        (feedback, {"rating": True, "reward": 0.0}, "rating and reward", "exactly one"),
-        (feedback, {"rating": 5}, "out of range", "set scale to 1-5 (--scale 1-5)"),
-    ],
-)
-def test_the_error_says_what_to_do(call, values, message, remedy):
-    """The message names what is wrong, the remedy what would be right."""
-    error = refusal(call, values)
-    assert message in error.message
-    assert remedy in error.remedy
-
-
 def test_arms_that_are_not_run_by_workers():
     """The caller's own arm is refused as what it is, with the way to it; so is a service without arms for workers."""
     asked = Query(id="d-1", text="who?", arms=("multi_step", "mine"))

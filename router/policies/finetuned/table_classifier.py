@@ -350,8 +350,8 @@ def _open_to_others(work: Path) -> None:
 
 
 def _named(arms: Sequence[ArmName], heads: Matrix) -> Arrays:
-    """Heads (K, d + 1) by the names of a network's arrays."""
-    return {HEAD + arm: head[None] for arm, head in zip(arms, heads, strict=len(arms) == len(heads))}
+    """Heads (K, d + 1) by the names of a network's arrays; of too few or too many the shapes tell."""
+    return {HEAD + arm: head[None] for arm, head in zip(arms, heads, strict=False)}
 
 
 def _targets(network: Network, rows: Sequence[FittingExample]) -> "Tensor":

@@ -5,8 +5,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import yaml
-from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
@@ -14,7 +12,6 @@ from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.dense import build_index as build_dense
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
 from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder
-from ragbandit.workers.cli import app
 from ragbandit.workers.wiring.retrievers import make_retriever
 from tests.support.arms.rerankers import ROWS, Shortest, best_first, ids
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
@@ -146,25 +143,6 @@ def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words
     assert caught.value.field == "retriever.rerank"
     assert caught.value.remedy
     assert [word for word in words if word not in str(caught.value)] == []
-
-
-@pytest.mark.parametrize(
-    ("retriever", "named"),
-    [
-        ({"rerank": "no_such_module:Judge"}, "retriever.rerank"),
-        ({"rerank": ""}, "retriever.rerank"),
-        ({"rerank_depth": 0}, "retriever.rerank_depth"),
-        ({"rerank_depth": 10_001}, "retriever.rerank_depth"),
-    ],
-)
-def test_validate_refuses_a_wrong_setting(tmp_path, monkeypatch, retriever, named):
-    """`ragbandit validate` ends with exit code 2 and the setting's name."""
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(yaml.safe_dump({"retriever": retriever, "encoder": {"model": "hashing"}}))
-    done = CliRunner().invoke(app, ["validate"])
-
-    assert done.exit_code == 2
-    assert f"{named}: " in done.stderr
 
 
 def test_the_reranker_on_the_page_reranks(settings, tmp_path, monkeypatch):

@@ -66,22 +66,6 @@ def test_train_writes_a_folder_that_routes(run, table, tmp_path, name):
         assert pmf[arm] == 1.0
 
 
-def test_params_of_another_policy_are_refused(run, table):
-    """`--param NAME.KEY=VALUE` is of the policy that is trained."""
-    done = run("--policy", "adaptive_rag", "--table", table, "--out", "out", "--param", "multi_label.seed=1")
-    assert "'multi_label' is not among the policies" in done.output
-
-
-def test_train_prints_the_epochs_and_what_to_do_next(run, table, tmp_path):
-    """Without --json, people read a line per epoch, the labels, and the setting that takes the folder."""
-    done = run("--policy", "adaptive_rag", "--table", table, "--out", "out", *fitting(**FAST))
-    assert done.exit_code == 0, done.output
-    assert "24 of 24 rows had a label" in done.stdout
-    assert "no_retrieval 12, single_step 0, multi_step 12" in done.stdout
-    assert "set policy.params.trained to out" in done.stdout
-    assert "kept" in done.stdout
-
-
 def test_questions_add_inductive_labels(run, table, tmp_path):
     """Questions with hops are labelled by them, but for those that the table has."""
     known = read_table(table).rows[0].question

@@ -111,34 +111,6 @@ def test_without_data_nothing_moves_until_time_runs_out(in_sqlite):
     assert trial.version.waits_for == "a person: ragbandit policy canary v1"
 
 
-def test_labels_a_day_late(in_sqlite):
-    """Decisions without labels are open, and hold; a day later the same decisions count, and harm that was unseen."""
-    trial = in_sqlite
-    trial.do("canary", weight=0.5)
-    made = trial.live(300, label=False)
-    trial.look()
-    assert trial.verdicts[0].facts["share_open"] == 1.0
-    assert "has been judged" in trial.verdicts[0].reason
-    trial.now += 86400.0
-    trial.label(made, gap=-0.25)
-    trial.look()
-    assert trial.version.state == "rolled_back"
-    assert trial.verdicts[0].facts["share_open"] == 0.0
-
-
-def test_failing_answers_roll_back_without_any_label(in_sqlite):
-    """Harm by failures needs outcomes alone, and few."""
-    trial = in_sqlite
-    trial.do("canary", weight=0.5)
-    for _ in range(6):
-        trial.live(20, failing=0.9, label=False)
-        trial.look()
-        if trial.version.state == "rolled_back":
-            break
-    assert "fail" in trial.version.reason
-    assert trial.version.state == "rolled_back"
-
-
 def test_one_evaluator_at_a_time_and_paused_ones_rest(in_sqlite):
     """Who does not hold the lease looks at nothing; a paused version is not looked at, and can be rolled back."""
     trial = in_sqlite

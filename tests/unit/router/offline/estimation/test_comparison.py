@@ -36,12 +36,6 @@ def test_rows_needed_of_no_difference(value):
     assert rows_needed((-0.1, 0.1), value=value, rows=1000) is None
 
 
-def test_rows_needed_where_there_is_nothing_to_promise():
-    """Nothing is promised of what is settled, and of an endless interval."""
-    assert rows_needed((0.1, 0.3), value=0.2, rows=1000) is None
-    assert rows_needed((-math.inf, math.inf), value=0.2, rows=1000) is None
-
-
 def test_corrected():
     """Five comparisons at 95 % together take 99 % each; one takes what is asked."""
     assert corrected(0.95, comparisons=5) == pytest.approx(0.99)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_ID, ArmTally, Log, WeightTally, deviation, ratios
+from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_ID, ArmTally, Log, WeightTally
 from tests.support.logs.log_rows import keys_of
 
 ARMS = ("fast", "deep", "slow")
@@ -86,15 +86,6 @@ def test_variance_of_the_weights_is_exact(unsupported_mass):
 # ---------------------------------------------------------------------------------------------------------- the bound
 
 
-@pytest.mark.parametrize(("chance", "rows"), [(0.5, 200), (0.01, 200), (0.002, 1000)])
-def test_deviation_is_seldom_passed(chance, rows):
-    """Sums of centred draws, however skewed, leave the deviation less often than alpha says."""
-    sums = np.random.default_rng(0).binomial(rows, chance, size=20_000) - rows * chance
-    for alpha in (0.2, 0.05, 0.01):
-        most = deviation(rows * chance * (1.0 - chance), largest=1.0, alpha=alpha)
-        assert np.mean(np.abs(sums) >= most) <= alpha
-
-
 def test_right_logs_are_not_called_wrong():
     """Of 300 right logs with skewed pmfs, judged by a skewed candidate, none is called wrong, though each is close."""
     closest = np.inf
@@ -134,17 +125,6 @@ def test_pmfs_of_other_rows_are_found(seed):
 
 
 # ---------------------------------------------------------------------------------------------------------- the tallies
-
-
-def test_holes_are_counted_by_arm():
-    """What a candidate gives to arms without logged probability is unsupported mass of that arm, and no weight."""
-    logged = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
-    candidate = np.array([[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]])
-    tally = weight_tally(made_log(logged, action=[0, 0]), candidate)
-    assert tally.unsupported.tolist() == [0.0, 0.25, 1.0]
-    assert tally.unsupported_mass == pytest.approx(1.25 / 2)
-    assert tally.shares.tolist() == [0.5, 0.5, 1.0]
-    assert ratios(candidate, logged=logged).tolist() == [[0.5, 0.5, 0.0], [0.25, 0.0, 0.0]]
 
 
 def test_pieces_give_the_whole():

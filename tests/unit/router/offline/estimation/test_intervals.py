@@ -80,21 +80,6 @@ def test_even_weights_give_a_t_interval():
     assert low < student[0] < student[1] < high
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_too_few_rows(count):
-    """Of no more than two rows the interval is the whole range."""
-    moments = Moments.of(np.full(count, 0.5), np.full(count, 1.0))
-    assert cressie_read(moments, confidence=CONFIDENCE, extremes=extreme_rows([9.0], rewards=(-1.0, 2.0))) == (-1, 2)
-
-
-def test_the_same_candidate_twice():
-    """A candidate does not differ from itself."""
-    _, weight = drawn(300)
-    moments = Moments.of(np.zeros(300), weight, weight)
-    extremes = extreme_rows([6.0, 6.0], rewards=(0.0, 1.0), baseline=0.5)
-    assert cressie_read(moments, confidence=CONFIDENCE, extremes=extremes) == pytest.approx((0, 0), abs=1e-6)
-
-
 def test_contains_the_estimate_and_keeps_to_the_range():
     """The interval is widened to the given point estimate, but never beyond the possible range."""
     random = np.random.default_rng(5)

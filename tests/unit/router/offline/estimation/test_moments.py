@@ -33,15 +33,6 @@ def test_merged_is_whole(table, cuts):
     close(merged, Moments.of(*table.T))
 
 
-@given(tables(), arrays(np.float64, (2, 3), elements=st.floats(-10, 10, allow_subnormal=False)))
-def test_combined(table, matrix):
-    """Linear combinations of the moments are the moments of the combined columns."""
-    combined = Moments.of(*table.T).combined(matrix)
-    direct = Moments.of(*(table @ matrix.T).T)
-    assert combined.mean == pytest.approx(direct.mean, abs=1e-7)
-    assert combined.scatter == pytest.approx(direct.scatter, abs=1e-4)
-
-
 def test_small_scatter_beside_a_large_mean():
     """A spread of 1e-3 around 1e6 is not lost, in one piece or in many: no sum of squares is subtracted."""
     values = 1e6 + 1e-3 * np.random.default_rng(0).standard_normal(10_000)

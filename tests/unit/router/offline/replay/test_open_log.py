@@ -8,9 +8,9 @@ import pytest
 from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import OpenLog, Plan, parse_candidates
+from ragbandit.router.offline.replay import OpenLog, Plan
 from ragbandit.router.offline.replay.candidates import SourcePart
-from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.replay_logs import close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -70,15 +70,6 @@ def test_without_candidates(parquet):
         assert [candidate.name for candidate in replay(source).candidates] == names
 
 
-def test_specs_and_names_mix(parquet):
-    """Candidates may be names and parsed specs; a name that is given twice is refused."""
-    (spec,) = parse_candidates(["linucb"], params={"linucb": {"alpha": 0.5}})
-    log = open_log(parquet, config=Settings())
-    assert [one.name for one in replay(log, candidates=["uniform", spec]).candidates] == ["uniform", "linucb"]
-    with pytest.raises(InvalidInput, match="named twice"):
-        replay(log, candidates=[spec, "linucb"])
-
-
 def test_since(parquet):
     """`since` leaves out older rows; where all are older it is refused, in pieces and in memory."""
     since = 1.7e9 + 150
@@ -96,14 +87,6 @@ def test_bounds_of_rewards(bounds):
     with pytest.raises(InvalidInput) as caught:
         open_log("log.parquet", config=Settings(), minimum=bounds[0], maximum=bounds[1])
     assert caught.value.field == "minimum"
-
-
-def test_unknown_formats_are_refused_at_once():
-    """A file name that tells no format is refused when the log is opened, a configuration that is not there too."""
-    with pytest.raises(InvalidInput, match="does not say the format"):
-        open_log("log.txt", config=Settings())
-    with pytest.raises(ConfigError):
-        open_log("log.parquet", config="absent.yaml")
 
 
 def test_the_lines_of_the_document(parquet, sizes):

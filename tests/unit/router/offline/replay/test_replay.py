@@ -91,21 +91,6 @@ def test_mixed_arms_are_refused_unless_asked_for():
     assert log.offered.tolist() == [[True] * 3, [True, True, False]]
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([], "has no rows"),
-        ([{"arms": ["fast"], "pmf": [1.0], "arm": "fast", "reward": 1.0, "version": "main-1-x"}], "one arm only"),
-    ],
-)
-def test_log_without_a_choice(rows, said):
-    """An empty log and a log of one arm are refused with a remedy."""
-    with pytest.raises(InvalidInput, match=said) as caught:
-        memory_log(rows_from(rows))
-    assert caught.value.field == "log"
-    assert caught.value.remedy
-
-
 def test_wrong_row_is_named():
     """A row that cannot be true is refused by its place: the line of a file, else the decision's id."""
     rows = lived_rows(3)
@@ -176,10 +161,3 @@ def test_weight_of_cost_after_the_fact(candidate):
     kept = judged(lived_rows(200, weight=0.05), candidate, "uniform")
     assert kept.candidates[0].reward.value != pytest.approx(then.candidates[0].reward.value, abs=0.05)
     assert kept.candidates[1].quality == then.candidates[1].quality
-
-
-def test_whole_rewards_have_no_weight_of_cost():
-    """Rewards that came whole keep their value under another weight, and a note says how many they are."""
-    found = judged(hand_rows(), "fixed:deep", estimator="ips", weight=0.7)
-    assert found.candidates[0].reward.value == pytest.approx(5.5 / 5)
-    assert "5 rewards came whole: they keep their value whatever the weight of cost" in found.notes

@@ -6,39 +6,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import with_extra
-from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows_from
+from tests.support.logs.replay_logs import ARMS, judged, lived_rows, rows_from
 
 # ---------------------------------------------------------------------------------------------------------- comparisons
-
-
-def test_baseline_may_be_a_candidate():
-    """With a candidate as the baseline the others are compared with it, pairwise, and it with nobody."""
-    found = judged(lived_rows(300), "fixed:fast", "fixed:slow", "uniform", baseline="fixed:fast")
-    first, *others = found.candidates
-    assert (first.difference, first.quality_difference, first.verdict, first.rows_needed) == (
-        None,
-        None,
-        "baseline",
-        None,
-    )
-    assert (found.baseline, found.comparisons) == ("fixed:fast", 2)
-    close(found.baseline_reward, first.reward)
-    for candidate in others:
-        assert candidate.difference.value == pytest.approx(candidate.reward.value - first.reward.value)
-        assert candidate.cost_difference.value == pytest.approx(candidate.cost.value - first.cost.value)
-    with pytest.raises(InvalidInput, match="'linucb' is not judged") as caught:
-        judged(lived_rows(10), "uniform", baseline="linucb")
-    assert caught.value.field == "baseline"
-
-
-def test_difference_to_the_log_is_paired():
-    """A candidate near the logged policy differs from it by a narrow interval, though each value's own is wide."""
-    rows = with_extra(lived_rows(300), "near", [[0.5, 0.29, 0.21]] * 300)
-    (near,) = judged(rows, "column:near").candidates
-    assert near.difference.high - near.difference.low < 0.5 * (near.reward.high - near.reward.low)
-    assert near.difference.value == pytest.approx(near.reward.value - judged(rows, "uniform").baseline_reward.value)
 
 
 def test_better_and_worse():

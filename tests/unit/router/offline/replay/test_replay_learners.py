@@ -70,15 +70,6 @@ def test_snapshot_is_not_judged_on_its_lessons(settings):
     )
 
 
-def test_a_snapshot_is_not_asked_what_it_learned(settings):
-    """Questions that it learned are left out too, in whatever letters and spaces they come again."""
-    made, rows = settings(), fresh_rows(200)
-    again = [with_text(row, f"  Question  {number}") for number, row in enumerate(rows[150:])]
-    version = snapshot_of(rows[:120], made)
-    found = judged([*rows[:150], *again], version, settings=made)
-    assert (found.rows, found.notes[0]) == (30, f"170 {LEFT_OUT}")
-
-
 def test_snapshot_that_learned_all(settings):
     """A log that a snapshot has learned to the last row is refused, with the ways out."""
     made, rows = settings(), fresh_rows(50)
@@ -196,15 +187,6 @@ def test_learning_policy_is_asked_before_it_learns(spy):
     (only,) = lives_of(spy)
     assert only == [(asked, tuple(ids[:place])) for place, asked in enumerate(ids)]
     assert found.described == "spy, learning while it goes"
-
-
-def test_fallback_is_counted(spy, monkeypatch):
-    """Where a policy fails the fallback plays, as it would have live, and a note counts these decisions."""
-    monkeypatch.setattr(spy, "said", (0.5, 0.6, 0.5))
-    (found,) = judged(lived_rows(30), "spy", floor=0.0).candidates
-    (note,) = found.notes
-    assert note.startswith("30 decisions were the fallback's: ")
-    assert found.shares["fast"] == pytest.approx(1.0)
 
 
 def test_refused_rows_are_counted(spy, monkeypatch):

@@ -225,21 +225,6 @@ def cells(found, name):
     return [[each.strip() for each in line.strip("│").split("│")] for line in lines]
 
 
-def test_the_tables_of_candidates_hold_their_numbers():
-    """Reward and difference with intervals, quality, cost, estimator, verdict; then what the log says of them."""
-    first, second, *_ = cells(replayed(candidate()), "linucb")
-    assert first == [
-        "linucb (linucb, learned from the other folds)",
-        "0.554 (0.523 to 0.585)",
-        "+0.042 (+0.011 to +0.073)",
-        "0.630",
-        "2.310",
-        "dr",
-        "better",
-    ]
-    assert second[:3] == ["linucb", "2,310 of 12,000", "28"]
-
-
 def test_the_log_is_described():
     """Rows, dates, baseline, confidence, rewards by source, versions, what was left out, and the arms."""
     skipped = (Skipped(where="line 17", reason="pmf sums to 0.9, not 1"),)
@@ -266,12 +251,6 @@ def test_the_log_is_described():
         "│ multi_step  │ 16.6 % │   16.7 % │        │         │       │",
     ):
         assert part in said
-
-
-def test_a_log_without_times_says_so():
-    """No date is made up; with --since what was not read is said."""
-    assert "(no times)" in printed(replayed(candidate(), begin=None, end=None))
-    assert "; none before 2026-02-01 02:40 UTC was read)" in printed(replayed(candidate(), since=BEGIN - DAY))
 
 
 def test_pairs_and_segments_are_shown_where_they_are():

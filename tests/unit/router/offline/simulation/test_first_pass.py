@@ -57,12 +57,6 @@ def table_of(count):
     return LabelledTable(rows=rows, arms=ARMS)
 
 
-def test_break_even_is_for_good():
-    """A lead that is lost again is no break-even: it is the question after the last one that was behind."""
-    found = said([[played([1, 1, 0, 0, 0, 1, 1, 1])]], high=0.5)  # ahead: .5 1 .5 0 -.5 0 .5 1
-    assert (found.break_even, found.break_even_share) == (6, 1.0)
-
-
 def test_break_even_of_the_middle_pass():
     """Of three passes the second; where fewer than half get there, there is none."""
     never, early, late = [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]
@@ -85,16 +79,6 @@ def test_harm_is_what_the_bound_allows():
     run = played([0.0] * 4 + [1.0] * 200)
     assert said([[run]], high=1.0, harm=0.05).harmed == 0.0
     assert said([[run]], high=1.0, harm=0.03).harmed == 1.0
-
-
-def test_without_a_name_the_incumbent_is_the_best_fixed_arm():
-    """The arm of the highest mean reward is the default."""
-    rewards = np.array([[0.2, 0.3], [0.5, 0.1]])
-    for asked, incumbent in ((None, "low"), ("high", "high")):
-        assert (
-            first_pass([[played([0, 0])]], arms=ARMS, rewards=rewards, incumbent=asked, harm=0.05).incumbent
-            == incumbent
-        )
 
 
 def test_simulate_says_it_of_each_learner():

@@ -5,7 +5,6 @@ import math
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import RewardSettings
@@ -20,9 +19,7 @@ from ragbandit.router.offline.simulation.measure import (
     cheapest_right,
     greedy,
     line_of,
-    one_hot,
     plot_frontier,
-    point_of,
     rewards_of,
 )
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
@@ -47,13 +44,6 @@ def made_table(correct, steps, *, arms=ARMS):
 TABLE = made_table([[1, 1, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]], [[0, 1, 2], [0, 1, 4], [0, 1, 4], [0, 1, 6]])
 
 
-def test_point_by_hand():
-    """EM is the share of right answers in percent of the total, steps the mean over the rows."""
-    shares = one_hot(np.array([0, 1, 2, 0]), arms=3)
-    assert point_of(shares, table=TABLE, total=4) == FrontierPoint(em=75.0, steps=1.25)
-    assert point_of(shares, table=TABLE, total=10) == FrontierPoint(em=30.0, steps=1.25)
-
-
 def test_line_by_hand():
     """The line goes straight through the two arms, also outside of them."""
     line = line_of(TABLE, total=8)
@@ -69,14 +59,6 @@ def test_line_of_other_arms():
     """A table without single_step and multi_step is measured by its cheapest and its dearest arm."""
     table = made_table([[1, 0, 0]], [[5, 1, 3]], arms=("x", "y", "z"))
     assert line_of(table, total=1).arms == ("y", "x")
-
-
-def test_line_where_both_cost_the_same():
-    """Arms of equal steps leave nothing to mix for: the line is the better of the two."""
-    table = made_table([[1, 0], [1, 0]], [[2, 2], [2, 2]], arms=("x", "y"))
-    line = line_of(table, total=2)
-    assert set(line.arms) == {"x", "y"}
-    assert line.at(7.0) == 100.0
 
 
 def test_oracle_is_the_cheapest_right_arm():

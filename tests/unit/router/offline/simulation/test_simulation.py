@@ -11,11 +11,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder, embedded
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, play, split_of
+from ragbandit.router.offline.simulation.run import SimulationData, split_of
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.kinds.fixed import Uniform
-from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
 
 ARMS = ("none", "single_step", "multi_step")
@@ -156,16 +156,6 @@ def test_baselines_by_hand():
     assert row_of(rows, "uniform").oracle_share == pytest.approx((-50 / 9) / (75 - 50 - 25 / 12))
 
 
-def test_missing_questions_are_wrong():
-    """With a total twice the rows every EM is half; steps, of the rows alone, stay."""
-    for total in (4, 8):
-        rows = simulate(SMALL, policies={"uniform": {}}, folds=2, seeds=1, total=total)
-        found = {row.policy: (row.em * total, row.steps) for row in rows}
-        assert found["oracle"] == (300.0, 1.25)
-        assert found["uniform"] == pytest.approx((200.0, 5 / 3))
-        assert {row.total for row in rows} == {total}
-
-
 class Torn(Uniform):
     """Scores that say which arm is best: two alike, by the question's number."""
 
@@ -205,24 +195,6 @@ def test_faults_are_counted_and_the_fallback_is_played(registered):
     assert (row.faults, row.reason) == (4, "RuntimeError: even")
 
 
-class Refusing(Uniform):
-    """Takes no lesson about multi_step."""
-
-    algorithm = "refusing"
-
-    def learn(self, update):
-        if update.arm == "multi_step":
-            raise PolicyFault("no")
-        super().learn(update)
-
-
-def test_refused_lessons_are_counted(registered):
-    """A lesson that the policy refuses is counted, and the pass goes on."""
-    row = row_of(simulate(made_table(40), policies=registered(Refusing), folds=2, seeds=1), "refusing")
-    assert 5 < row.refused < 25
-    assert row.faults == 0
-
-
 class Fitted(Uniform):
     """Plays what was right most often in the rows that it was fitted to."""
 
@@ -253,21 +225,6 @@ def test_policies_with_fit_get_full_information(registered):
 
 
 # ------------------------------------------------------------------------------------------- the same every time
-
-
-def test_learns_what_the_words_tell(tmp_path):
-    """On questions whose first word tells the right arm, mba learns it and uniform does not."""
-    rows = simulate(
-        made_table(240),
-        policies={"mba": {"ridge": 1.0}},
-        folds=3,
-        seeds=2,
-        settings=Settings(data_dir=str(tmp_path)),
-        encoder=lambda: HashingEncoder(64),
-    )
-    mba, uniform, oracle = (row_of(rows, name) for name in ("mba", "uniform", "oracle"))
-    assert mba.em > oracle.em - 15 > uniform.em + 15
-    assert mba.first_pass.oracle - mba.first_pass.reward < 0.3
 
 
 def test_test_table_is_predicted_after_all_rows(registered, tmp_path):
@@ -357,32 +314,3 @@ def test_features_are_made_once(tmp_path):
     assert encoder.texts == ["when?"]
     assert np.array_equal(again[:4], first)
     assert first.dtype == again.dtype == np.float32
-
-
-@pytest.mark.parametrize("damage", ["empty", "cut", "bit", "text"])
-def test_damaged_cache_is_made_again(tmp_path, damage):
-    """A cache file that is empty, cut, changed in one bit or something else is made again, with the same features."""
-    right = embedded(TEXTS, encoder=HashingEncoder(8), folder=tmp_path)
-    (file,) = tmp_path.iterdir()
-    good = file.read_bytes()
-    flipped = bytearray(good)
-    flipped[-40] ^= 1
-    file.write_bytes({"empty": b"", "cut": good[:-9], "bit": bytes(flipped), "text": b"hello" * 99}[damage])
-    encoder = Counting()
-    assert np.array_equal(embedded(TEXTS, encoder=encoder, folder=tmp_path), right)
-    assert len(encoder.texts) == 3
-    assert file.read_bytes() == good
-    assert [found.name for found in tmp_path.iterdir()] == [file.name]
-
-
-def test_the_pass_tells_which_arm_was_drawn():
-    """Order, drawn arms and rewards of a pass belong together: each reward is that of the drawn arm on its row."""
-    table = made_table(30)
-    world = SimulationData(table=table, test=table, folds=1, settings=Settings())
-
-    found = play(SimulationRun(policy="uniform", params={}, weight=0.1, seed=3, fold=0), world=world)
-
-    rewards = table.correct - 0.1 * table.steps
-    assert found.earned == pytest.approx(rewards[found.order, found.drawn])
-    assert sorted(found.order) == list(range(30))
-    assert set(found.drawn) == {0, 1, 2}

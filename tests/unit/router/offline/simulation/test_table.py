@@ -3,7 +3,6 @@
 import json
 import math
 
-import numpy as np
 import pytest
 
 from ragbandit.router.offline.logs.tables import read_table
@@ -47,14 +46,6 @@ def test_a_row_may_have_a_context(written):
         with pytest.raises(InvalidInput) as caught:
             written(line(context=wrong))
         assert caught.value.field.endswith(f":1 {field}")
-
-
-def test_arms_are_those_of_the_first_row(written):
-    """The arms have the order of the first line, also where another line lists them otherwise."""
-    table = written(line(correct={"b": 1, "a": 0}), line(id="q2", correct={"a": 0.5, "b": 1}, steps={"a": 3, "b": 4}))
-    assert table.arms == ("b", "a")
-    assert np.array_equal(table.correct, [[1.0, 0.0], [1.0, 0.5]])
-    assert np.array_equal(table.steps, [[2.5, 0.0], [4.0, 3.0]])
 
 
 @pytest.mark.parametrize(
@@ -117,13 +108,3 @@ def test_arms_that_cannot_be_routed_are_refused(written, first, message):
         written(first)
     assert caught.value.field.endswith(":1 correct")
     assert caught.value.remedy
-
-
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"])
-def test_empty_file_is_refused(tmp_path, content):
-    """A file without a row is refused by name."""
-    file = tmp_path / "empty.jsonl"
-    file.write_bytes(content)
-    with pytest.raises(InvalidInput, match="no rows") as caught:
-        read_table(file)
-    assert (caught.value.field, bool(caught.value.remedy)) == (str(file), True)

@@ -37,7 +37,7 @@ from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.api.security.gate import PEER, Gate, KeyRing
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.security.rate_limiter import RateLimiter
-from ragbandit.router.api.ui.endpoints import DASHBOARD
+from ragbandit.router.api.ui import DASHBOARD
 from ragbandit.router.api.ui.rendering import HEADERS
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.policies.base import serves_prices

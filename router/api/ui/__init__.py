@@ -1,1 +1,14 @@
-"""Dashboard: pages at /ui for the people who run a service, made on the server of what JSON tells too."""
+"""The dashboard: its pages, and the files that they use."""
+
+from typing import Final
+
+from fastapi.staticfiles import StaticFiles
+from starlette.routing import BaseRoute, Mount
+
+from ragbandit.router.api.ui import decisions, login, operation, policies
+from ragbandit.router.api.ui.rendering import STATIC
+
+DASHBOARD: Final[tuple[BaseRoute, ...]] = (
+    Mount("/ui/static", StaticFiles(directory=STATIC), name="ui-static"),
+    *(page for module in (login, decisions, operation, policies) for page in module.pages.routes),
+)

@@ -32,7 +32,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
         "workers/judge/*.py",
         "workers/scoring.py",
         "router/storage/judgements.py",
-        "router/storage/rows/judge_rows.py",
+        "router/storage/rows/job_rows.py",
     ),
     "checks as rewards": ("ragbandit/checks.py", "workers/check_process.py", "router/storage/rows/job_rows.py"),
     "verify": ("router/learning/audit/*.py",),

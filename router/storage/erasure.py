@@ -30,8 +30,7 @@ from sqlalchemy import (
 )
 
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
-from ragbandit.router.storage.rows.job_rows import drop_jobs
-from ragbandit.router.storage.rows.judge_rows import drop_due
+from ragbandit.router.storage.rows.job_rows import drop_due, drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database

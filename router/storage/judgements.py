@@ -12,8 +12,17 @@ from typing import Any, Final
 from sqlalchemy import Connection, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.job_rows import Job, Refused, change_job, lock_job, old_jobs
-from ragbandit.router.storage.rows.judge_rows import drop_due, move_day, next_day, waiting_for_judge
+from ragbandit.router.storage.rows.job_rows import (
+    Job,
+    Refused,
+    change_job,
+    drop_due,
+    lock_job,
+    move_day,
+    next_day,
+    old_jobs,
+    waiting_for_judge,
+)
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs

@@ -1,7 +1,7 @@
 """What waits for the judge, and what a day brought, as a status reads it."""
 
 from ragbandit.router.storage.judgements import JudgeState
-from ragbandit.router.storage.rows.judge_rows import today, waiting_for_judge
+from ragbandit.router.storage.rows.job_rows import today, waiting_for_judge
 from ragbandit.router.storage.sql.database import Database
 
 

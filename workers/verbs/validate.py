@@ -20,8 +20,14 @@ from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
-from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, has_store
+from ragbandit.router.serving.setup.requirements import (
+    EncoderChoice,
+    check_data_dir,
+    check_packages,
+    check_port,
+    choices,
+    has_store,
+)
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge

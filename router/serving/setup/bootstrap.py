@@ -30,13 +30,12 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, NoJobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
-from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
-from ragbandit.router.serving.setup.requirements import check_database_file, has_store
+from ragbandit.router.serving.setup.requirements import EncoderChoice, check_database_file, choices, has_store
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.judge_rows import JudgeSample
+from ragbandit.router.storage.rows.job_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, StoreError, missing_package
 from ragbandit.shared.types import PolicyLabel

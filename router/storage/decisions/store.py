@@ -30,8 +30,7 @@ from ragbandit.router.storage.rows.conversion import (
     reward_value,
     without_messages,
 )
-from ragbandit.router.storage.rows.job_rows import add_checks
-from ragbandit.router.storage.rows.judge_rows import JudgeSample, sample_outcomes
+from ragbandit.router.storage.rows.job_rows import JudgeSample, add_checks, sample_outcomes
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.counters import Moves, is_missing_outcome, moving

@@ -14,7 +14,7 @@ from ragbandit.router.encoders import weights
 from ragbandit.router.encoders.base import HashingEncoder, half_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.setup import encoder_choice
+from ragbandit.router.serving.setup import requirements
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.errors import ConfigError, Conflict
@@ -50,7 +50,7 @@ def without_torch(monkeypatch):
     """Calls that hide the extra `models`, and that bring it back."""
 
     def hide(*, hidden=True):
-        monkeypatch.setattr(encoder_choice, "PACKAGES", ("no_such_package",) if hidden else ("torch",))
+        monkeypatch.setattr(requirements, "PACKAGES", ("no_such_package",) if hidden else ("torch",))
 
     return hide
 
@@ -121,7 +121,7 @@ def test_a_store_that_began_with_the_stand_in_keeps_it_when_the_hub_comes(store,
     without_torch()
     with pytest.raises(ConfigError) as caught:
         store()
-    assert f"; the store began with {DEFAULT_ENCODER}; {encoder_choice.CHANGE})" in str(caught.value)
+    assert f"; the store began with {DEFAULT_ENCODER}; {requirements.CHANGE})" in str(caught.value)
     with store(label="next", model="hashing") as router:  # what the message says
         router.learn()
         assert router.encoder.hash == COUNTED

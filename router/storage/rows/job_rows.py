@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Select, delete, func, select, text, update
+from sqlalchemy import Connection, RowMapping, Select, delete, func, select, update
 
-from ragbandit.router.storage.sql.bulk_insert import insert_rows
+from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
 from ragbandit.router.storage.sql.counters import ALL, Moves
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters, jobs, judge_days
@@ -151,11 +151,6 @@ _SALT: Final = b"ragbandit judge:"
 _KEPT_DAYS: Final = 400
 
 _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
-_MOVE: Final = text(
-    f"INSERT INTO judge_days (day, shard, {', '.join(_COUNTS)}) "  # noqa: S608 - names of ours
-    f"VALUES (:day, :shard, {', '.join(f':{name}' for name in _COUNTS)}) "
-    f"ON CONFLICT (day, shard) DO UPDATE SET {', '.join(f'{n} = judge_days.{n} + excluded.{n}' for n in _COUNTS)}"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,9 +207,10 @@ def move_day(
     """Add to the counts of the day of `now`; the row as it is then. It stays locked until the transaction ends."""
     counts = counts or {}
     day = day_of(now)
-    connection.execute(_MOVE, {"day": day, "shard": shard, **dict.fromkeys(_COUNTS, 0), **counts})
-    here = judge_days.c.day == day, judge_days.c.shard == shard
-    row = connection.execute(select(judge_days).where(*here)).mappings().one()
+    move = insert_into(connection, judge_days).values(day=day, shard=shard, **dict.fromkeys(_COUNTS, 0) | counts)
+    added = {name: judge_days.c[name] + move.excluded[name] for name in _COUNTS}
+    move = move.on_conflict_do_update(index_elements=judge_days.primary_key, set_=added)
+    row = connection.execute(move.returning(judge_days)).mappings().one()
     if counts.get("begun") == row["begun"]:  # the first of the day
         connection.execute(delete(judge_days).where(judge_days.c.day < day_of(now - _KEPT_DAYS * DAY_S)))
     return row

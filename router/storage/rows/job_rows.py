@@ -207,7 +207,8 @@ def move_day(
     """Add to the counts of the day of `now`; the row as it is then. It stays locked until the transaction ends."""
     counts = counts or {}
     day = day_of(now)
-    move = insert_into(connection, judge_days).values(day=day, shard=shard, **dict.fromkeys(_COUNTS, 0) | counts)
+    values = {"day": day, "shard": shard, **dict.fromkeys(_COUNTS, 0), **counts}
+    move = insert_into(connection, judge_days).values(**values)
     added = {name: judge_days.c[name] + move.excluded[name] for name in _COUNTS}
     move = move.on_conflict_do_update(index_elements=judge_days.primary_key, set_=added)
     row = connection.execute(move.returning(judge_days)).mappings().one()

@@ -84,6 +84,13 @@ def waiting_ids(database: Database, *, limit: int) -> list[DecisionId]:
         return list(connection.execute(first.limit(limit)).scalars())
 
 
+def claims(database: Database) -> dict[DecisionId, str]:
+    """The decisions that are run now -> key of the process that runs each."""
+    query = select(answer_queue.c.decision_id, answer_queue.c.claimed_by).where(_CLAIMED)
+    with database.read() as connection:
+        return {DecisionId(row.decision_id): row.claimed_by for row in connection.execute(query)}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDecision:
     """A decision that this process is to run."""

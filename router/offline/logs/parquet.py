@@ -32,7 +32,7 @@ from ragbandit.router.offline.logs import (
 from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
 from ragbandit.router.offline.logs.jsonl import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.errors import InvalidInput, StoreError
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import KILLED, STICKY, ArmName, Reward
@@ -292,7 +292,7 @@ class ParquetSource:
         names = self.columns()
         if "arms" not in names:
             raise InvalidInput("there is no such column", field=f"{shown(self.path)} arms", remedy="log all arms")
-        return _arms_in(self._read([name for name in ("arms", "facts") if name in names]), every=every)
+        return arms_in(self._read([name for name in ("arms", "facts") if name in names]), every=every)
 
     def columns(self) -> tuple[str, ...]:
         """The file's columns."""
@@ -352,7 +352,7 @@ _UNDRAWN: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowsSource:
-    """Rows of a ledger or of a file that is read row by row, some at a time."""
+    """Rows of a file that is read row by row, some at a time."""
 
     #: the rows, from the first one on, whenever it is called
     rows: Callable[[], Iterable[Logged]]
@@ -361,12 +361,7 @@ class RowsSource:
         """As `LogSource` says."""
         stream = iter(self.rows())
         while page := list(islice(stream, max(BATCH // _PAGES, 1))):
-            try:
-                yield rows_batch(page, spec=spec)
-            except pa.ArrowException as error:  # files are checked row by row, what is in a store may be damaged
-                raise StoreError(
-                    f"rows of the ledger cannot be read: {error}", remedy="see: ragbandit verify"
-                ) from error
+            yield rows_batch(page, spec=spec)
 
     def row_name(self, number: int, key: str, /) -> str:
         """By its line, or by its decision."""
@@ -433,7 +428,7 @@ def _own_pmf(row: Logged, name: str) -> list[float]:
     raise InvalidInput(reason, field=f"{row_name(row)} {name}", remedy=remedy)
 
 
-def _arms_in(batches: Iterator[Any], *, every: bool) -> tuple[ArmName, ...]:
+def arms_in(batches: Iterator[Any], *, every: bool) -> tuple[ArmName, ...]:
     """The arms of the first row that was drawn; every: then those of all others, as they occur."""
     arms: dict[ArmName, None] = {}
     for batch in batches:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from ragbandit.router.config.loading import load as load_settings
@@ -25,6 +24,7 @@ from ragbandit.router.offline.logs import (
     shown,
 )
 from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, with_columns
+from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import (
     LogSource,
@@ -158,7 +158,7 @@ class OpenLog:
             yield None
         elif self.path is None:
             with ledger_of(self.settings, label=self.label) as ledger:
-                yield [RowsSource(rows=partial(ledger_rows, ledger, since=self.since, upto=ledger.last_seq()))]
+                yield [LedgerSource.of(ledger, since=self.since)]
         else:
             path = self.path
             files = [ParquetSource(path=one, defaults=self.defaults) for one in self._parquet()]

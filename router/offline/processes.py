@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from ragbandit.shared.child_process import PARENT_VARIABLE, die_with_parent
+from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import NotReady, RagBanditError
 
 Job = TypeVar("Job")
@@ -18,6 +18,8 @@ Result = TypeVar("Result")
 
 #: parts that are under way, or done and not merged yet, at most
 IN_FLIGHT: Final = 64
+#: a process per core crunches numbers, not many threads in each
+_THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def cores() -> int:
@@ -86,10 +88,8 @@ def process_executor(
     `if __name__ == "__main__":`. Raises RagBanditError where a process dies.
     """
     others = set(multiprocessing.active_children())
-    # For the processes: numbers are crunched by one per core, not by many threads in each.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
-    os.environ[PARENT_VARIABLE] = str(os.getpid())
+    added = [name for name in _THREADS if name not in os.environ]  # for processes, which start as parts come
+    os.environ.update(dict.fromkeys(added, "1"))
     # Spawned, not forked: the parent may have threads of torch and of the encoder.
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin, initargs=(begin, given)
@@ -108,10 +108,15 @@ def process_executor(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends them: none of them prints a traceback
-    die_with_parent()
+    end_with_parent()
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():  # it died before we asked
+        raise SystemExit(0)
     if begin is not None:
         begin(*given)

@@ -58,6 +58,42 @@ class QueueState:
     dropped: Mapping[str, int]
 
 
+class BatchTime:
+    """Seconds of a batch by its size: a line through the last few batches mostly (weighted least squares).
+
+    Batches are small while a queue fills, and a full one may take as long as a small one or many times as long: an
+    average would not tell which.
+    """
+
+    def __init__(self) -> None:
+        self._batches = 0
+        self._size = self._seconds = 0.0
+        # Weighted variance of the sizes, and their covariance with the seconds.
+        self._spread = self._together = 0.0
+
+    def record(self, seconds: float, *, size: int) -> None:
+        """A batch of so many items took so long. The first WARM_UP batches are not counted."""
+        self._batches += 1
+        if self._batches <= WARM_UP:
+            return
+        if self._batches == WARM_UP + 1:
+            self._size, self._seconds = float(size), seconds
+            return
+        weight = RISE if seconds > self.of(size) else FALL
+        off_size, off_seconds = size - self._size, seconds - self._seconds
+        self._size += weight * off_size
+        self._seconds += weight * off_seconds
+        self._spread = (1.0 - weight) * (self._spread + weight * off_size * off_size)
+        self._together = (1.0 - weight) * (self._together + weight * off_size * off_seconds)
+
+    def of(self, size: int) -> float:
+        """Expected seconds of a batch of this size: 0 until one was counted; never below 0."""
+        slope = max(0.0, self._together / self._spread) if self._spread > 1e-9 else 0.0
+        # No batch takes less for more items, and the part that every batch takes is not below 0.
+        slope = min(slope, self._seconds / self._size) if self._size else 0.0
+        return self._seconds + slope * (size - self._size)
+
+
 class Admission:
     """Who waits in one queue, and whether one more may. Not safe by itself: the queue's lock is held at every call.
 
@@ -68,10 +104,9 @@ class Admission:
         self._limits = limits
         self._limit = limit
         self._clock = clock
-        self._batches = 0
-        #: expected seconds of a batch
-        self._batch_s = 0.0
+        self._time = BatchTime()
         self._began: float | None = None
+        self._running = 0
         self._waiting = 0
         self._by_tenant: dict[str, int] = {}
         # The tenant that asked last, and the last other one: the two that tell whether there are several.
@@ -123,18 +158,15 @@ class Admission:
         if dropped is not None:
             self._dropped[dropped] += 1
 
-    def begin(self) -> None:
-        """A batch begins."""
-        self._began = self._clock()
+    def begin(self, size: int) -> None:
+        """A batch of so many items begins."""
+        self._began, self._running = self._clock(), size
 
     def end(self) -> None:
         """The batch is done."""
         assert self._began is not None
-        seconds, self._began = self._clock() - self._began, None
-        self._batches += 1
-        if self._batches > WARM_UP:
-            weight = RISE if seconds > self._batch_s else FALL
-            self._batch_s += (1.0 if self._batches == WARM_UP + 1 else weight) * (seconds - self._batch_s)
+        self._time.record(self._clock() - self._began, size=self._running)
+        self._began = None
 
     @property
     def waiting(self) -> int:
@@ -147,9 +179,10 @@ class Admission:
         if self._began is not None:
             # One that is late is expected to be late as long again, by one batch at most: a stall of the database is
             # waited for, as long as the queue has room.
-            running_s = min(self._batch_s, abs(self._batch_s - (self._clock() - self._began)))
+            batch_s = self._time.of(self._running)
+            running_s = min(batch_s, abs(batch_s - (self._clock() - self._began)))
         full_batches = (self._waiting if ahead is None else ahead) // self._limit
-        return running_s + full_batches * self._batch_s
+        return running_s + full_batches * self._time.of(self._limit)
 
     def state(self) -> QueueState:
         """State and counts."""
@@ -320,7 +353,7 @@ class MicroBatcher(Generic[Item, Result]):
                     self._admission.remove(tenant=first.tenant)
                     batch.append(first)
             if batch:
-                self._admission.begin()
+                self._admission.begin(len(batch))
         for late in expired:  # without the lock: a Future calls its callbacks here
             late.future.set_exception(
                 NotReady(f"not served within {self._expire_s:g} s, and dropped", remedy="try again with the same id")

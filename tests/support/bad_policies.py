@@ -68,3 +68,11 @@ class CannotLearn(Uniform):
 
     def learn(self, update):
         raise RuntimeError("a bug in learning")
+
+
+class HangsMade(Uniform):
+    """Is not made before RELEASED is set."""
+
+    def __init__(self, **params):
+        RELEASED.wait(60)
+        super().__init__(**params)

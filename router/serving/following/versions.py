@@ -9,9 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
@@ -26,6 +27,7 @@ from ragbandit.router.serving.deciding.live import (
     CandidateRunner,
     LiveVersions,
     Serving,
+    as_fault,
 )
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.following.snapshots import PollingThread, SnapshotFollower, registered_follower
@@ -55,6 +57,9 @@ class _LoadedCandidate:
 class VersionFollower:
     """What is live of the versions of one configuration. wake: lets `follow` be called soon."""
 
+    #: how long a candidate that is loaded for the first time is waited for, seconds
+    load_s = 5.0
+
     def __init__(
         self,
         database: Database,
@@ -74,6 +79,7 @@ class VersionFollower:
         self._again_at: float | None = None
         self._loaded: dict[str, _LoadedCandidate] = {}
         self._runners: dict[str, CandidateRunner] = {}
+        self._loader: CandidateLoader[_LoadedCandidate] = CandidateLoader(wait_s=self.load_s)
         self._lock = threading.Lock()
 
     def glance(self) -> LiveVersions:
@@ -148,9 +154,9 @@ class VersionFollower:
         loaded, fault = self._loaded.get(version.name), None
         try:
             if loaded is None:
-                loaded = self._load_one(version)
+                loaded = self._loader.loaded(version.name, partial(self._load_one, version))
                 self._loaded[version.name] = loaded
-        except (Exception, SystemExit) as error:  # whatever a candidate's class does: it must not stop the others
+        except Exception as error:  # whatever a candidate's class does: it must not stop the others
             fault = f"it cannot be loaded: {error}"
             self._again_at = time.monotonic() + AGAIN_S
             facts = {"action": "candidate", "version": version.name, "reason": str(error)}
@@ -199,6 +205,40 @@ def _in_order(candidates: "list[Candidate]") -> tuple[Candidate, ...]:
     """The live ones, the canary first; should there be two, the younger one is asked as if it were in shadow."""
     live = sorted((one for one in candidates if one.version.state in LIVE_STATES), key=lambda one: _place(one.version))
     return (*live[:1], *(replace(one, version=replace(one.version, state="shadow", weight=0.0)) for one in live[1:]))
+
+
+Loaded = TypeVar("Loaded")
+
+
+class CandidateLoader(Generic[Loaded]):
+    """Loads by name. One thread for each name at most, however long it takes; what it loads late is there later."""
+
+    def __init__(self, *, wait_s: float) -> None:
+        """wait_s: how long what is asked for the first time is waited for."""
+        self.wait_s = wait_s
+        self._pending: dict[str, Future[Loaded]] = {}
+
+    def loaded(self, name: str, load: Callable[[], Loaded]) -> Loaded:
+        """What `load` gives. Raises what it raises, and NotReady while it has not come back; then ask again."""
+        pending, wait_s = self._pending.get(name), 0.0
+        if pending is None:
+            pending, wait_s = Future(), self.wait_s
+            self._pending[name] = pending
+            threading.Thread(target=_run, args=(load, pending), name=f"ragbandit-load-{name}", daemon=True).start()
+        wait([pending], wait_s)
+        if not pending.done():
+            raise NotReady(f"it has not been loaded within {self.wait_s:g} s, and is waited for")
+        del self._pending[name]
+        return pending.result()
+
+
+def _run(load: Callable[[], Loaded], pending: "Future[Loaded]") -> None:
+    try:
+        loaded = load()
+    except BaseException as error:
+        pending.set_exception(as_fault(error))
+    else:
+        pending.set_result(loaded)
 
 
 class PolicyFollower:

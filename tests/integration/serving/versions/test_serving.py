@@ -3,6 +3,7 @@
 import itertools
 import math
 import threading
+import time
 
 import pytest
 
@@ -12,6 +13,7 @@ from ragbandit.router.policies.mixing import mixed
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import candidate_in
+from ragbandit.router.serving.following import versions
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import CANDIDATE, KILLED, DecisionId, PolicyLabel, Query
 from tests.conftest import on_sqlite
@@ -253,3 +255,23 @@ def test_conversations_stay_on_what_a_canary_drew(make_world):
     unkill(world.database)
     last = world.router.submit(Query(text="fourth", session=first.query.session), run_by="caller").result(30)
     assert last.arm == "deep"  # what the switch gave is no draw to stay on
+
+
+def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):
+    """A router opens and decides beside it; what has come back at last is asked."""
+    monkeypatch.setattr(versions.VersionFollower, "load_s", 0.05)
+    monkeypatch.setattr(versions, "AGAIN_S", 0.05)
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
+    bad_policies.RELEASED.clear()
+    try:
+        name = canary(world, policy={"name": f"{bad_policies.__name__}:HangsMade"})
+        with Router.open(world.settings, jobs=MemoryJobs()) as again:
+            made = again.submit(Query(text="which?"), run_by="caller").result(30)
+    finally:
+        bad_policies.RELEASED.set()
+    assert "has not been loaded" in candidate_in(made.facts, name)["fault"]
+    assert made.pmf == pytest.approx((1 / 3,) * 3)
+    give_up = time.monotonic() + 30
+    while candidate_in(world.route().facts, name)["fault"] is not None:
+        assert time.monotonic() < give_up
+        world.router.refresh()

@@ -6,6 +6,7 @@ from ragbandit.router.serving.batching import (
     TENANT_S,
     WARM_UP,
     Admission,
+    BatchTime,
     QueueLimits,
 )
 from ragbandit.shared.errors import Overloaded, TooManyRequests
@@ -23,7 +24,7 @@ def measured(clock, *, batch_s, limit=10, **limits):
     """An admission whose batches have taken this long so far; the queue is idle."""
     made = Admission(QueueLimits(**limits), limit=limit, clock=clock)
     for _ in range(WARM_UP + 20):
-        made.begin()
+        made.begin(limit)
         clock.now += batch_s
         made.end()
     return made
@@ -53,7 +54,7 @@ def test_the_batch_that_runs_is_part_of_the_wait():
     clock = Clock()
     admission = measured(clock, batch_s=2.0)
     assert admission.expected_wait_s() == 0.0
-    admission.begin()
+    admission.begin(10)
     assert admission.expected_wait_s() == pytest.approx(2.0)
     clock.now += 1.5
     assert admission.expected_wait_s() == pytest.approx(0.5)
@@ -63,16 +64,13 @@ def test_the_batch_that_runs_is_part_of_the_wait():
     assert admission.expected_wait_s() == pytest.approx(2.0)
 
 
-def test_one_long_batch_counts_for_half_and_a_short_one_for_a_fifth():
-    """The expected time of a batch rises quickly and falls slowly; the first batches, which warm up, do not count."""
-    clock = Clock()
-    admission = Admission(QueueLimits(), limit=1, clock=clock)
-    taken(admission, 1)
-    for batch_s, expected in [*[(9.0, 0.0)] * WARM_UP, (1.0, 1.0), (3.0, 2.0), (1.0, 1.8)]:
-        admission.begin()
-        clock.now += batch_s
-        admission.end()
-        assert admission.expected_wait_s() == pytest.approx(expected)
+@pytest.mark.parametrize(("fixed_s", "item_s"), [(0.2, 0.0), (0.0, 0.01), (0.05, 0.002)])
+def test_a_full_batch_is_expected_from_small_ones(fixed_s, item_s):
+    """Whether a batch takes long by itself, by its items or both, small batches tell what a full one of 32 takes."""
+    time = BatchTime()
+    for size in [1, 3, 1, 2, 5, 4, 1, 2]:
+        time.record(fixed_s + item_s * size, size=size)
+    assert time.of(32) == pytest.approx(fixed_s + item_s * 32)
 
 
 def test_a_count_bounds_the_queue():
@@ -108,3 +106,16 @@ def test_another_tenant_is_forgotten():
         admission.check_tenant("a")
     clock.now += TENANT_S + 1
     taken(admission, 5)
+
+
+def test_a_queue_that_fills_is_bounded_by_full_batches():
+    """After small batches at 10 ms an item, 32 in a batch and at most 1 s of waiting, 128 may wait, not a thousand."""
+    clock = Clock()
+    admission = Admission(QueueLimits(max_wait_s=1.0), limit=32, clock=clock)
+    for size in [1] * WARM_UP + [1, 4, 9, 1, 2]:
+        admission.begin(size)
+        clock.now += 0.01 * size
+        admission.end()
+    with pytest.raises(Overloaded):
+        taken(admission, 1000)
+    assert admission.waiting == 128

@@ -141,11 +141,13 @@ def test_processes_give_the_same(tmp_path):
     log = cut(tmp_path / "parts", 100, 150, 300)
     plan = Plan(estimator="sndr", segments=("device",))
     expected = replay(log, candidates=CANDIDATES, plan=plan)
+    environment = dict(os.environ)
     with process_executor(2) as executor:
         once, again = (replay(log, candidates=CANDIDATES, plan=plan, executor=executor) for _ in range(2))
         with pytest.raises(RagBanditError, match="ended every worker") as caught:
             list(each_part(ended, [0, 1], executor=executor, told=lambda _: None))
     assert "memory" in caught.value.remedy
+    assert dict(os.environ) == environment
     close(once, expected, within=0.0)
     close(again, once, within=0.0)
 

@@ -85,9 +85,9 @@ class RetrieverSettings(Section):
     #: of "dense", "pgvector" and "qdrant", and of "elasticsearch" by meaning: a folder in the layout of
     #: sentence-transformers, or its hub name; of vectors that are there the model that made them
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
-    #: of "dense", "pgvector" and "qdrant": "exact" compares every vector, which serves up to about a million passages;
-    #: "hnsw" follows a graph, which for "dense" faiss makes ("faiss" says the same)
-    search_by: Literal["exact", "hnsw", "faiss"] = "exact"
+    #: of "pgvector" and "qdrant": "exact" compares every vector, as "dense" does, which serves up to about a million
+    #: passages; "hnsw" follows the database's graph
+    search_by: Literal["exact", "hnsw"] = "exact"
     #: of "hybrid"
     first: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "bm25"
     #: of "hybrid"

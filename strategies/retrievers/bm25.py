@@ -7,14 +7,11 @@ terms are made like those of Elasticsearch's english analyzer: possessive "'s" o
 words of Lucene, stemmed. Chinese and Japanese characters are single terms, as in Lucene's standard tokenizer.
 """
 
-import hashlib
 import logging
-import os
 import re
-import shutil
 import threading
-import time
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 
 import bm25s
@@ -22,19 +19,10 @@ import numpy as np
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from ragbandit.shared.files import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import (
-    OFFSETS,
-    PASSAGES,
-    FolderRetriever,
-    best_positions,
-    check_target,
-    numbered,
-    read_corpus,
-    write_meta,
-)
+from ragbandit.strategies.retrievers.corpus import PassageReader, read_corpus
+from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positions, new_index, stored, write_meta
 
 __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 
@@ -42,6 +30,8 @@ __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 FORMAT = 1
 
 _FIELDS = ("title", "text")
+#: passages between two reports of progress
+_BATCH = 1000
 _SETTINGS = {"k1": 1.2, "b": 0.75, "method": "lucene"}
 _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
 
@@ -70,7 +60,7 @@ _analyzer = _Analyzer()
 
 
 def build_index(
-    rows: Iterable[Passage], folder: Path | str, *, progress: Callable[[int], None] | None = None
+    rows: Iterable[Passage], folder: Path | str, *, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, Json]:
     """Index passages into a folder, replacing the index that is there; returns what `index.json` says.
 
@@ -78,47 +68,17 @@ def build_index(
     of one. `progress` is called with the number of passages read so far, every 1,000 and at the end.
     Raises InvalidInput for an id seen twice or no passage at all, ConfigError if the folder holds something else.
     """
-    target = Path(folder)
-    check_target(target, family=int)
-    building = target.with_name(f".{target.name}.building-{os.getpid()}")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    try:
-        meta = _write_index(rows, folder=building, progress=progress or (lambda _: None))
-        replace_folder(target, by=building)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return meta
-
-
-def _write_index(rows: Iterable[Passage], *, folder: Path, progress: Callable[[int], None]) -> dict[str, Json]:
     terms: dict[str, list[list[int]]] = {field: [] for field in _FIELDS}
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}
-    offsets, digest, seen = [0], hashlib.sha256(), set[str]()
-    with (folder / PASSAGES).open("wb") as file:
-        for number, passage, line in numbered(rows, seen=seen):
+    reader = PassageReader(rows, progress=progress)
+    with new_index(Path(folder), family=int) as building:
+        for passage in chain.from_iterable(stored(reader, building, size=_BATCH)):
             for field, text in (("title", passage.title), ("text", passage.text)):
                 known = vocabularies[field]
                 terms[field].append([known.setdefault(term, len(known)) for term in _analyzer.terms(text)])
-            file.write(line)
-            digest.update(line)
-            offsets.append(offsets[-1] + len(line))
-            if number % 1000 == 0:
-                progress(number)
-    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
-    for field in _FIELDS:
-        _write_field(terms[field], vocabulary=vocabularies[field], folder=folder / field)
-    progress(len(seen))
-    return write_meta(
-        folder,
-        {
-            "format": FORMAT,
-            "passages": len(seen),
-            "sha256": digest.hexdigest(),
-            "created_at": time.time(),
-            "settings": {**_SETTINGS, **_ANALYZER},
-        },
-    )
+        for field in _FIELDS:
+            _write_field(terms[field], vocabulary=vocabularies[field], folder=building / field)
+        return write_meta(building, {"format": FORMAT, **reader.facts(), "settings": {**_SETTINGS, **_ANALYZER}})
 
 
 def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: Path) -> None:

@@ -27,7 +27,7 @@ from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.outbound import check_address
-from ragbandit.strategies.retrievers.vector_search import Batches, Distance, VectorRetriever
+from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
 
 #: names of columns where none are given; a dot reaches into a column of JSON. Title and url need not be there
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
@@ -48,7 +48,7 @@ _HAS_GRAPH: Final = """
 """
 
 
-class PgvectorRetriever(VectorRetriever):
+class PgvectorRetriever(DatabaseRetriever):
     """dsn: a connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector, not those an index names.
 
     timeout_s: of connecting, and of a search. connections: how many are kept; later requests wait for one.
@@ -69,7 +69,8 @@ class PgvectorRetriever(VectorRetriever):
         timeout_s: float = 10.0,
         connections: int = 10,
     ) -> None:
-        super().__init__(index=index, fields=fields, exact=exact, distance=distance)
+        super().__init__(index=index, fields=fields, connections=connections)
+        self.exact, self.distance = exact, distance
         self._timeout_ms = round(timeout_s * 1000)
         self._target: dict[str, Any] = {
             "connect_timeout": max(2, round(timeout_s)),
@@ -164,7 +165,8 @@ class PgvectorRetriever(VectorRetriever):
                 raise self._not_ours()
             ask(f"CREATE TABLE {building} ({', '.join(map(' '.join, zip(columns, types, strict=True)))})")
             for passages, vectors in batches:
-                rows = [(p.id, p.title, p.text, p.url, vector) for p, vector in zip(passages, vectors, strict=True)]
+                values = zip(passages, [] if vectors is None else vectors, strict=True)
+                rows = [(p.id, p.title, p.text, p.url, vector) for p, vector in values]
                 ask(f"INSERT INTO {building} ({', '.join(columns)}) VALUES (%s, %s, %s, %s, %s)", rows)
             if not self.exact:
                 ask(f"CREATE INDEX ON {building} USING hnsw ({columns[-1]} vector_{self._operators})")
@@ -211,7 +213,7 @@ _NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
 _QDRANT_CANDIDATES: Final = 100
 
 
-class QdrantRetriever(VectorRetriever):
+class QdrantRetriever(DatabaseRetriever):
     """url: of a server, a folder that this process alone may use, or ":memory:". index: a collection or an alias.
 
     fields: keys of payloads, and with "vector" the name of a vector. Without "id" a passage's id is its point's.
@@ -231,8 +233,10 @@ class QdrantRetriever(VectorRetriever):
         distance: Distance = "cosine",
         api_key: str | None = None,
         timeout_s: float = 10.0,
+        connections: int = 10,
     ) -> None:
-        super().__init__(index=index, fields=fields, exact=exact, distance=distance)
+        super().__init__(index=index, fields=fields, connections=connections)
+        self.exact, self.distance = exact, distance
         self._keys = KEYS | self.fields
         self._using = self._keys.pop("vector", "")
         self._local = "://" not in url
@@ -303,7 +307,7 @@ class QdrantRetriever(VectorRetriever):
         client.create_collection(building, vectors_config={self._using: params} if self._using else params)
         for passages, vectors in batches:
             points = []
-            for passage, vector in zip(passages, vectors.tolist(), strict=True):
+            for passage, vector in zip(passages, [] if vectors is None else vectors.tolist(), strict=True):
                 payload = {key: getattr(passage, field) for field, key in keys.items()}
                 whole = {self._using: vector} if self._using else vector
                 points.append(models.PointStruct(id=_point_id(passage.id), payload=payload, vector=whole))

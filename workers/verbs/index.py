@@ -47,7 +47,7 @@ def build(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build an index from a corpus. One that was cut off goes on where it ended if it is dense or elasticsearch."""
+    """Build an index from a corpus. Until it is whole, the one that is there is searched."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
     show(build_index(settings, corpus=corpus, popularity=popularity), as_json=as_json)
 
@@ -58,7 +58,7 @@ def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) ->
     left_out: set[str] = set()
     rows = _reading(corpus, left_out=left_out)
     total = count_rows(corpus) or 0
-    with interruptible(_when_stopped(settings)), bars(errors) as progress:
+    with interruptible("stopped; the same command starts from the beginning"), bars(errors) as progress:
         facts = kind.built(rows, lambda done: progress("passages indexed", done, total))
         if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
             progress("counting mentions", 0, 0)
@@ -75,13 +75,6 @@ def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passa
             log_left_out(where, reason)
 
     return lambda: read_corpus(corpus, leave_out=leave_out)
-
-
-def _when_stopped(settings: Settings) -> str:
-    """What the same command will do."""
-    resumable = [part for part in _parts(settings) if part in ("dense", "elasticsearch")]
-    next_time = f"goes on where {resumable[0]} ended" if resumable else "starts from the beginning"
-    return f"stopped; the same command {next_time}"
 
 
 def search(

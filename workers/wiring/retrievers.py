@@ -5,7 +5,7 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,8 +21,8 @@ from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound import shown_address
+from ragbandit.strategies.retrievers.databases import DatabaseRetriever
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever, Reranker
-from ragbandit.strategies.retrievers.vector_search import VectorRetriever
 
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
@@ -220,12 +220,9 @@ def _dense(settings: Settings) -> Kind:
     from ragbandit.strategies.retrievers import dense
 
     folder = _dense_folder(settings)
-    search_by: dense.SearchBy = "exact" if settings.retriever.search_by == "exact" else "faiss"
     return Kind(
-        open=lambda: dense.DenseRetriever(folder, encoder=_encoder(settings), search_by=search_by),
-        build=lambda rows, progress: dense.build_index(
-            rows(), folder, encoder=_encoder(settings), search_by=search_by, progress=progress
-        ),
+        open=lambda: dense.DenseRetriever(folder, encoder=_encoder(settings)),
+        build=lambda rows, progress: dense.build_index(rows(), folder, encoder=_encoder(settings), progress=progress),
         read=lambda: dense.DenseRetriever.read_meta(folder),
         location={"folder": str(folder)},
     )
@@ -233,42 +230,24 @@ def _dense(settings: Settings) -> Kind:
 
 def _elasticsearch(settings: Settings) -> Kind:
     try:
-        from ragbandit.strategies.retrievers import elasticsearch
+        from ragbandit.strategies.retrievers.elasticsearch import ElasticsearchRetriever, Search
     except ImportError as error:
         raise missing_package(error.name or "elasticsearch", extra="elasticsearch", field="retriever.name") from error
     chosen = settings.retriever
     url = chosen.url or "http://127.0.0.1:9200"
     api_key = os.environ.get(chosen.api_key_env or "ELASTICSEARCH_API_KEY") or None
-
-    def half(search: elasticsearch.Search) -> Retriever:
-        return elasticsearch.ElasticsearchRetriever(
-            url,
-            index=chosen.index,
-            search=search,
-            encoder=_encoder(settings) if search == "meaning" else None,
-            api_key=api_key,
-            timeout_s=chosen.timeout_s,
-        )
-
-    def opened() -> Retriever:
-        elasticsearch.connect(url, api_key=api_key).close()  # a wrong url is told before the encoder is loaded
-        return (
-            HybridRetriever(half("words"), second=half("meaning")) if chosen.search == "both" else half(chosen.search)
-        )
-
-    def build(rows: Rows, progress: CountDone) -> Facts:
-        with elasticsearch.connect(url, api_key=api_key) as client:
-            encoder = None if chosen.search == "words" else _encoder(settings)
-            return elasticsearch.build_index(
-                rows(), client=client, index=chosen.index, encoder=encoder, progress=progress
-            )
-
-    def read() -> Facts:
-        with elasticsearch.connect(url, api_key=api_key) as client:
-            return elasticsearch.read_meta(client, index=chosen.index)
-
     location: Facts = {"url": shown_address(url), "index": chosen.index}
-    return Kind(open=opened, build=build, read=read, location=location)
+
+    def searching(search: Search) -> Kind:
+        make = partial(
+            ElasticsearchRetriever, url, index=chosen.index, search=search, api_key=api_key, timeout_s=chosen.timeout_s
+        )
+        return _database(settings, make, location=location, encodes=search == "meaning")
+
+    if chosen.search != "both":
+        return searching(chosen.search)
+    words, meaning = searching("words"), searching("meaning")
+    return replace(meaning, open=lambda: HybridRetriever(words.open(), second=meaning.open()))
 
 
 def _pgvector(settings: Settings) -> Kind:
@@ -294,17 +273,23 @@ def _qdrant(settings: Settings) -> Kind:
     return _vectors(settings, partial(QdrantRetriever, url, api_key=api_key), location=location)
 
 
-def _vectors(settings: Settings, kind: Callable[..., VectorRetriever], *, location: Facts) -> Kind:
+def _vectors(settings: Settings, kind: Callable[..., DatabaseRetriever], *, location: Facts) -> Kind:
     chosen = settings.retriever
+    shared = {"index": chosen.index, "fields": chosen.fields, "distance": chosen.distance}
+    make = partial(kind, **shared, exact=chosen.search_by == "exact", timeout_s=chosen.timeout_s)
+    return _database(settings, make, location=location, encodes=True)
 
-    def made() -> VectorRetriever:
-        exact, shared = chosen.search_by == "exact", {"index": chosen.index, "fields": chosen.fields}
-        return kind(exact=exact, distance=chosen.distance, timeout_s=chosen.timeout_s, **shared)
+
+def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, location: Facts, encodes: bool) -> Kind:
+    """encodes: whether passages have vectors, of the configured model."""
+
+    def encoder() -> "SentenceEncoder | None":
+        return _encoder(settings) if encodes else None
 
     return Kind(
-        open=lambda: made().opened(_encoder(settings)),
-        build=lambda rows, progress: made().build(rows(), encoder=_encoder(settings), progress=progress),
-        read=lambda: made().facts(),
+        open=lambda: make().opened(encoder()),
+        build=lambda rows, progress: make().build(rows(), encoder=encoder(), progress=progress),
+        read=lambda: make().facts(),
         location=location,
     )
 

@@ -145,7 +145,7 @@ def searching():
     [
         ((503, b"{}"), "refuses the request"),
         ((401, b'{"error": {"type": "security_exception"}}'), "refuses us"),
-        ((404, b'{"error": {"type": "index_not_found_exception"}}'), "is gone"),
+        ((404, b'{"error": {"type": "index_not_found_exception"}}'), "does not exist"),
         ((200, b'{"hits": {"hits": [{"_id"'), "does not answer"),
         ((200, b'{"hits": {"hits": [...'), "does not answer"),
         ((200, b"{}"), "what is no result"),
@@ -157,7 +157,7 @@ def test_an_elasticsearch_that_fails_fails_every_arm_that_searches(reply, said, 
     """Down, busy, refusing, or half an answer: the arm fails with the reason, the search counts, no client logs."""
     elasticsearch = pytest.importorskip("ragbandit.strategies.retrievers.elasticsearch")
     with FakeElasticsearch(reply) as server:
-        retriever = elasticsearch.ElasticsearchRetriever(server.url, index="any")
+        retriever = elasticsearch.ElasticsearchRetriever(server.url, index="any").opened()
         if reply is None:
             server.__exit__()
         names = searching()
@@ -175,7 +175,7 @@ def test_an_elasticsearch_that_hangs_ends_every_arm_in_time():
     """A silent Elasticsearch ends every arm that searches at its seconds."""
     elasticsearch = pytest.importorskip("ragbandit.strategies.retrievers.elasticsearch")
     with FakeElasticsearch(20.0) as server:
-        retriever = elasticsearch.ElasticsearchRetriever(server.url, index="any")
+        retriever = elasticsearch.ElasticsearchRetriever(server.url, index="any").opened()
         found = outcomes(searching(), retriever=retriever, budget=Budget(seconds=0.5))
     for name, outcome in found.items():
         assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds"), name

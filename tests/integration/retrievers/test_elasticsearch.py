@@ -16,6 +16,7 @@ from tests.support.tiny_models import tiny_encoder
 
 pytest.importorskip("elasticsearch", reason="pip install '.[elasticsearch]'")
 
+from ragbandit.strategies.retrievers import databases
 from ragbandit.strategies.retrievers import elasticsearch as es
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever
 from ragbandit.strategies.retrievers.bm25 import build_index as build_bm25
@@ -25,14 +26,19 @@ from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 BESIDE = Path(__file__).parents[4] / "shared"
 CORPUS = BESIDE / "data" / "qa" / "corpus.jsonl"
-real = es.bulk
 NAMES = (f"ragbandit-test-{os.getpid()}-{number}" for number in itertools.count())
 
 
 @pytest.fixture(scope="module")
 def client(elasticsearch_url):
-    with es.connect(elasticsearch_url) as made:
+    with es.Elasticsearch(elasticsearch_url) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def at(elasticsearch_url):
+    """A function that makes retrievers of this server, not opened."""
+    return lambda index, **given: es.ElasticsearchRetriever(elasticsearch_url, index=index, **given)
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def encoder():
 
 
 @pytest.fixture(scope="module")
-def indexed(client, encoder):
+def indexed(client, at, encoder):
     """The name of an index of these passages, which is built once."""
     names = {}
 
@@ -62,7 +68,7 @@ def indexed(client, encoder):
         key = (tuple(passages), vectors)
         if key not in names:
             names[key] = next(NAMES)
-            es.build_index(passages, client=client, index=names[key], encoder=encoder if vectors else None)
+            at(names[key]).build(passages, encoder=encoder if vectors else None)
         return names[key]
 
     yield index
@@ -71,15 +77,13 @@ def indexed(client, encoder):
 
 
 @pytest.fixture(params=["words", "meaning", "both"])
-def make(request, indexed, elasticsearch_url, encoder):
+def make(request, indexed, at, encoder):
     """A maker of retrievers, one index for each corpus."""
 
     def retriever(passages):
         name = indexed(passages, vectors=request.param != "words")
         kinds = ("words", "meaning") if request.param == "both" else (request.param,)
-        parts = [
-            es.ElasticsearchRetriever(elasticsearch_url, index=name, search=kind, encoder=encoder) for kind in kinds
-        ]
+        parts = [at(name, search=kind).opened(encoder if kind == "meaning" else None) for kind in kinds]
         return HybridRetriever(parts[0], second=parts[1]) if len(parts) == 2 else parts[0]
 
     return retriever
@@ -91,7 +95,7 @@ def test_contract(check, make):
     check(make)
 
 
-def test_scores_of_title_and_text_add_and_ties_keep_the_order(client, elasticsearch_url, name):
+def test_scores_of_title_and_text_add_and_ties_keep_the_order(at, name):
     """A word in both fields scores the sum of both; equal passages come in the order indexed."""
     rows = [
         Passage(id="z", title="", text="river bank"),
@@ -99,55 +103,35 @@ def test_scores_of_title_and_text_add_and_ties_keep_the_order(client, elasticsea
         Passage(id="title", title="bank", text="money"),
         Passage(id="both", title="bank", text="river bank"),
     ]
-    es.build_index(rows, client=client, index=name)
+    at(name).build(rows)
 
-    hits = {
-        hit.passage.id: hit.score
-        for hit in found(es.ElasticsearchRetriever(elasticsearch_url, index=name), "banks", k=9)[0]
-    }
+    hits = {hit.passage.id: hit.score for hit in found(at(name).opened(), "banks", k=9)[0]}
 
     assert hits["both"] == pytest.approx(hits["title"] + hits["z"], rel=1e-5)
     assert [key for key in hits if key in "za"] == ["z", "a"]
 
 
-def test_a_build_that_was_cut_off_goes_on(client, elasticsearch_url, name, monkeypatch):
-    """Passages that are there are not sent again; the name is found only after the end, with the corpus' sha256."""
-    monkeypatch.setattr(es, "_BATCH", 2)
-    sent = []
-    monkeypatch.setattr(es, "bulk", lambda c, rows, **o: real(c, [sent.append(row["_id"]) or row for row in rows], **o))
+def test_a_build_replaces_what_it_made_when_it_is_whole(at, name, monkeypatch):
+    """One that was cut off changes nothing, and the next one begins anew; facts hold the corpus' sha256."""
+    monkeypatch.setattr(databases, "BATCH", 2)
 
     def broken():
         yield from PASSAGES[:3]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        es.build_index(broken(), client=client, index=name)
+        at(name).build(broken())
     with pytest.raises(ConfigError, match="does not exist"):
-        es.ElasticsearchRetriever(elasticsearch_url, index=name)
-    meta = es.build_index(PASSAGES, client=client, index=name)
-
-    assert sent == [row.id for row in PASSAGES]
-    assert es.read_meta(client, index=name) == meta
+        at(name).opened()
+    meta = at(name).build(PASSAGES)
+    assert at(name).facts() == meta
     assert meta["passages"] == 4
     assert meta["sha256"] == build_bm25(PASSAGES, tempfile.mkdtemp())["sha256"]
-
-
-def test_a_half_built_index_of_another_corpus_is_removed(client, name):
-    """Passages that the corpus does not have end the build, which begins anew the next time."""
-
-    def broken():
-        yield from PASSAGES
-        raise KeyboardInterrupt
-
-    es_batch, es._BATCH = es._BATCH, 2
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            es.build_index(broken(), client=client, index=name)
-    finally:
-        es._BATCH = es_batch
-    with pytest.raises(ConfigError, match="held 3 passages of another corpus"):
-        es.build_index(PASSAGES[:1], client=client, index=name)
-    assert es.build_index(PASSAGES[:1], client=client, index=name)["passages"] == 1
+    with pytest.raises(KeyboardInterrupt):
+        at(name).build(broken())
+    assert at(name).facts() == meta
+    assert at(name).build(PASSAGES[:1])["passages"] == 1
+    assert [hit.passage.id for hit in found(at(name).opened(), "river")[0]] == [PASSAGES[0].id]
 
 
 @pytest.mark.parametrize(
@@ -158,57 +142,54 @@ def test_a_half_built_index_of_another_corpus_is_removed(client, name):
         ([Passage(id="x" * 513, title="", text="t")], "above 512 bytes"),
     ],
 )
-def test_what_cannot_be_indexed_is_refused(client, name, rows, message):
+def test_what_cannot_be_indexed_is_refused(at, name, rows, message):
     """No passage, an id twice and an id beyond the server's limit are errors of the input."""
     with pytest.raises(InvalidInput, match=message):
-        es.build_index(rows, client=client, index=name)
+        at(name).build(rows)
 
 
-def test_other_indexes_are_left_alone(client, elasticsearch_url, name):
+def test_other_indexes_are_left_alone(client, at, name):
     """An index that is not ours is neither read nor written."""
     client.indices.create(index=name)
     with pytest.raises(ConfigError, match="is no index of ours"):
-        es.build_index(PASSAGES, client=client, index=name)
+        at(name).build(PASSAGES)
     with pytest.raises(ConfigError, match="has format None"):
-        es.ElasticsearchRetriever(elasticsearch_url, index=name)
+        at(name).opened()
 
 
-def test_an_index_that_goes_away_fails_the_search(client, elasticsearch_url, name):
+def test_an_index_that_goes_away_fails_the_search(client, at, name):
     """A deleted index is ArmFailed with the command that builds it."""
-    es.build_index(PASSAGES, client=client, index=name)
-    retriever = es.ElasticsearchRetriever(elasticsearch_url, index=name)
+    at(name).build(PASSAGES)
+    retriever = at(name).opened()
     remove(client, name)
 
-    with pytest.raises(ArmFailed, match=r"is gone.*ragbandit index build --retriever elasticsearch"):
+    with pytest.raises(ArmFailed, match=r"does not exist.*ragbandit index build --retriever elasticsearch"):
         found(retriever, "river")
 
 
-def test_meaning_needs_the_encoder_of_the_index(client, elasticsearch_url, name, encoder):
-    """Without an encoder, or over an index without vectors, searching by meaning is refused at the start."""
-    es.build_index(PASSAGES, client=client, index=name)
+def test_meaning_needs_the_encoder_of_the_index(at, name, encoder):
+    """Over an index without vectors searching by meaning is refused at the start."""
+    at(name).build(PASSAGES)
 
-    with pytest.raises(ConfigError, match="needs an encoder"):
-        es.ElasticsearchRetriever(elasticsearch_url, index=name, search="meaning")
     with pytest.raises(ConfigError, match="holds vectors of None"):
-        es.ElasticsearchRetriever(elasticsearch_url, index=name, search="meaning", encoder=encoder)
+        at(name, search="meaning").opened(encoder)
 
 
 def test_a_server_that_is_down_is_said(caplog):
     """Nobody listening is a ConfigError at the start, naming the setting; the client logs no traceback beside it."""
     with pytest.raises(ConfigError, match=r"retriever\.url: Elasticsearch does not answer"):
-        es.ElasticsearchRetriever("http://127.0.0.1:9", index="any")
+        es.ElasticsearchRetriever("http://127.0.0.1:9", index="any").opened()
     assert not caplog.records
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "http://me:word@host:99999", "http://me:word@h"])
 def test_a_url_that_is_none_is_refused_before_anybody_is_asked(wrong):
     """A url without scheme, host or possible port is a ConfigError that names the setting and shows no password."""
-    for make in (es.connect, lambda given: es.ElasticsearchRetriever(given, index="any")):
-        with pytest.raises(ConfigError, match="is no url") as caught:
-            make(wrong)
-        assert caught.value.field == "retriever.url"
-        assert "http://host:9200" in caught.value.remedy
-        assert "word" not in str(caught.value)
+    with pytest.raises(ConfigError, match="is no url") as caught:
+        es.ElasticsearchRetriever(wrong, index="any")
+    assert caught.value.field == "retriever.url"
+    assert "http://host:9200" in caught.value.remedy
+    assert "word" not in str(caught.value)
 
 
 class Flaky:
@@ -246,17 +227,14 @@ class Flaky:
     ("replies", "left", "message"),
     [([503, 429], [], None), ([503] * 3 + [500], [500], "refuses the request"), ([401, 401], [401], "api_key_env")],
 )
-def test_a_busy_server_is_asked_again_with_the_key(client, elasticsearch_url, name, replies, left, message):
+def test_a_busy_server_is_asked_again_with_the_key(at, elasticsearch_url, name, replies, left, message):
     """503 and 429 are tried three times, with the API key; other refusals fail at once."""
-    es.build_index(PASSAGES, client=client, index=name)
+    at(name).build(PASSAGES)
 
     async def ask():
         async with Flaky(elasticsearch_url, replies) as flaky:
-            retriever = es.ElasticsearchRetriever(elasticsearch_url, index=name, api_key="secret")
-            await retriever._client.close()
-            retriever._client = es.AsyncElasticsearch(
-                flaky.address, api_key="secret", node_class="httpxasync", max_retries=0
-            )
+            retriever = es.ElasticsearchRetriever(flaky.address, index=name, api_key="secret")
+            retriever._encoder = None
             try:
                 return await retriever.search("river", k=1)
             finally:
@@ -271,17 +249,17 @@ def test_a_busy_server_is_asked_again_with_the_key(client, elasticsearch_url, na
             asyncio.run(ask())
 
 
-def test_bm25_on_disk_finds_what_elasticsearch_finds(client, elasticsearch_url, name, tmp_path):
+def test_bm25_on_disk_finds_what_elasticsearch_finds(at, name, tmp_path):
     """The ten best of both overlap by at least nine tenths over the questions at hand."""
     if not CORPUS.exists():
         pytest.skip(f"no corpus at {CORPUS}")
     passages = list(read_corpus(CORPUS))
     lines = (CORPUS.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines]
-    es.build_index(passages, client=client, index=name)
+    at(name).build(passages)
     build_bm25(passages, tmp_path / "index")
 
-    theirs = found(es.ElasticsearchRetriever(elasticsearch_url, index=name), *questions, k=10)
+    theirs = found(at(name).opened(), *questions, k=10)
     ours = found(Bm25Retriever(tmp_path / "index"), *questions, k=10)
 
     shared = [

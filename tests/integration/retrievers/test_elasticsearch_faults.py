@@ -28,15 +28,14 @@ def proxy(elasticsearch_url):
 def test_a_server_that_goes_away_fails_the_arm_with_its_cost(proxy, elasticsearch_url):
     """The arm that has searched once fails at its second search; what it had found, written and spent is kept."""
     url, name = f"http://127.0.0.1:{proxy.port}", f"ragbandit-test-stopped-{os.getpid()}"
-    with es.connect(elasticsearch_url) as client:
-        es.build_index(PASSAGES, client=client, index=name)
+    es.ElasticsearchRetriever(elasticsearch_url, index=name).build(PASSAGES)
 
     def think(_prompt):
         proxy.close()
         return "Jaws was made by Steven Spielberg."
 
     async def answered():
-        retriever = es.ElasticsearchRetriever(url, index=name, timeout_s=2.0)
+        retriever = es.ElasticsearchRetriever(url, index=name, timeout_s=2.0).opened()
         try:
             return await run_strategy(
                 MultiStep(),

@@ -9,7 +9,8 @@ import pytest
 
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import OFFSETS, PASSAGES, PassageFile, count_rows, passage_line, read_corpus
+from ragbandit.strategies.retrievers.corpus import count_rows, passage_line, read_corpus
+from ragbandit.strategies.retrievers.folders import OFFSETS, PASSAGES, PassageFile
 
 
 def write_parquet(path, columns):
@@ -251,7 +252,7 @@ def test_a_folder_of_which_nothing_is_left_is_an_error(tmp_path):
 def test_passages_by_id(tmp_path, monkeypatch, hashed):
     """Every passage is found by its id, also where many ids have one hash, and whatever letters it has."""
     if hashed is not None:
-        monkeypatch.setattr("ragbandit.strategies.retrievers.corpus._hash", hashed)
+        monkeypatch.setattr("ragbandit.strategies.retrievers.folders._hash", hashed)
     names = [*map(str, range(60)), 'with ": " in it', "北京", "\ud800", "a\nb", '"']
     rows = [Passage(id=name, title='": "', text=f"text {name}") for name in names]
     lines = [passage_line(row) for row in rows]

@@ -1,0 +1,220 @@
+"""Passages in a database, PostgreSQL, Qdrant or Elasticsearch: what these have in common.
+
+The passages are those of an index that `build` made, which says so itself, or your own, under names that you give.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError
+from ragbandit.shared.types import Json
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.retrievers.corpus import PassageReader, build_command, model_text
+
+if TYPE_CHECKING:  # reading the facts of an index needs no torch
+    from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+
+#: how two vectors are compared; "dot" is the inner product
+Distance = Literal["cosine", "dot", "euclid"]
+#: passages with their vectors, (passages, width); None: the index has none
+Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
+#: passages encoded at a time
+BATCH: Final = 256
+_Result = TypeVar("_Result")
+
+
+class DatabaseRetriever(Retriever):
+    """Passages in a database, which is not asked before `opened`, `facts` or `build`.
+
+    connections: searches at a time, each in a thread; later ones wait. `name` is the label, or else the kind, and the
+    first 12 digits of the passages' sha256, or of your own the name of the table or collection.
+    """
+
+    kind: ClassVar[str]
+    #: what the client raises
+    errors: ClassVar[tuple[type[Exception], ...]]
+    #: what a build of ours has written: passages, sha256, created_at, model, width; empty where it is yours
+    meta: Mapping[str, Json]
+    #: numbers of a vector; None: there is none
+    width: int | None
+    _encoder: "SentenceEncoder | None"
+
+    def __init__(
+        self, *, index: str, connections: int, fields: Mapping[str, str] | None = None, label: str | None = None
+    ) -> None:
+        self.index, self.fields, self._label = index, dict(fields or {}), label or self.kind
+        self.name = f"{self._label}:{index}"
+        # Its own: where a server hangs, the event loop's threads would all wait for it.
+        self._threads = ThreadPoolExecutor(connections, thread_name_prefix=f"ragbandit-{self.kind}")
+
+    def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
+        """Itself, ready to search: by the vectors of the encoder that made those which are there. Raises ConfigError.
+
+        encoder: None where texts are searched by their words.
+        """
+        try:
+            with self._in_our_words(ConfigError):
+                self._read()
+            if encoder is not None:
+                self._check_encoder(encoder)
+        except ConfigError:
+            self._disconnect()
+            raise
+        if self.meta:
+            self.name = f"{self._label}:{str(self.meta['sha256'])[:12]}"
+        self._encoder = encoder
+        return self
+
+    def _check_encoder(self, encoder: "SentenceEncoder") -> None:
+        model = self.meta.get("model", encoder.name)
+        if self.width not in (None, encoder.width) or model != encoder.name:
+            fault = f"holds vectors of {model!r} of {self.width} numbers, and {encoder.name!r} has {encoder.width}"
+            raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
+
+    def facts(self) -> dict[str, Json]:
+        """`meta`, or of your own how much is there; the connections are closed. Raises ConfigError."""
+        try:
+            with self._in_our_words(ConfigError):
+                self._read()
+                return dict(self.meta) or {"passages": self._count(), "width": self.width}
+        finally:
+            self._disconnect()
+
+    def build(
+        self,
+        rows: Iterable[Passage],
+        *,
+        encoder: "SentenceEncoder | None" = None,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> dict[str, Json]:
+        """Make the index, or replace one that this has made, whole or not at all; its `meta`. Connections are closed.
+
+        Raises InvalidInput for an id seen twice or no passage; ConfigError where the name belongs to something else;
+        ArmFailed if the database fails. Texts are stored as `_storable` makes them.
+        """
+        for field, name in self.fields.items():
+            if "." in name:
+                remedy = "give a plain name: a path into JSON is for passages of your own"
+                raise ConfigError(f"{name!r} has a dot", field=f"retriever.fields.{field}", remedy=remedy)
+        facts: dict[str, Json] = {
+            "model": encoder.name if encoder else None,
+            "width": encoder.width if encoder else None,
+        }
+        try:
+            with self._in_our_words(ArmFailed):
+                self._fill(self._batches(rows, encoder=encoder, facts=facts, progress=progress), facts=facts)
+        finally:
+            self._disconnect()
+        return facts
+
+    def _batches(
+        self,
+        rows: Iterable[Passage],
+        *,
+        encoder: "SentenceEncoder | None",
+        facts: dict[str, Json],
+        progress: Callable[[int], None],
+    ) -> Batches:
+        """Batches of passages with their vectors; at the end the facts have their number and sha256."""
+        reader = PassageReader(rows, progress=progress)
+        for batch in reader.batches(BATCH):
+            passages = [self._stored(passage) for passage, _ in batch]
+            texts = [model_text(passage.text, title=passage.title) for passage in passages]
+            yield passages, None if encoder is None else encoder.encode(texts)
+        facts |= reader.facts()
+
+    def _stored(self, passage: Passage) -> Passage:
+        values = {name: getattr(passage, name) for name in ("id", "title", "text", "url")}
+        return replace(passage, **{name: self._storable(value) for name, value in values.items() if value is not None})
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """The at most k best passages; a query without a letter or digit finds nothing. Runs in a thread.
+
+        Raises ArmFailed if the database does not answer in time, or refuses.
+        """
+        if k < 1 or not any(character.isalnum() for character in query):
+            return ()
+        return tuple(await self._in_thread(partial(self._search, query, k=k)))
+
+    def _search(self, query: str, *, k: int) -> list[Hit]:
+        assert self._encoder is not None  # where it may be, the database searches by words as well
+        return self._nearest(self._encoder.encode([query])[0], k=k)
+
+    async def _in_thread(self, call: Callable[[], _Result]) -> _Result:
+        def in_our_words() -> _Result:
+            with self._in_our_words(ArmFailed):
+                return call()
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, in_our_words)
+
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those of these passages that are there, in the order asked for, each once. Raises ArmFailed as `search`."""
+        wanted = [self._storable(key) for key in dict.fromkeys(ids) if key]
+        found = await self._in_thread(partial(self._find, wanted)) if wanted else []
+        known = {passage.id: passage for passage in found}
+        return tuple(known[key] for key in wanted if key in known)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._threads.shutdown(wait=False)
+        self._disconnect()
+
+    def _passage(self, values: Mapping[str, Any]) -> Passage:
+        """A passage of a row's or point's values by the names of its fields. Raises ArmFailed where it has no text."""
+        if not isinstance(values["text"], str):
+            fault = f"passage {values['id']!r} of {self.index!r} has no text, but {values['text']!r}"
+            raise ArmFailed(fault, remedy="set retriever.fields.text, or give every passage a text")
+        title, url = ("" if values.get(name) is None else str(values[name]) for name in ("title", "url"))
+        return Passage(id=str(values["id"]), title=title, text=values["text"], url=url or None)
+
+    def _unusable(self, fault: str, *, field: str = "index", remedy: str | None = None) -> ConfigError:
+        remedy = remedy or build_command(self.kind, index=self.index)
+        return ConfigError(f"{self.index!r} {fault}", field=f"retriever.{field}", remedy=remedy)
+
+    def _not_ours(self) -> ConfigError:
+        return self._unusable("exists, and is no index of ours", remedy="choose another name for the index")
+
+    @contextmanager
+    def _in_our_words(self, kind: type[RagBanditError]) -> Iterator[None]:
+        try:
+            yield
+        except self.errors as error:
+            raise self._worded(error, kind=kind) from error
+
+    @abstractmethod
+    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError: ...
+
+    #: sets `meta` and `width`; raises ConfigError where the fields are not there
+    @abstractmethod
+    def _read(self) -> None: ...
+
+    @abstractmethod
+    def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]: ...
+
+    @abstractmethod
+    def _find(self, ids: list[str]) -> list[Passage]: ...
+
+    @abstractmethod
+    def _count(self) -> int: ...
+
+    #: writes all, and publishes it with the facts, which are complete when the batches are through
+    @abstractmethod
+    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None: ...
+
+    #: a second time it does nothing
+    @abstractmethod
+    def _disconnect(self) -> None: ...
+
+    @staticmethod
+    def _storable(text: str) -> str:
+        """NUL is stored as U+FFFD, and half a surrogate pair as "?"."""
+        return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,0 +1,252 @@
+"""Indexes in a folder on disk: the passages by position and by id, a build that replaces the folder, the retriever."""
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import threading
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.files import replace_folder
+from ragbandit.shared.types import Json
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.retrievers.corpus import PassageReader, build_command
+
+_FIRST: Final = json.JSONDecoder()
+
+#: the files that every index in a folder has: what it is, its passages as JSONL, where each line begins
+META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
+
+
+class PassageFile:
+    """The passages of an index in a folder, memory-mapped, by position from 0.
+
+    Raises OSError or ValueError where the files are missing or do not belong together.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
+        self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
+        if int(self._offsets[-1]) != len(self._rows):
+            raise ValueError("its files do not belong together")
+        self._hashing = threading.Lock()
+        self._hashed: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, position: int) -> Passage:
+        row = json.loads(self._line(position))
+        return Passage(id=row["id"], title=row["title"], text=row["text"], url=row.get("url"))
+
+    def _line(self, position: int) -> str:
+        return bytes(self._rows[self._offsets[position] : self._offsets[position + 1]]).decode("utf-8", "surrogatepass")
+
+    def find(self, ids: Iterable[str]) -> tuple[Passage, ...]:
+        """Those of these passages that are there, in the order asked for, each once.
+
+        The first call reads the ids of all passages, seconds per million, and keeps 16 bytes for each.
+        """
+        passages = []
+        for key in dict.fromkeys(ids):
+            position = self._position_of(key)
+            if position is not None:
+                passages.append(self[position])
+        return tuple(passages)
+
+    def _position_of(self, key: str) -> int | None:
+        hashes, positions = self._by_hash()
+        wanted = _hash(key)
+        at = int(np.searchsorted(hashes, np.uint64(wanted)))
+        while at < len(hashes) and int(hashes[at]) == wanted:  # two ids may have one hash
+            if _id_of(self._line(int(positions[at]))) == key:
+                return int(positions[at])
+            at += 1
+        return None
+
+    def _by_hash(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """(hashes of the ids in rising order, their positions), both of shape (passages,)."""
+        with self._hashing:
+            if self._hashed is None:
+                hashes = np.fromiter((_hash(_id_of(self._line(n))) for n in range(len(self))), dtype=np.uint64)
+                order = np.argsort(hashes, kind="stable").astype(np.int64)
+                self._hashed = hashes[order], order
+            return self._hashed
+
+
+def _hash(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def _id_of(line: str) -> str:
+    """The id of a line, which stands first in it (`passage_line`), without reading the text behind it."""
+    head, begin = line.partition(": ")[0], line.find(": ") + 2
+    key: str = _FIRST.raw_decode(line, begin)[0] if head == '{"id"' else json.loads(line)["id"]
+    return key
+
+
+class FolderRetriever(Retriever):
+    """A retriever whose index is a folder.
+
+    `meta` is what its `index.json` says. `name` is the kind and the first 12 digits of the sha256 of the passages, so
+    that an outcome tells which corpus it was made from.
+    Raises ConfigError, with the command that builds the index, if there is none, or it is damaged or of another format.
+    """
+
+    #: of `retriever.name`
+    kind: ClassVar[str]
+    #: version of the folder's layout; another one cannot be read
+    format: ClassVar[int | str]
+
+    def __init__(self, folder: Path | str) -> None:
+        self._folder = Path(folder)
+        self.meta = self.read_meta(self._folder)
+        with self._whole():
+            self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
+            self._passages = PassageFile(self._folder)
+            if len(self) != self.meta["passages"]:
+                raise ValueError("its files do not belong together")
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    @classmethod
+    def read_meta(cls, folder: Path) -> dict[str, Json]:
+        """The facts in `index.json`. Raises ConfigError, with the command that builds it, if it is no index of ours."""
+        file = folder / META
+        if not file.is_file():
+            raise cls._fault(folder, "holds no index")
+        try:
+            meta = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise cls._fault(folder, f"is damaged: {error}") from error
+        version = meta.get("format") if isinstance(meta, dict) else None
+        if version != cls.format or not isinstance(meta, dict):
+            raise cls._fault(folder, f"has format {version!r}, and this version reads {cls.format!r}")
+        return meta
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """The at most k best passages, best first; equal scores in the order indexed.
+
+        Runs in a thread. Raises ArmFailed if the files cannot be read any more.
+        """
+        return await asyncio.to_thread(self._search, query, k=k)
+
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those of these passages that are there, in the order asked for, each once. Runs in a thread.
+
+        Raises ArmFailed if the files cannot be read any more.
+        """
+        return await asyncio.to_thread(self._find, ids)
+
+    async def close(self) -> None:
+        """Nothing to give back: the mapped files go with the object."""
+
+    @abstractmethod
+    def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
+        """(position, score) of the at most k best passages, best first; k is at least 1."""
+
+    def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        with self._readable():
+            positions = self._best(query, k=k) if k > 0 else ()
+            return tuple(Hit(passage=self._passages[position], score=score) for position, score in positions)
+
+    def _find(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        with self._readable():
+            return self._passages.find(ids)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, LookupError, RuntimeError) as error:
+            remedy = build_command(self.kind, index=self._folder)
+            raise ArmFailed(f"the index in {self._folder} cannot be read: {error}", remedy=remedy) from error
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What fails inside is a damaged index."""
+        try:
+            yield
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise self._unusable(f"is damaged: {error}") from error
+
+    def _unusable(self, fault: str) -> ConfigError:
+        return self._fault(self._folder, fault)
+
+    @classmethod
+    def _fault(cls, folder: Path, fault: str) -> ConfigError:
+        remedy = build_command(cls.kind, index=folder)
+        return ConfigError(f"{folder} {fault}", field="retriever.index", remedy=remedy)
+
+
+def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
+    """Positions of the k highest scores, ties in order of position: argpartition would cut through ties."""
+    positions = np.arange(len(scores))
+    if len(scores) > k:
+        positions = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+    order = np.argsort(-scores[positions], kind="stable")[:k]
+    return [int(position) for position in positions[order]]
+
+
+def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:
+    """Batches of passages, written to the files of a PassageFile in the folder."""
+    offsets = [0]
+    with (folder / PASSAGES).open("wb") as file:
+        for batch in reader.batches(size):
+            for _, line in batch:
+                file.write(line)
+                offsets.append(offsets[-1] + len(line))
+            yield [passage for passage, _ in batch]
+    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
+
+
+@contextmanager
+def new_index(target: Path, *, family: type[int] | str) -> Iterator[Path]:
+    """An empty folder beside an index's place, which takes that place at the end of the block: the old index or none.
+
+    Raises ConfigError as `check_target`.
+    """
+    check_target(target, family=family)
+    building = target.with_name(f".{target.name}.building-{os.getpid()}")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        yield building
+        replace_folder(target, by=building)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def write_meta(folder: Path, facts: dict[str, Json]) -> dict[str, Json]:
+    """Write `index.json`, the last file of an index: a folder that has one is complete."""
+    (folder / META).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return facts
+
+
+def check_target(folder: Path, *, family: type[int] | str) -> None:
+    """Refuse to build over what is no index of the same retriever, of whatever version. Raises ConfigError.
+
+    family: the type of its formats, or what they begin with. A damaged `index.json` may be built over.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / META).is_file():
+        fault = f"{folder} exists and is no index"
+        raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
+    try:
+        version = json.loads((folder / META).read_text(encoding="utf-8"))["format"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    if not (str(version).startswith(family) if isinstance(family, str) else isinstance(version, family)):
+        fault = f"{folder} is an index of another retriever, of format {version!r}"
+        raise ConfigError(fault, field="retriever.index", remedy="give another folder")

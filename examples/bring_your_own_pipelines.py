@@ -33,13 +33,10 @@ def main() -> None:
     with Client(default_arm="fast") as client:
         ask = client.arms({"fast": fast, "deep": deep}, outcome_of=outcome_of)
 
-        @client.feedback_from("rating", rater="example")
-        def thumb(run: object, *, up: bool) -> bool:  # noqa: ARG001 - it says which answer is judged
-            return up
-
         for question, gold in HANDBOOK.items():
             run = ask(question)
-            thumb(run, up=run.value["text"] == gold)  # in your product: what the user clicked
+            thumb = run.value["text"] == gold  # in your product: what the user clicked
+            client.feedback(run.decision_id, rating=thumb, rater="example")
             print(f"{run.arm:5} {run.value['text']}" + (" (the service is away)" if run.degraded else ""))
 
 

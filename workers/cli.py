@@ -30,7 +30,6 @@ VERBS: Final[Verbs] = {
     "cancel": f"{_CLI}.calls:cancel",
     "mcp": f"{_CLI}.calls:mcp",
     "status": f"{_CLI}.inspection:status",
-    "top": f"{_CLI}.inspection:top",
     "report": f"{_CLI}.inspection:report",
     "explain": f"{_CLI}.inspection:explain",
     "verify": f"{_CLI}.inspection:verify",
@@ -89,7 +88,7 @@ VERBS: Final[Verbs] = {
 PANELS: Final = {
     "Start here": ("init", "demo", "up", "validate", "index"),
     "Run": ("serve", "worker", "mcp", "migrate", "route", "answer", "cancel"),
-    "Look": ("status", "top", "report", "explain", "verify"),
+    "Look": ("status", "report", "explain", "verify"),
     "Judge and change": ("feedback", "policy", "arms", "replay", "price", "simulate", "evaluate"),
     "Data and access": ("data", "keys", "audit"),
 }

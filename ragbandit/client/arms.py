@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar, Unpack, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, cast
 
 from ragbandit.client.exchange import AskOptions
 from ragbandit.client.replies.decisions import ClientRouteReply
@@ -23,8 +23,6 @@ _Value = TypeVar("_Value")
 _Result = TypeVar("_Result", covariant=True)
 #: from what an arm returned to fields of its outcome: answer, steps, cost, status, stop_reason
 Report = Callable[[Any], Mapping[str, object]]
-#: the field of a feedback that the result of a judging function is
-FeedbackField = Literal["rating", "label", "reward", "event"]
 
 #: characters of an error's text that are reported
 _ERROR: Final = 300
@@ -125,25 +123,6 @@ def outcome_fields(value: object, *, outcome_of: Report | None) -> Mapping[str, 
     if outcome_of is None:
         return {"answer": value} if isinstance(value, str) else {}
     return dict(outcome_of(value))
-
-
-def decision_id_of(*judged: object) -> str:
-    """The decision id of an ArmRun, of a reply, or the id itself: of the first of these. Raises InvalidInput."""
-    remedy = "pass what client.arms(...) or client.route(...) returned, or the decision id, as the first argument"
-    if not judged:
-        raise InvalidInput("nothing is judged", field="decision_id", remedy=remedy)
-    first = judged[0]
-    key = first.get("decision_id") if isinstance(first, Mapping) else getattr(first, "decision_id", first)
-    if not isinstance(key, str):
-        raise InvalidInput(f"no decision id in {type(first).__name__}", field="decision_id", remedy=remedy)
-    return key
-
-
-def checked_field(kind: str) -> FeedbackField:
-    """The kind of feedback. Raises InvalidInput for what is none."""
-    if kind not in ("rating", "label", "reward", "event"):
-        raise InvalidInput(f"{kind!r:.80} is no feedback", field="kind", remedy="rating, label, reward or event")
-    return cast(FeedbackField, kind)
 
 
 log = logging.getLogger("ragbandit.client")

@@ -1,24 +1,20 @@
 """Client for asyncio: every call is awaited."""
 
-import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import httpx
 
 from ragbandit.client.arms import (
     ArmRun,
     Fallback,
-    FeedbackField,
     Report,
     RoutedArms,
-    checked_field,
     checked_functions,
-    decision_id_of,
     function_of,
     outcome_body,
     outcome_fields,
@@ -65,7 +61,6 @@ from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 log = logging.getLogger("ragbandit.client")
 
 _Value = TypeVar("_Value")
-_Given = ParamSpec("_Given")
 
 
 class AsyncClient:
@@ -236,31 +231,6 @@ class AsyncClient:
         seconds: that the arm took. error: what it raised. fields: as for `outcome`.
         """
         return await self._report(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
-
-    def feedback_from(
-        self, kind: FeedbackField = "rating", **more: Unpack[Judgement]
-    ) -> Callable[[Callable[_Given, _Value | Awaitable[_Value]]], Callable[_Given, Awaitable[_Value]]]:
-        """A decorator: what the function returns is sent as feedback of this kind; of None nothing is sent.
-
-        Its first argument is what `arms(...)`, `route` or `answer` returned, or a decision id. `more`: source, rater,
-        scale as for `feedback`.
-        """
-        field = checked_field(kind)
-
-        def decorate(
-            function: Callable[_Given, _Value | Awaitable[_Value]],
-        ) -> Callable[_Given, Awaitable[_Value]]:
-            @functools.wraps(function)
-            async def judge(*arguments: _Given.args, **keywords: _Given.kwargs) -> _Value:
-                decision_id = decision_id_of(*arguments)
-                value: _Value = await self._transport.run(function, *arguments, **keywords)
-                if value is not None:
-                    await self.feedback(decision_id, **cast(Judgement, {**more, field: value}))
-                return value
-
-            return judge
-
-        return decorate
 
     async def decision(self, decision_id: str) -> RecordReply:
         """GET /v1/decisions/{id}."""

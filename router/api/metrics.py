@@ -5,9 +5,9 @@ back. Sums of rewards may fall and are gauges: `delta()` of them over `increase(
 """
 
 from collections import Counter as Counts
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -181,10 +181,9 @@ class Metrics:
             "Decisions, outcomes and feedback that were stored after their caller had closed the connection.",
             registry=self.registry,
         )
-        self.registry.register(_ProcessCollector(router))
         #: of the event loops of this process; their counts are shown too
         self.limiters: list[RateLimiter] = []
-        self.registry.register(_RateCollector(self.limiters))
+        self.registry.register(_Collector(lambda: chain(_process(router), _rates(self.limiters))))
 
     def decided(self, decision: Decision, *, seconds: float) -> None:
         """Count a decision. seconds: from request to committed decision."""
@@ -205,72 +204,60 @@ class Metrics:
         budgets: kind and name of the spender, and period -> share of the dollars that is spent.
         """
         read = CollectorRegistry()
-        read.register(_StateCollector(state, budgets or {}))
+        read.register(_Collector(lambda: _state(state, budgets or {})))
         return bytes(generate_latest(read))
 
 
-class _RateCollector(Collector):
-    def __init__(self, limiters: Sequence[RateLimiter]) -> None:
-        self._limiters = limiters
+class _Collector(Collector):
+    """What a function reads at every scrape."""
 
-    def collect(self) -> Iterator[Metric]:
-        """Requests over a rate, and those counted without Redis."""
-        refused: Counts[str] = sum((Counts(limiter.refused) for limiter in self._limiters), Counts())
-        text = "Requests refused with 429: over the rate of their API key."
-        yield counter("ragbandit_rate_limited", text, dict(sorted(refused.items())), labels=["role"])
-        text = "Requests counted by this process for itself, since Redis could not be reached."
-        yield counter("ragbandit_rate_in_memory", text, sum(limiter.in_memory for limiter in self._limiters))
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = read
 
 
-class _StateCollector(Collector):
-    def __init__(self, state: RouterState | None, budgets: Mapping[tuple[str, str, str], float]) -> None:
-        self._state, self._budgets = state, budgets
-
-    def collect(self) -> Iterator[Metric]:
-        """The router's state as metrics, if it could be read."""
-        text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
-        yield gauge("ragbandit_ledger_readable", text, self._state is not None)
-        if self._state is not None:
-            yield from _shared(self._state)
-            text = "Share of a dollar budget that is spent in its period (UTC); the 100 that are spent furthest."
-            yield gauge("ragbandit_budget_spent_ratio", text, self._budgets, labels=["scope", "name", "period"])
+def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
+    """Requests over a rate, and those counted without Redis."""
+    refused: Counts[str] = sum((Counts(limiter.refused) for limiter in limiters), Counts())
+    text = "Requests refused with 429: over the rate of their API key."
+    yield counter("ragbandit_rate_limited", text, dict(sorted(refused.items())), labels=["role"])
+    text = "Requests counted by this process for itself, since Redis could not be reached."
+    yield counter("ragbandit_rate_in_memory", text, sum(limiter.in_memory for limiter in limiters))
 
 
-class _ProcessCollector(Collector):
+def _state(state: RouterState | None, budgets: Mapping[tuple[str, str, str], float]) -> Iterator[Metric]:
+    """The router's state as metrics, if it could be read."""
+    text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
+    yield gauge("ragbandit_ledger_readable", text, state is not None)
+    if state is not None:
+        yield from _shared(state)
+        text = "Share of a dollar budget that is spent in its period (UTC); the 100 that are spent furthest."
+        yield gauge("ragbandit_budget_spent_ratio", text, budgets, labels=["scope", "name", "period"])
+
+
+def _process(router: Router) -> Iterator[Metric]:
     """What this process counts beside its requests, and its queues; nothing outside it is asked."""
-
-    def __init__(self, router: Router) -> None:
-        self._router = router
-
-    def collect(self) -> Iterator[Metric]:
-        """The policy in use, the features in memory, and length, expected wait, refusals and drops of each queue."""
-        yield from _policy(self._router)
-        yield from _feature_cache(self._router.encoder)
-        yield from _context(self._router.service.context_counts)
-        yield from _rewrites(self._router.conversations)
-        yield from _redis(self._router)
-        queues = self._router.queues()
-        waiting = {queue: state.waiting for queue, state in queues.items()}
-        yield gauge("ragbandit_queue_waiting", "Items waiting for their batch.", waiting, labels=["queue"])
-        waits = {queue: state.expected_wait_s for queue, state in queues.items()}
-        yield gauge("ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", waits, labels=["queue"])
-        refused, dropped = (
-            {(queue, why): n for queue, state in queues.items() for why, n in getattr(state, kind).items()}
-            for kind in ("refused", "dropped")
-        )
-        text = (
-            "Items refused when they came: expected to wait too long (wait), too many waiting (count), too many of one "
-            "tenant (tenant)."
-        )
-        yield counter("ragbandit_requests_refused", text, refused, labels=["queue", "reason"])
-        text = "Items dropped before any work: their caller left (gone), or they had waited too long (expired)."
-        yield counter("ragbandit_requests_dropped", text, dropped, labels=["queue", "reason"])
-
-
-def _redis(router: Router) -> Iterator[Metric]:
-    """Whether notifications arrive."""
+    yield from _policy(router)
+    yield from _feature_cache(router.encoder)
+    yield from _context(router.service.context_counts)
+    yield from _rewrites(router.conversations)
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
     yield gauge("ragbandit_listener_up", text, router.updates.hears())
+    queues = router.queues()
+    waiting = {queue: state.waiting for queue, state in queues.items()}
+    yield gauge("ragbandit_queue_waiting", "Items waiting for their batch.", waiting, labels=["queue"])
+    waits = {queue: state.expected_wait_s for queue, state in queues.items()}
+    yield gauge("ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", waits, labels=["queue"])
+    refused, dropped = (
+        {(queue, why): n for queue, state in queues.items() for why, n in getattr(state, kind).items()}
+        for kind in ("refused", "dropped")
+    )
+    text = (
+        "Items refused when they came: expected to wait too long (wait), too many waiting (count), too many of one "
+        "tenant (tenant)."
+    )
+    yield counter("ragbandit_requests_refused", text, refused, labels=["queue", "reason"])
+    text = "Items dropped before any work: their caller left (gone), or they had waited too long (expired)."
+    yield counter("ragbandit_requests_dropped", text, dropped, labels=["queue", "reason"])
 
 
 def _context(counts: ContextCounts) -> Iterator[Metric]:

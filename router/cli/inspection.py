@@ -1,19 +1,13 @@
-"""Verbs that look: `status`, `verify`, `explain`, `report` at the database, without a running service; `top` live."""
+"""Verbs that look at the database, without a running service: `status`, `verify`, `explain`, `report`."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from ragbandit.client.replies.status import ArmOverviewReply, OverviewReply
 from ragbandit.router.api.findings import (
     is_problem,
     of_disk,
@@ -23,14 +17,12 @@ from ragbandit.router.api.findings import (
     of_store,
     tried,
 )
-from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, overview_json, plain, report_json
+from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain, report_json
 from ragbandit.router.api.security.budgets import budget_states, state_in_words
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
-    KeyOption,
     LabelOption,
-    UrlOption,
     bars,
     console,
     errors,
@@ -49,19 +41,17 @@ from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting import report as words
 from ragbandit.router.reporting.reading import ReportScope
-from ragbandit.router.reporting.report import Line, Report
 from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth, OutcomePoller
-from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
-from ragbandit.shared.formats import decimal, moment, one_line, percent
+from ragbandit.shared.formats import moment, one_line
 from ragbandit.shared.types import ArmName, PolicyLabel
 
 #: a count that may be 0 -> what it means; those that need something done are findings
@@ -299,7 +289,8 @@ def report(
     console.print(one_line(words.sentence(result, now=now)), markup=False)
     for title, lines in words.tables(result):
         console.print()
-        _table(title, lines, report=result)
+        rows = [[one_line(cell) for cell in words.cells(line, result.unit)] for line in lines]
+        show_rows([title, *words.COLUMNS], rows, none="")
     if mapped is not None:
         console.print()
         cells = [[one_line(cell) for cell in leaf.values()] for leaf in mapped.cells]
@@ -312,131 +303,3 @@ def report(
         console.print(one_line(f"- {note}"), markup=False)
     if html is not None:
         console.print(f"written to {html}", markup=False)
-
-
-def _table(title: str, lines: Sequence[Line], *, report: Report) -> None:
-    rows = [[one_line(cell) for cell in words.cells(line, report.unit)] for line in lines]
-    show_rows([title, *words.COLUMNS], rows, none="")
-
-
-Read = Callable[[], "OverviewReply"]
-#: longest name of an arm that is shown
-_LONGEST: Final = 40
-#: arms and workers that are shown
-_MOST: Final = 40
-
-
-#: columns of the arms: title, least width of a terminal that shows it, and the cell. A number that is cut off says
-#: nothing, so that a narrow terminal does without some
-_COLUMNS: Final[tuple[tuple[str, int, Callable[[ArmOverviewReply], str]], ...]] = (
-    ("share", 40, lambda arm: percent(arm["share"])),
-    ("reward", 0, lambda arm: decimal(arm["totals"]["reward"])),
-    ("quality", 110, lambda arm: decimal(arm["totals"]["quality"])),
-    ("cost", 80, lambda arm: decimal(arm["totals"]["cost"])),
-    ("dollars", 120, lambda arm: f"{arm['totals']['dollars']:.4g}"),
-    ("failed", 100, lambda arm: percent(arm["totals"]["failure_share"])),
-    ("p50 s", 130, lambda arm: decimal(arm["totals"]["p50_s"])),
-    ("p95 s", 90, lambda arm: decimal(arm["totals"]["p95_s"])),
-)
-#: least width of the arms' names, which are folded
-_NARROW: Final = 16
-
-
-def top(
-    hours: Annotated[int, typer.Option(min=1, max=1000, help="the time that is shown, until now")] = 24,
-    every: Annotated[float, typer.Option(min=0.5, max=3600, help="seconds between two looks")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="print it once and end; so does a pipe")] = False,
-    url: UrlOption = None,
-    key_env: KeyOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Reward, quality, cost and traffic of each arm, lag, queues and workers; live.
-
-    Refreshed until Ctrl-C. Of a running service with --url; else read from the database. --json prints what
-    /v1/overview has.
-    """
-    with _source(url, key_env=key_env, config=config, hours=hours) as read:
-        if as_json:
-            print_json(read())
-        elif once or not console.is_terminal:
-            console.print(screen(read(), hours=hours, now=time.time(), width=console.width))
-        else:
-            _live(read, hours=hours, every=every)
-
-
-@contextmanager
-def _source(url: str | None, *, key_env: str | None, config: str | None, hours: int) -> Iterator[Read]:
-    if url is not None:
-        from ragbandit.router.cli.calls import client_of  # the other verbs need no client
-
-        with client_of(url, config=config, key_env=key_env) as client:
-            yield lambda: client.overview(since=time.time() - 3600 * hours)
-        return
-
-    with opened(config, label=None) as (settings, ledger):
-        rule = closing_rule(settings.learning)
-
-        def read() -> OverviewReply:
-            now = time.time()
-            figures = overview(ledger.database, policy=ledger.label, since=now - 3600 * hours, until=now)
-            return overview_json(figures, status=ledger_status.status(ledger, serving=None, rule=rule, now=now))
-
-        yield read
-
-
-def _live(read: Read, *, hours: int, every: float) -> None:
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        try:
-            while True:
-                live.update(screen(read(), hours=hours, now=time.time(), width=console.width), refresh=True)
-                time.sleep(every)
-        except KeyboardInterrupt:
-            return
-
-
-def screen(reply: OverviewReply, *, hours: int, now: float, width: int) -> RenderableType:
-    """What is shown. Texts of others in it are made harmless, and are no markup. hours: that were asked for."""
-    return Group(*_head(reply, hours=hours, now=now), _arms(reply, width=width), *_service(reply))
-
-
-def _head(reply: OverviewReply, *, hours: int, now: float) -> Iterator[Text]:
-    totals = reply["totals"]
-    at = moment(now)
-    yield _text(f"{reply['policy']}  last {hours} h  {at}", style="bold")
-    yield _text(
-        f"decided {totals['decided']}  learned {totals['learned']}  reward {decimal(totals['reward'])}  "
-        f"quality {decimal(totals['quality'])}  cost {decimal(totals['cost'])}  dollars {totals['dollars']:.4g}  "
-        f"failed {percent(totals['failure_share'])}  explored {totals['explored']}"
-    )
-
-
-def _arms(reply: OverviewReply, *, width: int) -> RenderableType:
-    if not reply["arms"]:
-        return _text("nothing in this time")
-    columns = [(title, cell) for title, least, cell in _COLUMNS if width >= least]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("arm", overflow="fold", min_width=min(_NARROW, max(len(arm["arm"]) for arm in reply["arms"])))
-    for title, _ in columns:
-        table.add_column(title, justify="right", no_wrap=True)
-    for arm in reply["arms"][:_MOST]:
-        table.add_row(_text(arm["arm"][:_LONGEST]), *(_text(cell(arm)) for _, cell in columns))
-    return table
-
-
-def _service(reply: OverviewReply) -> Iterator[Text]:
-    if reply["learning"] is not None:
-        yield _text(f"{reply['learning']['state']}: {reply['learning']['sentence']}")
-    lag = f"lag {reply['lag_s']:.1f} s  waiting {reply['waiting']}"
-    lag += f"  not yet counted {reply['updates_behind']}" if reply["updates_behind"] else ""
-    if reply["behind_s"] > 60.0:
-        lag += f"  totals are {reply['behind_s']:.0f} s behind: a learner must run"
-    yield _text(lag)
-    if reply["queues"] is not None:
-        yield _text("queues  " + "  ".join(f"{name} {count}" for name, count in reply["queues"].items()))
-    for worker in (reply["workers"] or [])[:_MOST]:
-        yield _text(f"worker {worker['queue']} {worker['state']} on {worker['host']}")
-
-
-def _text(text: str, *, style: str = "") -> Text:
-    return Text(one_line(text), style=style)

@@ -1,7 +1,6 @@
 """`ragbandit replay`: judges policies on logged traffic."""
 
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -42,128 +41,72 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_CANDIDATES, _LOG, _ESTIMATE, _OUTPUT = "Candidates", "The log", "Estimation", "Output"
-
-Policy = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="a policy's NAME, a snapshot's VERSION, fixed:ARM or column:KEY [,...]; may be repeated. Default: "
-        "every arm of the log, and uniform",
-        rich_help_panel=_CANDIDATES,
-    ),
-]
-Baseline = Annotated[
-    str | None,
-    typer.Option(
-        help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a candidate; "
-        "default: current for the store, and for a file that the service logged where a candidate reads questions",
-        rich_help_panel=_CANDIDATES,
-    ),
-]
-Param = Annotated[
-    list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated", rich_help_panel=_CANDIDATES)
-]
-Learn = Annotated[
-    bool,
-    typer.Option("--learn", help="policies learn along the log (progressive validation)", rich_help_panel=_CANDIDATES),
-]
-Floor = Annotated[
-    float | None,
-    typer.Option(
-        help="least probability of every arm; default as served: policy.floor and policy.cold_start_floor",
-        rich_help_panel=_CANDIDATES,
-    ),
-]
-Log = Annotated[
-    str | None,
-    typer.Option(
-        help="a file (jsonl, parquet), or a folder of Parquet files, or their URL; default the store",
-        rich_help_panel=_LOG,
-    ),
-]
-Format = Annotated[
-    str | None,
-    typer.Option("--format", help="format of a file whose name does not tell it", rich_help_panel=_LOG),
-]
-Minimum = Annotated[
-    float | None,
-    typer.Option(help="bound of a file's rewards that name none; default: config", rich_help_panel=_LOG),
-]
-Maximum = Annotated[
-    float | None,
-    typer.Option(help="bound of a file's rewards that name none; default: config", rich_help_panel=_LOG),
-]
-Database = Annotated[
-    str | None, typer.Option(help="URL of another store than the configured one", rich_help_panel=_LOG)
-]
-Label = Annotated[str | None, typer.Option(help="the store's ledger; default policy.label", rich_help_panel=_LOG)]
-Since = Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d", rich_help_panel=_LOG)]
-MixedArms = Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms", rich_help_panel=_LOG)]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used", rich_help_panel=_LOG)]
-Estimator = Annotated[
-    str,
-    typer.Option(
-        help="dr, sndr, ips, snips or dm",
-        rich_help_panel=_ESTIMATE,
-    ),
-]
-RewardModel = Annotated[str, typer.Option(help="ridge or mean", rich_help_panel=_ESTIMATE)]
-Folds = Annotated[int, typer.Option(help="folds of the questions for cross-fitting", rich_help_panel=_ESTIMATE)]
-Price = Annotated[
-    str | None,
-    typer.Option(
-        help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
-        "setting prices; default each row's own",
-        rich_help_panel=_ESTIMATE,
-    ),
-]
-Confidence = Annotated[float, typer.Option(help="confidence of every interval", rich_help_panel=_ESTIMATE)]
-Segment = Annotated[
-    list[str] | None,
-    typer.Option(help="tenant, version or fields of the context [,...]; may be repeated", rich_help_panel=_ESTIMATE),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(help="processes that judge the files of a folder; default this one", min=1, rich_help_panel=_LOG),
-]
-Report = Annotated[Path | None, typer.Option(help="write the tables as FILE.html", rich_help_panel=_OUTPUT)]
-FailBelow = Annotated[
-    float | None,
-    typer.Option(help="exit 1 unless the lower bound of every difference is at least this", rich_help_panel=_OUTPUT),
-]
-Json = Annotated[bool, typer.Option("--json", help="print JSON", rich_help_panel=_OUTPUT)]
-Config = Annotated[
-    str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml", rich_help_panel=_LOG)
-]
-
-
 def replay_verb(
     *,
-    policy: Policy = None,
-    baseline: Baseline = None,
-    param: Param = None,
-    learn: Learn = False,
-    floor: Floor = None,
-    log: Log = None,
-    log_format: Format = None,
-    minimum: Minimum = None,
-    maximum: Maximum = None,
-    database: Database = None,
-    label: Label = None,
-    since: Since = None,
-    mixed_arms: MixedArms = False,
-    skip_bad: SkipBad = False,
-    workers: Workers = None,
-    estimator: Estimator = "dr",
-    reward_model: RewardModel = "ridge",
-    folds: Folds = 5,
-    price: Price = None,
-    confidence: Confidence = 0.95,
-    segment: Segment = None,
-    report: Report = None,
-    as_json: Json = False,
-    fail_below: FailBelow = None,
-    config: Config = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a policy's NAME, a snapshot's VERSION, fixed:ARM or column:KEY [,...]; may be repeated. Default: "
+            "every arm of the log, and uniform"
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a "
+            "candidate; default: current for the store, and for a file that the service logged where a candidate "
+            "reads questions"
+        ),
+    ] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="policies learn along the log (progressive validation)")
+    ] = False,
+    floor: Annotated[
+        float | None,
+        typer.Option(help="least probability of every arm; default as served: policy.floor, policy.cold_start_floor"),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(help="a file (jsonl, parquet), or a folder of Parquet files, or their URL; default the store"),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--format", help="format of a file whose name does not tell it")
+    ] = None,
+    minimum: Annotated[
+        float | None, typer.Option(help="bound of a file's rewards that name none; default: config")
+    ] = None,
+    maximum: Annotated[
+        float | None, typer.Option(help="bound of a file's rewards that name none; default: config")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
+    since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
+    mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="processes that judge the files of a folder; default this one", min=1)
+    ] = None,
+    estimator: Annotated[str, typer.Option(help="dr, sndr, ips, snips or dm")] = "dr",
+    reward_model: Annotated[str, typer.Option(help="ridge or mean")] = "ridge",
+    folds: Annotated[int, typer.Option(help="folds of the questions for cross-fitting")] = 5,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
+            "setting prices; default each row's own"
+        ),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
+    segment: Annotated[
+        list[str] | None, typer.Option(help="tenant, version or fields of the context [,...]; may be repeated")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
+    as_json: JsonOption = False,
+    fail_below: Annotated[
+        float | None,
+        typer.Option(help="exit 1 unless the lower bound of every difference is at least this"),
+    ] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Estimate the reward of other policies on logged traffic, with intervals.
 
@@ -174,12 +117,14 @@ def replay_verb(
     """
     if report is not None:
         check_page(report)
-    _check_log_options(
-        log,
-        store={"database": database, "label": label},
-        file={"format": log_format, "minimum": minimum, "maximum": maximum},
-    )
-    settings = _settings(config, database=database)
+    if log is None:
+        reason, remedy = "applies to a file, but no --log is given", "give --log FILE, or leave it out"
+        _check_unused({"format": log_format, "minimum": minimum, "maximum": maximum}, reason=reason, remedy=remedy)
+    else:
+        reason, remedy = "applies to the store, but --log reads a file", "leave it out, or leave out --log"
+        _check_unused({"label": label}, reason=reason, remedy=remedy)
+    settings = configuration.load(config).settings
+    check_fallback(settings)
     opened = open_log(
         log,
         format=log_format,
@@ -187,7 +132,7 @@ def replay_verb(
         label=label,
         minimum=minimum,
         maximum=maximum,
-        since=_beginning(since),
+        since=None if since is None else parse_time(since, now=time.time()),
         mixed_arms=mixed_arms,
         skip_bad=skip_bad,
     )
@@ -222,24 +167,9 @@ def _executor(log: OpenLog, *, workers: int | None) -> AbstractContextManager[Ex
     return process_executor(workers)
 
 
-def _settings(config: str | None, *, database: str | None) -> Settings:
-    """The configured settings, with another database if one is named."""
-    if database is not None and not database.strip():
-        raise InvalidInput("is empty", field="database", remedy="give the URL of a store, or leave it out")
-    environ = os.environ if database is None else {**os.environ, "DATABASE_URL": database}
-    settings = configuration.load(config, environ=environ).settings
-    check_fallback(settings)
-    return settings
-
-
-def _check_log_options(log: str | None, *, store: dict[str, object], file: dict[str, object]) -> None:
-    """Raises InvalidInput for options of a store where a file is read, and the other way round."""
-    unused, reason = (file, "applies to a file, but no --log is given")
-    remedy = "give --log FILE, or leave it out"
-    if log is not None:
-        unused, reason = store, "applies to the store, but --log reads a file"
-        remedy = "leave it out, or leave out --log"
-    for name, value in unused.items():
+def _check_unused(options: Mapping[str, object], *, reason: str, remedy: str) -> None:
+    """Raises InvalidInput for an option that would change nothing."""
+    for name, value in options.items():
         if value is not None:
             raise InvalidInput(reason, field=name, remedy=remedy)
 
@@ -300,13 +230,6 @@ def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
         remedy = f"give a number, or a name of the setting prices ({', '.join(prices) or 'none is configured'})"
         raise InvalidInput(f"{price!r:.80} is no price", field="price", remedy=remedy)
     return wanted
-
-
-def _beginning(since: str | None) -> float | None:
-    """Start of the log, seconds since the epoch. Raises InvalidInput."""
-    if since is None:
-        return None
-    return parse_time(since, now=time.time())
 
 
 def _candidates(

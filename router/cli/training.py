@@ -15,11 +15,9 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console
 from ragbandit.router.cli.store import opened, parse_policies, parse_weights
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.price import implied, proposal
 from ragbandit.router.offline.charts import check_png
-from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.logs.tables import read_questions, read_table, train
 from ragbandit.router.offline.processes import cores
@@ -37,7 +35,6 @@ from ragbandit.router.offline.warm import (
     log_material,
     table_material,
 )
-from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
@@ -116,33 +113,24 @@ def warm(
         with bars(errors) as progress:
             progress("loading the encoder", 0, 0)
             encoder = make_encoder(settings.encoder, ledger=ledger)
+            common: dict[str, Any] = {"settings": settings, "progress": progress}
             if table is not None:
-                material = _of_table(table, settings=settings, encoder=encoder, progress=progress)
+                rows = read_table(table)
+                material = table_material(rows, source=str(table), encoder=encoder, now=time.time(), **common)
             else:
                 assert log is not None
-                material = _of_log(
-                    log,
-                    format_=format_,
-                    skip_bad=skip_bad,
-                    settings=settings,
-                    encoder=encoder,
-                    policy=policy,
-                    progress=progress,
+                kind = format_of(log, format=format_)
+                read = open_log(log, format=kind, config=settings, mixed_arms=True, skip_bad=skip_bad).read(progress)
+                for skipped in read.skipped[:5]:
+                    errors.print(escape(f"left out: {skipped.where} {skipped.reason}"), soft_wrap=True, highlight=False)
+                needs = "features" in policy.needs
+                source = str(log)
+                material = log_material(
+                    read.rows, source=source, origin=kind, encoder=encoder, needs_features=needs, **common
                 )
             notes = _arm_notes(material, settings=settings)
-            judged = held_out(
-                material,
-                policy=policy,
-                name=settings.policy.name,
-                settings=settings,
-                folds=folds,
-                progress=progress,
-            )
-            entered = None
-            if not dry_run:
-                entered = enter(
-                    material, ledger=ledger, settings=settings, encoder_hash=encoder.hash, progress=progress
-                )
+            judged = held_out(material, policy=policy, name=settings.policy.name, folds=folds, **common)
+            entered = None if dry_run else enter(material, ledger=ledger, encoder_hash=encoder.hash, **common)
     facts = {} if entered is None else asdict(entered)
     if as_json:
         print_json({"held_out": judged.as_json(), **facts, "label": settings.policy.label, "notes": notes})
@@ -153,42 +141,6 @@ def warm(
     for note in notes:
         _print(f"note: {note}")
     _print("nothing was learned: --dry-run" if dry_run else "next: ragbandit up; ragbandit status says `learned`")
-
-
-def _of_table(path: Path, *, settings: Settings, encoder: Encoder, progress: Progress) -> WarmRows:
-    return table_material(
-        read_table(path),
-        source=str(path),
-        settings=settings,
-        encoder=encoder,
-        now=time.time(),
-        progress=progress,
-    )
-
-
-def _of_log(
-    path: Path,
-    *,
-    format_: str | None,
-    skip_bad: bool,
-    settings: Settings,
-    encoder: Encoder,
-    policy: Policy,
-    progress: Progress,
-) -> WarmRows:
-    log_format = format_of(path, format=format_)
-    log = open_log(path, format=log_format, config=settings, mixed_arms=True, skip_bad=skip_bad).read(progress)
-    for skipped in log.skipped[:5]:
-        errors.print(escape(f"left out: {skipped.where} {skipped.reason}"), soft_wrap=True, highlight=False)
-    return log_material(
-        log.rows,
-        source=str(path),
-        origin=log_format,
-        settings=settings,
-        encoder=encoder,
-        needs_features="features" in policy.needs,
-        progress=progress,
-    )
 
 
 def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:

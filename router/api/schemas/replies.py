@@ -1,44 +1,39 @@
 """Replies as values of the router fill them; `ragbandit.client.replies` has their types."""
 
-from collections.abc import Mapping, Sequence
+import builtins
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from typing import Any, TypeVar, cast
+from functools import cache, partial
+from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from typing_extensions import is_typeddict
 
 from ragbandit.client.replies.decisions import (
     AnswerReply,
     CancellationReply,
-    CostReply,
     DecisionFields,
     KeptFeedback,
     KeptOutcome,
-    KeptReward,
     OutcomeFields,
     PendingReply,
     ReceiptReply,
     RecordReply,
     RouteReply,
     SavedFields,
-    SourceReply,
 )
 from ragbandit.client.replies.status import (
-    ArmLearningReply,
-    ArmOverviewReply,
     ArmReply,
     ComparisonReply,
-    CountersReply,
-    JudgeReply,
-    LagReply,
     LearningReply,
     LedgerReply,
     LineReply,
     OverviewReply,
-    PointReply,
     ReportReply,
     StatusReply,
     TotalsReply,
     WorkerReply,
 )
-from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.reporting import report as words
@@ -56,11 +51,32 @@ from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.types import ArmTotals, Decision, Outcome, Query, Receipt, finite_json
 
 _Reply = TypeVar("_Reply")
+_hints = cache(get_type_hints)
 
 
 def _filled(kind: type[_Reply], value: object, **own: object) -> _Reply:
     """A reply of this type: each field from `own`, or from the value's attribute of that name."""
-    return cast(_Reply, {name: own[name] if name in own else getattr(value, name) for name in kind.__annotations__})
+    return cast(
+        _Reply,
+        {name: own[name] if name in own else _part(hint, getattr(value, name)) for name, hint in _hints(kind).items()},
+    )
+
+
+def _part(hint: Any, value: Any) -> Any:
+    """A value as a field of this type holds it."""
+    if value is None:
+        return None
+    if is_typeddict(hint):
+        return dict(value) if isinstance(value, Mapping) else _MADE.get(hint, partial(_filled, hint))(value)
+    parts = get_args(hint)
+    match get_origin(hint):
+        case builtins.list:
+            return [_part(parts[0], item) for item in value]
+        case builtins.dict:
+            return {str(key): _part(parts[1], item) for key, item in value.items()}
+        case types.UnionType:
+            return _part(parts[0], value)
+    return value
 
 
 def headers(decision: Decision) -> dict[str, str]:
@@ -117,8 +133,7 @@ def pending_json(decision: Decision, *, seconds: float) -> PendingReply:
 
 def outcome_json(outcome: Outcome) -> OutcomeFields:
     """An outcome without its trace."""
-    sources = [_filled(SourceReply, source) for source in outcome.sources]
-    return _filled(OutcomeFields, outcome, cost=_filled(CostReply, outcome.cost), sources=sources)
+    return _filled(OutcomeFields, outcome)
 
 
 def receipt_json(receipt: Receipt) -> ReceiptReply:
@@ -133,19 +148,11 @@ def cancellation_json(cancellation: Cancellation) -> CancellationReply:
 
 def record_json(record: DecisionRecord) -> RecordReply:
     """All that is stored about a decision."""
-    decision, outcome = record.decision, record.outcome
-    stored = {
-        "outcome": None if outcome is None else _kept_outcome(outcome),
-        "feedback": [
-            _filled(KeptFeedback, item, facts=dict(item.facts), late=item.id in record.late) for item in record.feedback
-        ],
-        "reward": None
-        if record.reward is None
-        else _filled(KeptReward, record.reward, terms=dict(record.reward.terms)),
-    }
+    decision = record.decision
     of_decision = {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
-    own = {**decision_json(decision), **_asked(decision.query), **of_decision, **stored}
-    return _filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts))
+    own = {**decision_json(decision), **_asked(decision.query), **of_decision}
+    feedback = [_filled(KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
+    return _filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts), feedback=feedback)
 
 
 def _asked(query: Query) -> dict[str, Any]:
@@ -164,16 +171,6 @@ def _asked(query: Query) -> dict[str, Any]:
     }
 
 
-def _kept_outcome(outcome: Outcome) -> KeptOutcome:
-    return _filled(
-        KeptOutcome,
-        outcome,
-        **outcome_json(outcome),
-        trace=trace_json(outcome.trace),
-        made_by=dict(outcome.made_by),
-    )
-
-
 def explanation_json(explanation: Explanation) -> dict[str, Any]:
     """An explanation with its record as `GET /v1/decisions/{decision_id}` gives it."""
     values = {field.name: getattr(explanation, field.name) for field in fields(explanation)}
@@ -183,7 +180,7 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
 def status_json(state: RouterState) -> StatusReply:
     """State of a router and of its ledger."""
     ledger = ledger_json(state.ledger, label=state.label, arms=state.arms, rebuilding=state.rebuilding)
-    return _filled(StatusReply, state, **ledger, feedback_to_policy_ms=_filled(LagReply, state.feedback_to_policy_ms))
+    return _filled(StatusReply, state, **ledger)
 
 
 def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuilding: bool) -> LedgerReply:
@@ -192,53 +189,28 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
         LedgerReply,
         status,
         policy=label,
-        counters=_filled(CountersReply, status.counters),
         balanced=status.counters.balanced,
-        judge=_filled(JudgeReply, status.judge, today=dict(status.judge.today)),
-        learning=_learning(status.learning),
         rebuilding=rebuilding,
         arms={arm.arm: _filled(ArmReply, arm) for arm in arms},
     )
 
 
-def _learning(read: Diagnosis | None) -> LearningReply | None:
-    if read is None:
-        return None
-    arms = {str(arm): _filled(ArmLearningReply, one) for arm, one in read.arms.items()}
-    return _filled(LearningReply, read, arms=arms)
-
-
 def overview_json(
-    overview: Overview,
-    *,
-    status: Status,
-    queues: Mapping[str, int] | None = None,
-    workers: Sequence[WorkerState] | None = None,
+    overview: Overview, *, status: Status, queues: Mapping[str, int] | None, workers: Sequence[WorkerState] | None
 ) -> OverviewReply:
     """What the policy earned in a time, and how the service is."""
     return _filled(
         OverviewReply,
         overview,
-        totals=_totals(overview.totals),
-        arms=[_filled(ArmOverviewReply, one, totals=_totals(one.totals)) for one in overview.arms],
-        points=[
-            _filled(
-                PointReply,
-                point,
-                totals=_totals(point.totals),
-                arms={str(arm): _totals(totals) for arm, totals in point.arms.items()},
-            )
-            for point in overview.points
-        ],
         counted_to=overview.progress.decided_to,
         behind_s=overview.progress.behind_s,
         updates_behind=overview.progress.updates_behind,
-        learning=_learning(status.learning),
+        learning=_part(LearningReply, status.learning),
         lag_s=status.lag_s,
         waiting=status.counters.waiting,
         behind=status.behind,
-        queues=None if queues is None else dict(queues),
-        workers=None if workers is None else [_filled(WorkerReply, one) for one in workers],
+        queues=queues,
+        workers=_part(list[WorkerReply], workers),
     )
 
 
@@ -259,32 +231,31 @@ def _totals(totals: ArmTotals) -> TotalsReply:
 
 def report_json(report: Report, *, now: float, learning: str | None) -> ReportReply:
     """A report, with what it says in words. learning: the state of learning."""
+    tables = {name: [_line(line, unit=report.unit) for line in getattr(report, name)] for name in _TABLES}
+    total = None if report.total is None else _line(report.total, unit=report.unit)
+    sentence, notes = words.sentence(report, now=now), list(words.footnotes(report))
+    return _filled(ReportReply, report, sentence=sentence, total=total, **tables, notes=notes, learning=learning)
 
-    def lines(of: Sequence[Line]) -> list[LineReply]:
-        return [_line(line, unit=report.unit) for line in of]
 
-    return _filled(
-        ReportReply,
-        report,
-        sentence=words.sentence(report, now=now),
-        total=None if report.total is None else _line(report.total, unit=report.unit),
-        costs={unit: _comparison(of) for unit, of in report.costs.items()},
-        **{name: lines(getattr(report, name)) for name in ("arms", "tenants", "prices", "weeks")},
-        left_out=dict(report.left_out),
-        notes=list(words.footnotes(report)),
-        learning=learning,
-    )
+_TABLES: Final = ("arms", "tenants", "prices", "weeks")
 
 
 def _line(line: Line, *, unit: Unit) -> LineReply:
-    told = {"saved": words.saved(line, unit), "words": words.verdict(line)}
-    return _filled(LineReply, line, cost=_comparison(line.cost), quality=_comparison(line.quality), **told)
+    return _filled(LineReply, line, saved=words.saved(line, unit), words=words.verdict(line))
 
 
 def _comparison(of: Comparison) -> ComparisonReply:
     tried = of.tried
     counts = {"draws": tried.draws, "seen": tried.judged, "effective_rows": tried.effective, "missing": tried.missing}
     return _filled(ComparisonReply, of, **counts)
+
+
+#: parts of replies with fields that are no attributes
+_MADE: Final[Mapping[Any, Callable[[Any], Any]]] = {
+    TotalsReply: _totals,
+    ComparisonReply: _comparison,
+    KeptOutcome: lambda outcome: _filled(KeptOutcome, outcome, trace=trace_json(outcome.trace)),
+}
 
 
 def plain(reply: Any) -> Any:

@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.ui.charts import around_zero
 from ragbandit.router.api.ui.rendering import ArmSigns, actor_of, form_of, page
-from ragbandit.router.rollouts.overview import settings_of
-from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, next_weight, perform, unkill, verbs_of
+from ragbandit.router.rollouts.overview import detail, settings_of
+from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, perform, unkill
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
@@ -34,9 +34,8 @@ _HARSH: Final = ("rollback", "retire")
 #: in which versions are listed, and how many
 _ORDER: Final = ("champion", "canary", "shadow", "paused", "draft", "rolled_back", "retired")
 MOST_VERSIONS: Final = 100
-#: rows of verdicts that a page lists, and the newest verdicts that they are made of
+#: rows of verdicts that a page lists
 LISTED: Final = 30
-LOOKED_AT: Final = 60
 
 pages = APIRouter(include_in_schema=False)
 
@@ -146,26 +145,19 @@ def _versions(router: Router) -> dict[str, Any]:
 
 
 def _version(router: Router, name: str) -> dict[str, Any]:
-    base = PolicyLabel(router.settings.policy.label)
-    with router.database.read() as connection:
-        version = store.version_named(connection, name, base=base)
-        verdicts = store.verdicts_of(connection, name, limit=LOOKED_AT)
-        control = store.control_of(connection, base=base)
-    newest = verdicts[0] if verdicts else None
+    settings = router.settings.rollout
+    version = detail(router.database, name, base=PolicyLabel(router.settings.policy.label), settings=settings)
+    newest = next(iter(version.verdicts), None)
     facts = {} if newest is None else dict(newest.facts)
     guardrails = facts.get("guardrails")
-    settings = router.settings.rollout
     return {
         "version": version,
-        "control": control,
-        "verdicts": _grouped(verdicts)[:LISTED],
-        "newest": newest,
+        "verdicts": _grouped(version.verdicts)[:LISTED],
         "facts": facts,
         "guardrails": guardrails if isinstance(guardrails, dict) else {},
         "difference": _difference(newest),
         "rows_per_step": settings.rows_per_step,
-        "next_weight": next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
-        "verbs": [(verb, VERBS[verb], verb in _HARSH) for verb in verbs_of(version)],
+        "verbs": [(verb, VERBS[verb], verb in _HARSH) for verb in version.possible],
     }
 
 

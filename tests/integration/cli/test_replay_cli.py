@@ -379,7 +379,6 @@ def test_damaged_files(run, tmp_path):
             ("'linucb' is not", "ask for that policy too: --policy linucb"),
         ),
         (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy too: --policy linucb")),
-        (("--database", "sqlite:///a.db"), ("database", "applies to the store, but --log reads a file")),
         (("--label", "main"), ("label", "applies to the store, but --log reads a file")),
         (("--minimum", "1"), ("minimum", "must be below maximum")),
         (("--report", "r.pdf"), ("report", "name a .html in a folder")),

@@ -124,33 +124,8 @@ def test_an_outcome_that_cannot_be_sent(caplog):
     assert [record.levelno for record in caplog.records if record.name == "ragbandit.client"] == [logging.ERROR]
 
 
-def test_feedback_from_a_function(client):
-    """What the decorated function returns is sent as feedback of the kind; of None nothing is; it returns the same."""
-
-    @client.feedback_from("rating", source="code", rater="grader")
-    def grade(run, gold):
-        return None if gold is None else gold in run.value
-
-    @client.feedback_from("label")
-    def gold(decision_id):
-        return ["Bram Stoker"]
-
-    run = client.arms({"fast": lambda _: "Bram Stoker"})(QUESTION)
-    assert grade(run, "Stoker") is True
-    assert grade(run, None) is None
-    assert gold(run.decision_id) == ["Bram Stoker"]
-    rating, label = client.decision(run.decision_id)["feedback"]
-    assert (rating["kind"], rating["value"], rating["rater"], rating["source"]) == ("rating", 1.0, "grader", "code")
-    assert label["kind"] == "label"
-    assert grade.__name__ == "grade"
-    with pytest.raises(errors.InvalidInput, match="no decision id"):
-        gold(7)
-    with pytest.raises(errors.InvalidInput):
-        client.feedback_from("stars")
-
-
 def test_async_arms(service):
-    """Async functions are awaited, others run in threads; feedback and failures as with Client."""
+    """Async functions are awaited, others run in threads; failures as with Client."""
 
     async def deep(question):
         await asyncio.sleep(0)
@@ -160,12 +135,8 @@ def test_async_arms(service):
         async with AsyncClient(service.url) as client:
             arms = client.arms({"fast": lambda question: f"fast: {question}", "deep": deep})
 
-            @client.feedback_from("rating")
-            async def grade(run):
-                return run.value.endswith(QUESTION)
-
             runs = await asyncio.gather(*(arms(QUESTION) for _ in range(20)))
-            assert all(await asyncio.gather(*map(grade, runs)))
+            await asyncio.gather(*(client.feedback(run.decision_id, rating=True) for run in runs))
             records = [await client.decision(run.decision_id) for run in runs]
             with pytest.raises(ZeroDivisionError):
                 await client.arms({"fast": lambda _: 1 / 0})(QUESTION, decision_id="mine")

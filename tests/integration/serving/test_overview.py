@@ -1,15 +1,11 @@
 """Overview: what was earned in a time, at the same cost in a store of any size."""
 
-import io
 import math
 import time
 
 import pytest
-from rich.console import Console
 from sqlalchemy import event, text
 
-from ragbandit.router.api.schemas.replies import overview_json
-from ragbandit.router.cli.inspection import screen
 from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.errors import InvalidInput
@@ -81,26 +77,6 @@ def test_no_statement_reads_a_whole_table(world):
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
             assert not [row for row in plan if row[3].startswith("SCAN") and "INDEX" not in row[3]], plan
         assert connection.execute(text("SELECT 1")).scalar() == 1
-
-
-def shown(reply, *, width=140, **options):
-    out = io.StringIO()
-    Console(file=out, width=width, **options).print(screen(reply, hours=24, now=1.7e9, width=width))
-    return out.getvalue()
-
-
-def test_the_screen_shows_hostile_names_as_text(world):
-    """A name with an escape sequence, markup or a line break steers no terminal; a pipe gets no escapes."""
-    reply = overview_json(read(world), status=world.router.status(), queues={"answer": 3}, workers=[])
-    reply["arms"][0]["arm"] = "\x1b[2J[red]evil\n\u202e"
-    reply["workers"] = [{"name": "w", "queue": "answer", "state": "busy", "host": "\x1b]0;host", "heard_at": None}]
-    plain = shown(reply)
-    assert "\x1b" not in plain
-    assert "\u202e" not in plain
-    assert "\\u001b[2J[red]evil" in plain
-    assert "\\u001b]0;host" in plain
-    assert "queues  answer 3" in plain
-    assert "\x1b[2J" not in shown(reply, force_terminal=True)
 
 
 def test_ratings_of_one_arm_alone_are_told_of(make_world):

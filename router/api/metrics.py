@@ -212,7 +212,11 @@ class _Collector(Collector):
     """What a function reads at every scrape."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
-        self.collect = read
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """All of it."""
+        return self._read()
 
 
 def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:

@@ -51,7 +51,7 @@ from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.types import ArmTotals, Decision, Outcome, Query, Receipt, finite_json
 
 _Reply = TypeVar("_Reply")
-_hints = cache(get_type_hints)
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def _filled(kind: type[_Reply], value: object, **own: object) -> _Reply:

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
@@ -73,14 +72,15 @@ def whole_file(path: Path, *, durable: bool, private: bool = False) -> Iterator[
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
+def whole_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
     """An empty folder to fill, which becomes `target` at the end of the block, or is gone after an error.
 
-    Only the owner may open it, unless the block says otherwise. Raises OSError where it cannot be made, and where
-    `target` is there and not empty.
+    private: only the owner may open it. Raises OSError where it cannot be made, and where `target` is there and not
+    empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=_PREFIX))
+    work = target.with_name(f"{_PREFIX}{uuid.uuid4().hex}")
+    work.mkdir(mode=0o700 if private else 0o777)
     try:
         yield work
         work.rename(target)

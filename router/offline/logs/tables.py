@@ -28,7 +28,7 @@ from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.draw import seed_of
-from ragbandit.router.policies.finetuned.table_classifier import TableClassifier, free_folder
+from ragbandit.router.policies.finetuned.classifiers import TableClassifier, free_folder
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical

@@ -1,42 +1,320 @@
 """`adaptive_rag` and `multi_label`: which arm a question needs, by a classifier that was trained on a table.
 
-Adaptive-RAG (arXiv 2403.14403, section 3): a classifier says how complex a question is, and so which arm it gets.
-Labels as in section 3.2: the cheapest arm that answered right ("silver"); where none did, one hop needs the single
-retrieval, more need the multi-step arm. Different, on purpose: DistilBERT in place of T5-large that writes a letter;
-held-out rows of the rows given, where the authors' are the test questions; inductive labels for the rows that no arm
-solved, as the paper says (the authors' code gives them to other questions; `policy train --questions` adds such); an
-arm's cost is the steps it took in its row.
+`fit` fine-tunes DistilBERT with one output per arm (AdamW without weight decay, linear decay without warm-up) and keeps
+the epoch that does best on a held-out share of the rows it was given. `save` writes the folder that the param `trained`
+names, and the state names it by its sha256; ledger rows are counted and not learned. A folder holds
 
-The multi-label classifier of the MBA-RAG paper (arXiv 2412.01572, table 1): one sigmoid per arm, binary cross-entropy
-on the set of right arms. The paper takes the arm of the highest output, which costs nothing to it and so is nearly
-always the dearest arm: 4.51 mean steps of 4.69. Here cost has a say. Questions that no arm answered are kept, with an
-empty set: the paper's file has none.
+    config.json  model.safetensors  tokenizer.json    the fine-tuned encoder, as AutoModel loads it
+    layers.safetensors                                "pre" (d, d + 1) and "heads" (K, d + 1), biases last
+    ragbandit.json                                    arms, costs, report, and the sha256 of the other four
+
+Adaptive-RAG (arXiv 2403.14403): labels as in section 3.2. Different, on purpose: DistilBERT in place of T5-large that
+writes a letter; inductive labels for the rows that no arm solved, as the paper says (the authors' code gives them to
+other questions; `policy train --questions` adds such). The multi-label classifier of MBA-RAG (arXiv 2412.01572, table
+1) takes the arm of the highest output there, nearly always the dearest: 4.51 mean steps of 4.69. Here cost has a say.
+Questions that no arm answered are kept, with an empty set.
 """
 
+import functools
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 import numpy as np
+from pydantic import Field
 
 from ragbandit.router.policies.base import (
     MULTI_STEP,
     SINGLE_STEP,
     ArmParam,
+    Arrays,
+    Count,
+    Facts,
     Number,
+    PolicyNeed,
     PolicyOutput,
     Share,
+    Text,
     epsilon_greedy,
     read_params,
+    restored_counts,
 )
-from ragbandit.router.policies.finetuned.network import RIGHT, Numbers
-from ragbandit.router.policies.finetuned.table_classifier import FittingExample, FittingParams, TableClassifier
-from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import ArmName, Json, TableRow
+from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
+from ragbandit.router.policies.kinds.fixed import CountingPolicy
+from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
+from ragbandit.shared.files import whole_folder
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ragbandit.router.policies.finetuned.network import Network
+
+#: batches done, batches in all
+BatchProgress = Callable[[int, int], None]
+
+#: of the folder
+FORMAT: Final = 1
+_FACTS: Final = "ragbandit.json"
+_FIELD: Final = "policy.params.trained"
+_REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittingParams(ReadingParams):
+    """Settings of how a classifier is trained on tables."""
+
+    #: falls linearly to 0 over `epochs` passes
+    learning_rate: Number = 3e-5
+    #: questions per step
+    batch: Count = 32
+    epochs: Count = 10
+    #: the share of the rows held out to choose the epoch; 0 keeps the last one
+    validation: Annotated[float, Field(ge=0.0, le=0.9, allow_inf_nan=False)] = 0.1
+    #: a folder that `save` wrote; None: a policy that has to be fitted
+    trained: Text | None = None
+
+
+#: a row, and what every arm's output should be for it: NaN where nobody knows
+Example = tuple[TableRow, tuple[float, ...]]
+
+
+class TableClassifier(CountingPolicy, ABC):
+    """Fine-tuned on tables; a subclass says what the labels, the loss and the choice are."""
+
+    algorithm: ClassVar[str]
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
+    deterministic: ClassVar[bool] = True
+    #: whether the epoch with the least loss on held-out rows is kept; False: the one with the most accuracy
+    least_loss: ClassVar[bool]
+
+    def __init__(self, fitting: FittingParams) -> None:
+        super().__init__(fitting)
+        self.fitting = fitting
+        #: the arms that it can choose, those of the table it was trained on; none if it is not trained
+        self.trained_arms: tuple[ArmName, ...] = ()
+        #: of the training; None for a policy that is not trained
+        self.report: Mapping[str, Json] | None = None
+        #: mean steps of every arm in the training rows
+        self._costs: tuple[float, ...] = ()
+        #: of the folder's contents; None: there is none
+        self._identity: str | None = None
+        self._network: Network | None = None
+        if fitting.trained is not None:
+            self._read(Path(fitting.trained).expanduser())
+
+    @abstractmethod
+    def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
+        """What every arm's output should be, NaN where nobody knows; None for a row that teaches nothing."""
+
+    @abstractmethod
+    def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+        """The mean loss of a batch, both (B, K); differentiable."""
+
+    @abstractmethod
+    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+        """In [0, 1], on held-out rows, both (B, K)."""
+
+    @abstractmethod
+    def _probabilities(self, outputs: Vector) -> Vector:
+        """From the K outputs of a question to its K probabilities."""
+
+    @abstractmethod
+    def _choice(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
+        """The choice; known: arm -> (probability, mean steps) of the arms that were trained."""
+
+    @property
+    def tolerance(self) -> float:
+        """Rounding of scores: the state is the folder's sha256 and counts, which no processor rounds."""
+        return 0.0 if self._network is None else self._network.reader.rounding
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """The chosen arm has all the probability, ties share it; an untrained policy gives every arm the same."""
+        del features
+        return [self._one(query.text, arms=offered) for query, offered in zip(queries, arms, strict=True)]
+
+    def _one(self, text: str, *, arms: Sequence[ArmName]) -> PolicyOutput:
+        if self._network is None:
+            return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms), facts={"untrained": True})
+        probabilities = self._probabilities(self._network.outputs([text], arms=self.trained_arms)[0])
+        pairs = zip(probabilities.tolist(), self._costs, strict=True)
+        return self._choice(dict(zip(self.trained_arms, pairs, strict=True)), arms=arms)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """Counts, and the sha256 of the folder that holds the weights; "" where nobody has saved them."""
+        arrays, facts = super().state()
+        return arrays, facts if self._network is None else {**facts, "trained": self._identity or ""}
+
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
+        """Take over saved counts, which must be of this trained folder."""
+        seen = restored_counts(facts)
+        if arrays or facts.get("trained") != self._identity:
+            raise SnapshotError("made with another trained folder", field=_FIELD)
+        self.seen = seen
+
+    def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:
+        """Train on full-information rows, from the encoder `model` on; the report.
+
+        The report: rows given, used, dropped (no label) and inductive; labels per arm; per epoch the training loss
+        and, on the held-out rows, loss and accuracy; the epoch kept. Replaces what was trained before.
+        Raises InvalidInput if fewer than two rows have a label.
+        """
+        arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
+        examples = [(row, target) for row in rows if arms and (target := self._target(row, arms=arms)) is not None]
+        if len(examples) < 2:
+            raise InvalidInput(
+                f"{len(examples)} of {len(rows)} rows have a label: {self.algorithm} cannot be trained",
+                field="rows",
+                remedy="give a table with questions that some arm answers right",
+            )
+        held = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
+        network = load_reader(self.fitting).network(seed=self.fitting.seed, to_train=True)
+        for arm in arms:
+            network.add(arm, step=0)
+        epochs, best = self._best_epoch(network, examples, held=held, progress=progress)
+        report: dict[str, Json] = {
+            "rows": len(rows),
+            "used": len(examples),
+            "dropped": len(rows) - len(examples),
+            "inductive": sum(not _right(row) and 1.0 in target for row, target in examples),
+            "labels": {arm: sum(target[i] == 1.0 for _, target in examples) for i, arm in enumerate(arms)},
+            "validation_rows": held,
+            "epochs": epochs,
+            "best_epoch": best,
+        }
+        self._network, self._identity, self.trained_arms, self.report = network, None, arms, report
+        steps_of = [[row.steps[arm] for row in rows if arm in row.steps] for arm in arms]
+        self._costs = tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of)
+        return report
+
+    def _best_epoch(
+        self, network: "Network", examples: Sequence[Example], *, held: int, progress: BatchProgress
+    ) -> tuple[list[dict[str, Json]], int]:
+        """Train; what is known of every epoch, and which one is kept: of equals the first. held: rows held out."""
+        random = np.random.default_rng([self.fitting.seed, 2])
+        order = [examples[i] for i in random.permutation(len(examples))]
+        best: tuple[tuple[float, ...], int, Arrays] | None = None
+        epochs: list[dict[str, Json]] = []
+        for training_loss in self._epochs(network, order[held:], random=random, progress=progress):
+            line, merit = {"loss": training_loss}, (float(len(epochs)),)  # without held-out rows the last is the best
+            if held:
+                loss, accuracy = self._validated(network, order[:held])
+                line |= {"validation_loss": loss, "accuracy": accuracy}
+                merit = (-loss, accuracy) if self.least_loss else (accuracy, -loss)
+            epochs.append(line)
+            if best is None or merit > best[0]:
+                best = merit, len(epochs), network.arrays(moments=False)
+        assert best is not None
+        network.fill(best[2])
+        return epochs, best[1]
+
+    def _epochs(
+        self, network: "Network", rows: Sequence[Example], *, random: np.random.Generator, progress: BatchProgress
+    ) -> Iterator[float]:
+        """Pass after pass over the training rows; of each the mean loss."""
+        fitting, step = self.fitting, 0
+        total = math.ceil(len(rows) / fitting.batch) * fitting.epochs
+        for _ in range(fitting.epochs):
+            losses, order = [], [rows[i] for i in random.permutation(len(rows))]
+            for start in range(0, len(order), fitting.batch):
+                batch = order[start : start + fitting.batch]
+                loss = network.descend(
+                    [row.question for row, _ in batch],
+                    arms=list(network.heads),
+                    loss=functools.partial(self._loss, targets=_targets(network, batch)),
+                    rate=fitting.learning_rate * (1.0 - step / total),
+                    decay=0.0,
+                    step=step + 1,
+                )
+                step += 1
+                losses.append(loss * len(batch))
+                progress(step, total)
+            yield math.fsum(losses) / len(rows)
+
+    def _validated(self, network: "Network", held: Sequence[Example]) -> tuple[float, float]:
+        """(loss, accuracy) on the held-out rows."""
+        arms, questions = list(network.heads), [row.question for row, _ in held]
+        batches = [questions[at : at + self.fitting.batch] for at in range(0, len(held), self.fitting.batch)]
+        outputs = np.concatenate([network.outputs(batch, arms=arms) for batch in batches])
+        given, targets = network.reader.tensor(outputs).float(), _targets(network, held)
+        return float(self._loss(given, targets)), float(self._accuracy(given, targets))
+
+    def save(self, folder: str | Path) -> str:
+        """Write a trained policy's folder; its identity. Raises InvalidInput before `fit`, ConfigError if it exists."""
+        from safetensors.numpy import save
+
+        if self._network is None:
+            raise InvalidInput("is not trained", field="policy", remedy="fit it first")
+        target, reader = free_folder(folder), self._network.reader
+        encoder = {name: leaf.detach().cpu().numpy() for name, leaf in self._network.encoder.named_parameters()}
+        values = self._network.arrays(moments=False)
+        layers = {"pre": values["pre"][0], "heads": np.concatenate([values[HEAD + arm] for arm in self.trained_arms])}
+        described = {"format": FORMAT, "algorithm": self.algorithm, "arms": list(self.trained_arms)}
+        described |= {"costs": list(self._costs), "report": self.report}
+        try:
+            with whole_folder(target, private=False) as work:
+                (work / "model.safetensors").write_bytes(save(encoder, metadata={"format": "pt"}))
+                (work / "layers.safetensors").write_bytes(save(layers))
+                shutil.copyfile(reader.folder / "config.json", work / "config.json")
+                (work / "tokenizer.json").write_text(reader.tokens.tokenizer.to_str(), encoding="utf-8")
+                described["sha256"] = {file.name: sha256_of(file) for file in work.iterdir()}
+                text = json.dumps(described, indent=1, sort_keys=True)
+                (work / _FACTS).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            remedy = "give another folder"
+            raise ConfigError(f"{target} cannot be written: {error}", field="out", remedy=remedy) from error
+        self._identity = hashlib.sha256(text.encode()).hexdigest()
+        return self._identity
+
+    def _read(self, path: Path) -> None:
+        """Take over the classifier in a folder, after every file's sha256 was compared. Raises ConfigError."""
+        from safetensors.numpy import load_file
+
+        try:
+            text = (path / _FACTS).read_text("utf-8")
+            described = json.loads(text)
+            for name, wanted in described["sha256"].items():
+                if sha256_of(path / name) != wanted:
+                    raise ValueError(f"{name} is damaged, its sha256 does not match")
+            kind = described["algorithm"], described["format"]
+            if kind != (self.algorithm, FORMAT):
+                raise ValueError(f"it holds {kind[0]!r} in format {kind[1]!r}, not {self.algorithm!r} in {FORMAT}")
+            arms = tuple(ArmName(arm) for arm in described["arms"])
+            self._costs, self.report = tuple(float(cost) for cost in described["costs"]), described["report"]
+            layers, reader = load_file(path / "layers.safetensors"), load_reader(self.fitting, folder=str(path))
+            pairs = zip(arms, self._costs, layers["heads"], strict=True)
+            arrays = {"pre": layers["pre"][None]} | {HEAD + arm: head[None] for arm, _, head in pairs}
+            if arrays["pre"].shape[1:] != (reader.width, reader.width + 1):
+                raise ValueError("its layers have other shapes")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path} is no trained policy: {error!r}", field=_FIELD, remedy=_REMEDY) from error
+        self.trained_arms, self._identity = arms, hashlib.sha256(text.strip().encode()).hexdigest()
+        self._network = reader.network(seed=self.fitting.seed, to_train=False)
+        self._network.fill(arrays)
+
+
+def free_folder(folder: str | Path) -> Path:
+    """The path, if nothing is there yet. Raises ConfigError: training takes long, and what is there may be in use."""
+    path = Path(folder).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} is there already", field="out", remedy="give another folder, or empty this one")
+    return path
+
+
+def _right(row: TableRow) -> list[ArmName]:
+    return [arm for arm, quality in row.correct.items() if quality >= RIGHT]
+
+
+def _targets(network: "Network", rows: Sequence[Example]) -> "Tensor":
+    return network.reader.tensor(np.array([target for _, target in rows], dtype=np.float32))  # (B, K)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,28 +341,20 @@ class AdaptiveRag(TableClassifier):
         settings = read_params(AdaptiveRagParams, given=params)
         super().__init__(settings)
         # Arms of the table: `fit` compares them with its rows. They are not among those that it may draw.
-        self.single, self.multi = settings.single, settings.multi
+        self._by_hops = {1: ("single", settings.single), 2: ("multi", settings.multi)}
 
-    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[FittingExample]:
-        examples = []
-        for row in rows:
-            right = [arm for arm, quality in row.correct.items() if quality >= RIGHT]
-            label = min(right, key=lambda arm: row.steps[arm]) if right else self._by_hops(row, arms=arms)
-            if label is not None:
-                target = tuple(float(arm == label) for arm in arms)
-                examples.append(FittingExample(text=row.question, target=target, inductive=not right))
-        return examples
+    def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
+        right = _right(row)
+        label = min(right, key=lambda arm: row.steps[arm]) if right else self._inductive(row, arms=arms)
+        return None if label is None else tuple(float(arm == label) for arm in arms)
 
-    def _by_hops(self, row: TableRow, *, arms: Sequence[ArmName]) -> ArmName | None:
+    def _inductive(self, row: TableRow, *, arms: Sequence[ArmName]) -> ArmName | None:
         if not row.hops:
             return None
-        name, arm = ("single", self.single) if row.hops == 1 else ("multi", self.multi)
+        name, arm = self._by_hops[min(row.hops, 2)]
         if arm not in arms:
-            raise ConfigError(
-                f"{arm!r} is not among the table's arms",
-                field=f"policy.params.{name}",
-                remedy=f"use one of {', '.join(arms)}",
-            )
+            fault, remedy = f"{arm!r} is not among the table's arms", f"use one of {', '.join(arms)}"
+            raise ConfigError(fault, field=f"policy.params.{name}", remedy=remedy)
         return arm
 
     def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
@@ -93,11 +363,11 @@ class AdaptiveRag(TableClassifier):
 
         return torch.nn.functional.cross_entropy(outputs, targets)
 
-    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> float:
-        return float((outputs.argmax(1) == targets.argmax(1)).float().mean())
+    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+        return (outputs.argmax(1) == targets.argmax(1)).float().mean()
 
-    def _probabilities(self, outputs: Numbers) -> Numbers:
-        likely: Numbers = np.exp(outputs - np.logaddexp.reduce(outputs))
+    def _probabilities(self, outputs: Vector) -> Vector:
+        likely: Vector = np.exp(outputs - np.logaddexp.reduce(outputs))
         return likely
 
     def _choice(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
@@ -134,13 +404,10 @@ class MultiLabel(TableClassifier):
         super().__init__(settings)
         self.choice, self.tau, self.weight = settings.choice, settings.tau, settings.weight
 
-    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[FittingExample]:
+    def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
         """Questions without outcomes teach nothing here: hops do not say which arms are right."""
-
-        def target(row: TableRow) -> tuple[float, ...]:
-            return tuple(float(row.correct[arm] >= RIGHT) if arm in row.correct else math.nan for arm in arms)
-
-        return [FittingExample(text=row.question, target=target(row)) for row in rows if row.correct]
+        known = row.correct
+        return tuple(float(known[arm] >= RIGHT) if arm in known else math.nan for arm in arms) if known else None
 
     def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Binary cross-entropy over the entries that somebody knows."""
@@ -149,13 +416,13 @@ class MultiLabel(TableClassifier):
         known = ~targets.isnan()
         return torch.nn.functional.binary_cross_entropy_with_logits(outputs[known], targets[known])
 
-    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> float:
+    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """The share of known entries on the right side of p = 1/2."""
         known = ~targets.isnan()
-        return float(((outputs[known] > 0.0) == (targets[known] > 0.5)).float().mean())
+        return ((outputs[known] > 0.0) == (targets[known] > 0.5)).float().mean()
 
-    def _probabilities(self, outputs: Numbers) -> Numbers:
-        likely: Numbers = np.exp(-np.logaddexp(0.0, -outputs))
+    def _probabilities(self, outputs: Vector) -> Vector:
+        likely: Vector = np.exp(-np.logaddexp(0.0, -outputs))
         return likely
 
     def _choice(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:

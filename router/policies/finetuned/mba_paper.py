@@ -1,30 +1,19 @@
 """MBA-RAG as published: all of DistilBERT fine-tuned, one question a step (arXiv 2412.01572, section 3).
 
-Kept: the net of the authors' code (first token, square layer, ReLU, dropout, one row per arm), every weight trained
-by AdamW at 5e-5 with batch 1, squared error on the drawn arm only (eq. 4), exploration with probability
-min(1, 1/ln e) at step e (eq. 3), the learning rate falling linearly to 0, the reward tables as published and as
-in the code. Each default is the paper's; where the code says otherwise, the code's way can be chosen.
-
-Different, on purpose:
+docs/training.md says what the paper and the authors' code do differently, and can be chosen. Different, on purpose:
 
 - The net decides without dropout. The authors' net is in training mode while it picks arms, which adds exploration
   that no propensity would tell.
 - Arms come and go by name. A head begins at its arm's first update and then is a row of the same matrix.
-- loss "code" divides by 3, the arms of the authors' net, whatever the number of arms here. AdamW hardly notices:
-  it divides by the gradient's own size.
+- loss "code" divides by 3, the arms of the authors' net, whatever the number of arms here.
 - A row that counts as w rows (its reward's sample weight) has w times its loss. One that counts as none is no step.
 - The order is the ledger's. The authors shuffle their 1,292 questions once.
-
-An online service has no last step: after `total` updates the rate stays at `floor`, by default 0 as in the paper: from
-there on this policy only counts. It is for reproducing; `mba` is the policy to run. Its state is about 800 MB for
-DistilBERT (weights and AdamW's two moments), which each snapshot writes. Bit-identical on one CPU type with `threads`
-fixed, within `tolerance` on others; on CUDA it has not been tried.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from ragbandit.router.policies.base import (
     Arrays,
@@ -35,7 +24,6 @@ from ragbandit.router.policies.base import (
     PolicyNeed,
     PolicyOutput,
     Share,
-    Whole,
     checked_arrays,
     counted_state,
     epsilon_greedy,
@@ -44,9 +32,12 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
-from ragbandit.router.policies.finetuned.network import RIGHT, Network, ReadingParams, load_reader
+from ragbandit.router.policies.finetuned import RIGHT, ReadingParams, load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Reward, Update
+
+if TYPE_CHECKING:
+    from ragbandit.router.policies.finetuned.network import Network
 
 #: what a right answer is worth, per arm: as published for multi-hop questions, and in the authors' launch script
 TABLES: Final[Mapping[str, Mapping[str, float]]] = {
@@ -64,8 +55,6 @@ _LOGITS: Final = 3
 class MbaPaperParams(ReadingParams):
     """Settings of mba_paper."""
 
-    #: of the fresh layers and of the dropout
-    seed: Whole = 0
     #: AdamW's
     learning_rate: Number = 5e-5
     #: AdamW's; 0.01 is torch's default, which the authors' code leaves as it is
@@ -100,7 +89,10 @@ class MbaPaper(HasParams):
         #: of these, the updates that were steps
         self._steps: dict[ArmName, int] = {}
         #: before the first update it reads with the weights that all share
-        self._network = Network(self._reader, seed=self.settings.seed, to_train=False)
+        self._network = self._fresh(to_train=False)
+
+    def _fresh(self, *, to_train: bool) -> "Network":
+        return self._reader.network(seed=self.settings.seed, to_train=to_train)
 
     @property
     def updates(self) -> int:
@@ -150,10 +142,9 @@ class MbaPaper(HasParams):
             tally(self.seen, update)
             return
         factor = rows if self.settings.loss == "paper" else rows / _LOGITS
-        network = self._network if self._steps else Network(self._reader, seed=self.settings.seed, to_train=True)
-        if (
-            self.updates < self.settings.total or self.rate > 0.0
-        ):  # in the warm-up the moments begin while the rate is 0
+        network = self._network if self._steps else self._fresh(to_train=True)
+        # In the warm-up the moments begin while the rate is 0.
+        if self.updates < self.settings.total or self.rate > 0.0:
             network.descend(
                 [update.query.text],
                 arms=[update.arm],
@@ -198,8 +189,8 @@ class MbaPaper(HasParams):
         if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
         steps = dict(facts["steps"])
-        network = Network(self._reader, seed=self.settings.seed, to_train=bool(steps))
-        shapes = network.shapes(list(steps), rows=3) if steps else {}
+        network = self._fresh(to_train=bool(steps))
+        shapes = network.shapes(list(steps)) if steps else {}
         arrays = checked_arrays(arrays, shapes=shapes, float32=shapes)
         self.seen, self._steps, self._network = seen, steps, network
         network.fill(arrays, step=self.updates)

@@ -2,7 +2,7 @@
 
 The net is Hugging Face's DistilBertForSequenceClassification: the first token's last state, a square linear layer
 ("pre") with ReLU and dropout, one row of weights per arm. Any other encoder that AutoModel loads can stand in for
-DistilBERT. Importing this file imports no torch; its functions do.
+DistilBERT.
 """
 
 import contextlib
@@ -12,34 +12,20 @@ import hashlib
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+import torch
+from torch import Tensor
 
 from ragbandit.router.encoders.forward import TruncatingTokenizer, load_module
-from ragbandit.router.encoders.weights import DEFAULT_ENCODER, Weights, file_sha256, resolve
-from ragbandit.router.policies.base import Arrays, Count, PolicyParams, Text
-from ragbandit.shared.errors import ConfigError, PolicyFault, required_module
-from ragbandit.shared.files import cache_root
-from ragbandit.shared.torch_models import device_of
+from ragbandit.router.policies.base import Arrays
+from ragbandit.router.policies.finetuned import HEAD
+from ragbandit.shared.errors import ConfigError, PolicyFault
+from ragbandit.shared.types import Features, Matrix
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-#: (n, K) numbers, a column per arm
-Numbers = npt.NDArray[np.float64]
-Vector32 = npt.NDArray[np.float32]
-
-#: what the keys of heads begin with
-HEAD: Final = "head/"
-#: quality from which an answer counts as right: the papers know 0 and 1 only
-RIGHT: Final = 0.5
-#: the setting of the model, for messages
-_MODEL_FIELD: Final = "policy.params.model"
 #: the rounding of one number
 _UNIT: Final = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
 #: standard deviation of fresh weights: the initializer_range of BERT and its children
@@ -50,48 +36,23 @@ _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 _WORK: Final = threading.RLock()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadingParams(PolicyParams):
-    """Settings of how a fine-tuned policy reads a question."""
-
-    #: folder or hub name of the encoder, where training starts
-    model: Text = DEFAULT_ENCODER
-    #: tokens of a question that are read
-    max_tokens: Annotated[int, Field(ge=3, le=10**9)] = 256
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: of matrix products; weights and gradients stay float32
-    precision: Literal["float32", "bfloat16"] = "float32"
-    #: torch's threads while it works; with another count, sums round otherwise. None leaves torch's
-    threads: Count | None = None
-
-
-def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader":
-    """The model, loaded once per process and settings: policies are made often, and share it.
-
-    folder: in the place of `model`. Raises ConfigError if the weights, the packages or the device are missing.
-    """
-    required_module("torch", extra="models", field=_MODEL_FIELD)
-    model = reading.model if folder is None else folder
-    device, weights = device_of(reading.device, field="policy.params.device"), resolve(model, setting=_MODEL_FIELD)
-    return _loaded(weights, reading.max_tokens, device, reading.precision, reading.threads)
-
-
-@functools.lru_cache(maxsize=4)
-def _loaded(weights: Weights, max_tokens: int, device: str, precision: str, threads: int | None) -> "Reader":
-    return Reader(weights, max_tokens=max_tokens, device=device, precision=precision, threads=threads)
-
-
 class Reader:
     """A model as it came, and how it reads questions; d is its width. Nobody trains its weights."""
 
-    def __init__(self, weights: Weights, *, max_tokens: int, device: str, precision: str, threads: int | None) -> None:
-        import torch
-
-        folder = weights.folder
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        field: str,
+        sha256: str,
+        max_tokens: int,
+        device: str,
+        precision: str,
+        threads: int | None,
+    ) -> None:
         self.folder, self.device, self.precision, self.threads = folder, device, precision, threads
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(0)  # layers that the checkpoint lacks and we do not use must not differ by process
-            self.module = load_module(folder, field=_MODEL_FIELD, attn_implementation="eager").float().to(device).eval()
+        with _seeded(0):  # layers that the checkpoint lacks and we do not use must not differ by process
+            self.module = load_module(folder, field=field, attn_implementation="eager").float().to(device).eval()
         config = self.module.config
         self.width = int(config.hidden_size)
         longest = int(getattr(config, "max_position_embeddings", 512))
@@ -99,27 +60,25 @@ class Reader:
             raise ConfigError(
                 f"the model reads {longest} at most", field="policy.params.max_tokens", remedy=f"give 3 to {longest}"
             )
-        self.tokens = TruncatingTokenizer(folder, max_tokens=max_tokens, field=_MODEL_FIELD)
+        self.tokens = TruncatingTokenizer(folder, max_tokens=max_tokens, field=field)
         self.pad = int(getattr(config, "pad_token_id", None) or 0)
         self.dropout = float(getattr(config, "seq_classif_dropout", 0.1))
-        #: P, the number of the encoder's weights
-        self.size = sum(parameter.numel() for parameter in self.module.parameters())
         #: relative rounding of one gradient: forward and backward make about 14 sums a layer and 4 beside them, each of
         #: `width` products with the rounding of the format, and independent roundings grow as the root of their number
         self.rounding = _UNIT[precision] * math.sqrt(2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width)
         #: of weights and tokenizer: two readers with one identity read alike
-        self.identity = hashlib.sha256(f"{weights.sha256} {self.tokens.sha256}".encode()).hexdigest()
+        self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
-    def tensor(self, array: npt.NDArray[Any]) -> "Tensor":
+    def network(self, *, seed: int, to_train: bool) -> "Network":
+        """A network that begins with this encoder. seed: of the fresh layers."""
+        return Network(self, seed=seed, to_train=to_train)
+
+    def tensor(self, array: npt.NDArray[Any]) -> Tensor:
         """A copy of the array where the module is."""
-        import torch
-
         return torch.tensor(array, device=self.device)
 
-    def batch(self, texts: Sequence[str]) -> "dict[str, Tensor]":
+    def batch(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Token ids and mask, both (B, T)."""
-        import torch
-
         rows = [torch.tensor(row, device=self.device) for row in self.tokens.batch(texts)]
         padded = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
         ids, mask = padded(rows, padding_value=self.pad), padded([torch.ones_like(row) for row in rows])
@@ -128,70 +87,80 @@ class Reader:
     @contextlib.contextmanager
     def at_work(self, dropout: int | None) -> Iterator[None]:
         """Torch for one caller, with the thread count, the precision and the dropout's seed that hold here."""
-        import torch
-
         with _WORK, contextlib.ExitStack() as stack:
             before = torch.get_num_threads()
             if self.threads not in (None, before):
                 torch.set_num_threads(self.threads)
                 stack.callback(torch.set_num_threads, before)
             if dropout is not None:
-                stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-                torch.manual_seed(dropout)
+                stack.enter_context(_seeded(dropout))
             if self.precision == "bfloat16":
                 stack.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
             yield
 
 
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Torch's random numbers by this seed, and afterwards as they were."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
 class Network:
     """An encoder, the square layer and a head per arm, and AdamW (Loshchilov and Hutter 2019) where it is trained.
 
-    seed: of the fresh layers. to_train: work on a copy of the reader's encoder instead of the shared one.
+    to_train: work on a copy of the reader's encoder instead of the shared one.
     """
 
     def __init__(self, reader: Reader, *, seed: int, to_train: bool) -> None:
-        import torch
-
         self.reader, self.seed = reader, seed
         self.encoder = copy.deepcopy(reader.module) if to_train else reader.module
         #: (d, d + 1), the bias last
         self.pre = reader.tensor(fresh_pre(reader.width, seed=seed)).requires_grad_()
         #: arm -> (d + 1,), the bias last
         self.heads: dict[str, Tensor] = {}
-        self._optimizer = torch.optim.AdamW([*self.encoder.parameters(), self.pre], fused=True) if to_train else None
+        self._optimizer: torch.optim.AdamW | None = None
+        if to_train:
+            own = [*self.encoder.parameters(), self.pre]
+            self._optimizer = torch.optim.AdamW(own, fused=True)
+            self._begin(own, step=0)
 
-    def head(self, arm: str) -> "Tensor":
+    def _begin(self, leaves: Sequence[Tensor], *, step: int) -> None:
+        """Give AdamW's state of these to the optimizer, which would else make it at their first gradients."""
+        assert self._optimizer is not None
+        for leaf in leaves:
+            moments = {name: torch.zeros_like(leaf) for name in _MOMENTS}
+            self._optimizer.state[leaf] = {"step": torch.tensor(float(step), device=leaf.device), **moments}
+
+    def head(self, arm: str) -> Tensor:
         """An arm's weights and bias: (d + 1,); those that it would begin with where it has none."""
         known = self.heads.get(arm)
         if known is None:
             known = self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)).requires_grad_()
         return known
 
-    def add(self, arm: str, *, step: int, head: "Tensor | None" = None) -> None:
+    def add(self, arm: str, *, step: int, head: Tensor | None = None) -> None:
         """Give an arm its head, if it has none. step: those that AdamW has taken, as in one matrix of all heads."""
         if arm not in self.heads:
-            leaf = self.heads[arm] = self.head(arm) if head is None else head
+            self.heads[arm] = self.head(arm) if head is None else head
             if self._optimizer is not None:
-                self._optimizer.add_param_group({"params": [leaf]})
-                self._set_moments(leaf, [leaf.detach() * 0.0] * 2, step=step)
+                self._optimizer.add_param_group({"params": [self.heads[arm]]})
+                self._begin([self.heads[arm]], step=step)
 
-    def hidden(self, texts: Sequence[str], *, dropout: int | None = None) -> "Tensor":
+    def hidden(self, texts: Sequence[str], *, dropout: int | None = None) -> Tensor:
         """Input of the heads: (B, d), float32, in [0, inf). dropout: the seed of the units left out; None: none is."""
-        import torch
-
         with self.reader.at_work(dropout):
             self.encoder.train(dropout is not None)
             states = self.encoder(**self.reader.batch(texts)).last_hidden_state  # (B, T, d)
             out = torch.relu(torch.nn.functional.linear(states[:, 0], self.pre[:, :-1], self.pre[:, -1]))
             return torch.nn.functional.dropout(out, self.reader.dropout, training=dropout is not None).float()
 
-    def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Numbers:
+    @torch.no_grad()
+    def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Matrix:
         """(B, K), float64. Each head by itself: no arm's output may depend on which others are offered."""
-        import torch
-
-        with torch.no_grad():
-            hidden = self.hidden(texts).cpu().double().numpy()
-            heads = [self.head(arm).cpu().double().numpy() for arm in arms]
+        hidden = self.hidden(texts).cpu().double().numpy()
+        heads = [self.head(arm).cpu().double().numpy() for arm in arms]
         return np.stack([hidden @ head[:-1] + head[-1] for head in heads], axis=1)
 
     def descend(
@@ -199,7 +168,7 @@ class Network:
         texts: Sequence[str],
         *,
         arms: Sequence[str],
-        loss: "Callable[[Tensor], Tensor]",
+        loss: Callable[[Tensor], Tensor],
         rate: float,
         decay: float,
         step: int,
@@ -210,8 +179,6 @@ class Network:
         Heads that are not in `arms` move as in one matrix of all heads: with a gradient of zero. Raises PolicyFault,
         with nothing changed, where the loss or a gradient is not finite, or too large for AdamW, which squares it.
         """
-        import torch
-
         assert self._optimizer is not None
         self._optimizer.zero_grad()
         heads = {arm: self.head(arm) for arm in dict.fromkeys([*arms, *self.heads])}
@@ -233,51 +200,40 @@ class Network:
 
     def arrays(self, *, moments: bool) -> Arrays:
         """Values: "encoder" (1, P), "pre" (1, d, d + 1), "head/<arm>" (1, d + 1) each; with both moments 3 of each."""
-        import torch
-
-        slots: Arrays = {}
+        found: Arrays = {}
         for key, leaves in self._leaves().items():
-            rows = [leaves, *([self._moment(leaf, name) for leaf in leaves] for name in _MOMENTS if moments)]
+            rows = list(zip(*map(self._slots, leaves), strict=True))[: 3 if moments else 1]
             flat = torch.stack([torch.nn.utils.parameters_to_vector(row) for row in rows]).detach().cpu()
-            slots[key] = (flat if key == "encoder" else flat.view(len(rows), *leaves[0].shape)).numpy()
-        return slots
+            found[key] = (flat if key == "encoder" else flat.view(len(rows), *leaves[0].shape)).numpy()
+        return found
 
+    @torch.no_grad()
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], *, step: int = 0) -> None:
         """Take over `arrays`; without "encoder" it keeps its own. step: those that AdamW took until then."""
-        import torch
-
         for key in arrays:
             if key.startswith(HEAD):
                 self.add(key.removeprefix(HEAD), step=step)
-        leaves = self._leaves()
-        with torch.no_grad():
-            for key, array in arrays.items():
-                rows = self.reader.tensor(array).flatten(1)
-                for leaf, part in zip(leaves[key], rows.split([leaf.numel() for leaf in leaves[key]], 1), strict=True):
-                    value, *moments = (row.reshape(leaf.shape) for row in part)
-                    leaf.copy_(value)
-                    if moments:
-                        self._set_moments(leaf, moments, step=step)
+        known = self._leaves()
+        for key, array in arrays.items():
+            rows = self.reader.tensor(array).flatten(1).split([leaf.numel() for leaf in known[key]], 1)
+            for leaf, part in zip(known[key], rows, strict=True):
+                for slot, row in zip(self._slots(leaf), part, strict=False):  # the moments where there are any
+                    slot.copy_(row.view_as(slot))
+        for state in self._optimizer.state.values() if self._optimizer is not None else ():
+            state["step"].fill_(step)
 
-    def shapes(self, arms: Sequence[str], *, rows: int) -> dict[str, tuple[int, ...]]:
-        """What `arrays` has with heads for these arms; rows: 1, or 3 with moments."""
-        width = self.reader.width
-        heads = {HEAD + arm: (rows, width + 1) for arm in arms}
-        return {"encoder": (rows, self.reader.size), "pre": (rows, width, width + 1), **heads}
+    def shapes(self, arms: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """What `arrays` has, with both moments, and heads for these arms."""
+        width, size = self.reader.width, sum(leaf.numel() for leaf in self.encoder.parameters())
+        return {"encoder": (3, size), "pre": (3, width, width + 1), **{HEAD + arm: (3, width + 1) for arm in arms}}
 
-    def _leaves(self) -> "dict[str, list[Tensor]]":
+    def _leaves(self) -> dict[str, list[Tensor]]:
         heads = {HEAD + arm: [self.heads[arm]] for arm in sorted(self.heads)}
         return {"encoder": list(self.encoder.parameters()), "pre": [self.pre], **heads}
 
-    def _moment(self, leaf: "Tensor", name: str) -> "Tensor":
-        """Zero for what has had no gradient."""
-        known = self._optimizer.state.get(leaf) if self._optimizer is not None else None
-        return known[name] if known else leaf * 0.0
-
-    def _set_moments(self, leaf: "Tensor", moments: "Sequence[Tensor]", *, step: int) -> None:
-        assert self._optimizer is not None
-        state = {name: moment.clone() for name, moment in zip(_MOMENTS, moments, strict=True)}
-        self._optimizer.state[leaf] = {"step": self.reader.tensor(np.array(step, dtype=np.float32)), **state}
+    def _slots(self, leaf: Tensor) -> list[Tensor]:
+        """The weights and, where they are trained, their moments."""
+        return [leaf, *(self._optimizer.state[leaf][name] for name in _MOMENTS)] if self._optimizer else [leaf]
 
 
 def dropout_seed(seed: int, *, step: int) -> int:
@@ -285,21 +241,16 @@ def dropout_seed(seed: int, *, step: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
 
 
-def fresh_pre(width: int, *, seed: int) -> Vector32:
+def fresh_pre(width: int, *, seed: int) -> npt.NDArray[np.float32]:
     """The square layer before training: normal of spread .02, the bias zero and last; shape (d, d + 1)."""
     pre = np.zeros((width, width + 1), dtype=np.float32)
     pre[:, :-1] = np.random.default_rng([seed, 0]).normal(0.0, _SPREAD, (width, width))
     return pre
 
 
-def fresh_head(arm: str, *, width: int, seed: int) -> Vector32:
+def fresh_head(arm: str, *, width: int, seed: int) -> Features:
     """An arm's head before training, from its name alone and so the same whenever it joins; shape (d + 1,)."""
     named = int.from_bytes(hashlib.sha256(arm.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     head = np.zeros(width + 1, dtype=np.float32)
     head[:-1] = np.random.default_rng([seed, 1, named]).normal(0.0, _SPREAD, width)
     return head
-
-
-def sha256_of(file: Path) -> str:
-    """The sha256 of a file, remembered as `resolve` does: policies are made often, and the encoder is 260 MB."""
-    return file_sha256(file, root=cache_root(None))

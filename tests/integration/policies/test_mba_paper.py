@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 
 from ragbandit.router.policies.base import apply
-from ragbandit.router.policies.finetuned.network import (
-    ReadingParams,
-    dropout_seed,
-    fresh_head,
-    fresh_pre,
-    load_reader,
-)
+from ragbandit.router.policies.finetuned import ReadingParams, load_reader
+from ragbandit.router.policies.finetuned.network import dropout_seed, fresh_head, fresh_pre
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_query, made_reward, made_updates

@@ -17,7 +17,7 @@ from ragbandit.router.policies import GROUP, POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyParams, TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.context import PARAM
-from ragbandit.router.policies.finetuned.network import load_reader
+from ragbandit.router.policies.finetuned import load_reader
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.testing.policies import POLICY_CHECKS, taught
@@ -97,7 +97,7 @@ def setting(tmp_path, monkeypatch):
     def small(reading, *, folder=None):
         return load_reader(replace(reading, max_tokens=16, device="cpu"), folder=folder or tiny_encoder())
 
-    for module in ("mba_paper", "table_classifier"):
+    for module in ("mba_paper", "classifiers"):
         monkeypatch.setattr(f"ragbandit.router.policies.finetuned.{module}.load_reader", small)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trained").mkdir()

@@ -6,10 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy, PolicyOutput
@@ -22,7 +19,6 @@ from ragbandit.shared.types import (
     FeatureRows,
     Features,
     Json,
-    Matrix,
     PolicyLabel,
     Query,
     RunBy,
@@ -35,9 +31,6 @@ UNTRIED: Final = "untried"
 
 #: the arm that plays where the settings name none
 _FALLBACK: Final = "single_step"
-
-#: questions with the same arms from which on their draws are made as arrays: for fewer, numpy's calls cost more
-_LEAST_GROUP: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,18 +81,11 @@ def with_floor(
     room = 1.0 - count * floor
     if not raised:
         return tuple(floor + room * p for p in pmf)
-    more, scale, left = _raised_parts(raised, floor=floor, room=room, arms=arms)
-    return tuple(floor + scale * m + left * p for m, p in zip(more, pmf, strict=True))
-
-
-def _raised_parts(
-    raised: Mapping[ArmName, float], *, floor: float, room: float, arms: Sequence[ArmName]
-) -> tuple[list[float], float, float]:
-    """What every arm asks for above the floor, the share of it that there is room for, and what the policy has left."""
     more = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
     wanted = math.fsum(more)
     scale = 1.0 if wanted <= room else room / wanted
-    return more, scale, max(0.0, room - scale * wanted)
+    left = max(0.0, room - scale * wanted)
+    return tuple(floor + scale * m + left * p for m, p in zip(more, pmf, strict=True))
 
 
 def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
@@ -171,113 +157,11 @@ def draw(
         pmf, floor, facts[INCUMBENT] = held_back(pmf, restraint=restraint, floor=floor, arms=arms)
     if holdback is not None and holdback.applies(arms):
         facts[HOLDBACK] = holdback.facts(floor=floor)
-        rest, added = 1.0 - holdback.share, _shares_of(holdback, arms=arms)
-        pmf, floor = tuple(rest * p + more for p, more in zip(pmf, added, strict=True)), rest * floor
+        rest = 1.0 - holdback.share
+        pmf = tuple(rest * p + (holdback.share if a == holdback.arm else 0.0) for a, p in zip(arms, pmf, strict=True))
+        floor = rest * floor
     scores = None if scores is None else tuple(scores)
     return Drawn(index=choose(pmf, seed=seed), pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
-
-
-def _shares_of(holdback: Holdback, *, arms: Sequence[ArmName]) -> list[float]:
-    """What the holdback adds to the probability of each arm."""
-    return [holdback.share if arm == holdback.arm else 0.0 for arm in arms]
-
-
-def draw_group(
-    outputs: Sequence[PolicyOutput | Exception],
-    *,
-    arms: Sequence[ArmName],
-    floor: float,
-    fallback: str | None,
-    seeds: Sequence[int],
-    raised: Mapping[ArmName, float] | None = None,
-    incumbent: ArmName | None = None,
-    holdback: Holdback | None = None,
-) -> list[Drawn]:
-    """`draw` for many questions with the same arms, as arrays: every number has the same bits as there.
-
-    What the arrays cannot be sure of (an exception, a pmf that may not pass the gate), and a policy that is held back,
-    goes through `draw` itself.
-    """
-    drawn: dict[int, Drawn] = {}
-    if holdback is not None and not holdback.applies(arms):
-        holdback = None
-    if len(outputs) >= _LEAST_GROUP:
-        try:
-            drawn = _drawn_as_arrays(outputs, arms=arms, floor=floor, seeds=seeds, raised=raised, holdback=holdback)
-        except Exception:  # values that are no numbers, lengths that differ: `draw` says for each what is wrong
-            drawn = {}
-    alone = partial(
-        draw, arms=arms, floor=floor, fallback=fallback, raised=raised, incumbent=incumbent, holdback=holdback
-    )
-    return [drawn.get(at) or alone(output, seed=seeds[at]) for at, output in enumerate(outputs)]
-
-
-def _drawn_as_arrays(
-    outputs: Sequence[PolicyOutput | Exception],
-    *,
-    arms: Sequence[ArmName],
-    floor: float,
-    seeds: Sequence[int],
-    raised: Mapping[ArmName, float] | None,
-    holdback: Holdback | None,
-) -> dict[int, Drawn]:
-    """Place in `outputs` -> its draw, for those that pass the gate. Raises whatever numpy does for odd values.
-
-    Bits: a sum over the arms is math.fsum as in `gate`, the edges are added from left to right as in `choose`, and
-    all else is one operation per element in the order that `with_floor` and `draw` have.
-    """
-    usable = {at: o for at, o in enumerate(outputs) if not isinstance(o, Exception) and o.restraint is None}
-    scored = {at: output.scores for at, output in usable.items() if output.scores is not None}
-    _, whole = _table(scored, width=len(arms))
-    pmf, sound = _table({at: output.pmf for at, output in usable.items()}, width=len(arms))
-    sound &= {at for at, output in usable.items() if output.scores is None} | whole
-    places = [at for at in usable if at in sound]
-    pmf = pmf[[row for row, at in enumerate(usable) if at in sound]]  # (n, arms)
-    total = np.array([math.fsum(row) for row in pmf.tolist()])
-    passed = (pmf >= 0.0).all(axis=1) & (np.abs(total - 1.0) <= 1e-6)
-    places = [at for at, good in zip(places, passed.tolist(), strict=True) if good]
-    floored = _floored(pmf[passed] / total[passed, None], floor=floor, raised=raised, arms=arms)
-    more: dict[str, Json] = {COLD_START_FLOOR: dict(raised)} if raised else {}
-    if holdback is not None:
-        more[HOLDBACK] = holdback.facts(floor=floor)
-        floored = (1.0 - holdback.share) * floored + np.array(_shares_of(holdback, arms=arms))
-        floor = (1.0 - holdback.share) * floor
-    u = (np.array([seeds[at] for at in places], dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    below = u[:, None] < np.add.accumulate(floored, axis=1)
-    last = len(arms) - 1 - (floored > 0.0)[:, ::-1].argmax(axis=1)
-    index = np.where(below.any(axis=1), below.argmax(axis=1), last)
-    return {
-        at: Drawn(
-            index=drawn,
-            pmf=tuple(row),
-            floor=floor,
-            scores=None if (scores := usable[at].scores) is None else tuple(scores),
-            facts=dict(usable[at].facts) | more,
-        )
-        for at, drawn, row in zip(places, index.tolist(), floored.tolist(), strict=True)
-    }
-
-
-def _table(rows: Mapping[int, Sequence[Any]], *, width: int) -> tuple[Matrix, set[int]]:
-    """These rows as float64, and the keys of those whose numbers are all finite. Raises ValueError if they are none."""
-    if not rows:
-        return np.empty((0, width)), set()
-    table: npt.NDArray[Any] = np.array(list(rows.values()))
-    if table.shape != (len(rows), width) or table.dtype.kind not in "fiub":
-        raise ValueError("not one number per arm")
-    finite = np.isfinite(table).all(axis=1).tolist()
-    return table.astype(np.float64), {key for key, good in zip(rows, finite, strict=True) if good}
-
-
-def _floored(pmf: Matrix, *, floor: float, raised: Mapping[ArmName, float] | None, arms: Sequence[ArmName]) -> Matrix:
-    """`with_floor` for every row of (n, arms)."""
-    count = len(arms)
-    floor = min(floor, 1.0 / count)
-    room = 1.0 - count * floor
-    if not raised:
-        return floor + room * pmf
-    more, scale, left = _raised_parts(raised, floor=floor, room=room, arms=arms)
-    return np.array([floor + scale * m for m in more]) + left * pmf
 
 
 def cold_start_floors(
@@ -385,27 +269,18 @@ def drawn_by_arms(
     settings: Settings,
     seen: Mapping[ArmName, int],
 ) -> list[Drawn]:
-    """The draw of each question: questions with the same arms are drawn together."""
-    policy = settings.policy
-    kept = policy.holdback
-    holdback = None if kept is None else Holdback(arm=ArmName(kept.arm), share=kept.share)
-    places: dict[tuple[ArmName, ...], list[int]] = {}
-    for at, offered in enumerate(arms):
-        places.setdefault(offered, []).append(at)
-    by_index: dict[int, Drawn] = {}
-    for offered, group in places.items():
-        raised = cold_start_floors(
-            seen, arms=offered, share=policy.cold_start_floor, outcomes=policy.cold_start_outcomes
-        )
-        drawn = draw_group(
-            [outputs[at] for at in group],
-            arms=offered,
-            floor=policy.floor_of(len(offered)),
-            fallback=policy.fallback,
-            seeds=[seeds[at] for at in group],
-            raised=raised,
-            incumbent=None if policy.incumbent is None else ArmName(policy.incumbent),
-            holdback=holdback,
-        )
-        by_index.update(zip(group, drawn, strict=True))
-    return [by_index[at] for at in range(len(outputs))]
+    """The draw of each question."""
+    policy, kept = settings.policy, settings.policy.holdback
+    share, outcomes = policy.cold_start_floor, policy.cold_start_outcomes
+    raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
+    floors = {offered: policy.floor_of(len(offered)) for offered in raised}
+    alike = partial(
+        draw,
+        fallback=policy.fallback,
+        incumbent=None if policy.incumbent is None else ArmName(policy.incumbent),
+        holdback=None if kept is None else Holdback(arm=ArmName(kept.arm), share=kept.share),
+    )
+    return [
+        alike(output, arms=offered, floor=floors[offered], seed=seed, raised=raised[offered])
+        for output, offered, seed in zip(outputs, arms, seeds, strict=True)
+    ]

@@ -204,7 +204,8 @@ class TableClassifier(CountingPolicy, ABC):
         best: tuple[tuple[float, ...], int, Arrays] | None = None
         epochs: list[dict[str, Json]] = []
         for training_loss in self._epochs(network, order[held:], random=random, progress=progress):
-            line, merit = {"loss": training_loss}, (float(len(epochs)),)  # without held-out rows the last is the best
+            line: dict[str, Json] = {"loss": training_loss}
+            merit: tuple[float, ...] = (float(len(epochs)),)  # without held-out rows the last epoch is the best
             if held:
                 loss, accuracy = self._validated(network, order[:held])
                 line |= {"validation_loss": loss, "accuracy": accuracy}

@@ -156,11 +156,11 @@ class Network:
             out = torch.relu(torch.nn.functional.linear(states[:, 0], self.pre[:, :-1], self.pre[:, -1]))
             return torch.nn.functional.dropout(out, self.reader.dropout, training=dropout is not None).float()
 
-    @torch.no_grad()
     def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Matrix:
         """(B, K), float64. Each head by itself: no arm's output may depend on which others are offered."""
-        hidden = self.hidden(texts).cpu().double().numpy()
-        heads = [self.head(arm).cpu().double().numpy() for arm in arms]
+        with torch.no_grad():
+            hidden = self.hidden(texts).cpu().double().numpy()
+            heads = [self.head(arm).cpu().double().numpy() for arm in arms]
         return np.stack([hidden @ head[:-1] + head[-1] for head in heads], axis=1)
 
     def descend(
@@ -207,7 +207,6 @@ class Network:
             found[key] = (flat if key == "encoder" else flat.view(len(rows), *leaves[0].shape)).numpy()
         return found
 
-    @torch.no_grad()
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], *, step: int = 0) -> None:
         """Take over `arrays`; without "encoder" it keeps its own. step: those that AdamW took until then."""
         for key in arrays:
@@ -218,7 +217,7 @@ class Network:
             rows = self.reader.tensor(array).flatten(1).split([leaf.numel() for leaf in known[key]], 1)
             for leaf, part in zip(known[key], rows, strict=True):
                 for slot, row in zip(self._slots(leaf), part, strict=False):  # the moments where there are any
-                    slot.copy_(row.view_as(slot))
+                    slot.detach().copy_(row.view_as(slot))
         for state in self._optimizer.state.values() if self._optimizer is not None else ():
             state["step"].fill_(step)
 

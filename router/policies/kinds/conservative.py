@@ -225,52 +225,84 @@ class Shortfall:
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}
 
 
+def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
+    """The policy inside; an error of its params has the field `policy.params.params`."""
+    from ragbandit.router.policies import make_policy, with_settings  # the registry imports the policies
+
+    try:
+        return make_policy(policy, params=with_settings(policy, params=params, schema=read_schema(context)))
+    except ConfigError as error:
+        field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
+        field = "policy.params.policy" if field == "policy.name" else field
+        raise ConfigError(error.message, field=field, remedy=error.remedy) from error
+
+
 #: the arrays of the policy inside are saved under their names with this before them
 _INNER: Final = "inner/"
+#: chance at most that the decisions of one version lose more than the slack
+CONFIDENCE: Final = 0.05
+#: share of a decision's allowance that it may count on before it is learned
+_CREDIT: Final = 0.5
+#: posterior standard deviations that an arm's difference from the incumbent is taken lower by
+_DOUBT: Final = 0.5
+#: exponents end here
+_MOST_EXPONENT: Final = 50.0
+#: rewards are below this: sums of their squares stay floats
+_MOST_REWARD: Final = 1e100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WrappingParams(PolicyParams):
-    """Settings of the policy inside."""
+class ConservativeParams(PolicyParams):
+    """Settings of conservative."""
 
-    #: the policy that is wrapped, and its params; any but this one
+    #: the arm that the policy must not do worse than
+    incumbent: ArmParam
+    #: share of the incumbent's reward that may be lost
+    harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05
+    #: the policy that is held back, and its params; any but this one
     policy: Text = "mba"
     params: Mapping[str, Any] | None = None
     #: what the setting `context` declares: for the policy inside, among whose params it is recorded
     context: Mapping[str, Any] | None = None
+    #: of the form of its state, recorded so that a ledger of before is learned again; not to be set
+    revision: Annotated[int, Field(ge=2, le=2)] = 2
+
+    arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
 
-class WrappingPolicy(HasParams):
-    """Makes the policy inside, and passes on what only that one knows."""
+class ConservativePolicy(HasParams):
+    """The policy of your choice, held back to the incumbent while it may cost more than `harm` of its reward."""
 
+    algorithm: ClassVar[str] = "conservative"
     takes_context: ClassVar[bool] = True
-    #: policies that cannot be inside, with the message and the remedy
-    refuses: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
-    def __init__(self, settings: WrappingParams) -> None:
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(ConservativeParams, given=params)
         super().__init__(settings)
-        if settings.policy in self.refuses:
-            message, remedy = self.refuses[settings.policy]
-            raise ConfigError(message, field="policy.params.policy", remedy=remedy)
+        if settings.policy == self.algorithm:
+            raise ConfigError("it cannot hold itself", field="policy.params.policy", remedy="for example mba")
         self.inner = _made(settings.policy, params=settings.params or {}, context=settings.context)
+        self.incumbent, self.harm, self._revision = settings.incumbent, settings.harm, settings.revision
         self.needs: frozenset[PolicyNeed] = self.inner.needs
         self.deterministic: bool = self.inner.deterministic
+        self.lean: bool = is_lean(self.inner)
+        #: whether the policy inside does
+        self.serves_prices: bool = serves_prices(self.inner)
+        #: of the context that the policy inside learns from
+        self.schema: ContextSchema = schema_of(self.inner)
+        self.shortfall = Shortfall(self.incumbent, harm=self.harm)
 
     @property
-    def inner_params(self) -> Mapping[str, Json]:
-        """The policy inside with all its params, as this one's params record them."""
-        return {"policy": self.inner.algorithm, "params": dict(self.inner.params)}
+    def params(self) -> Mapping[str, Json]:
+        """The settings, with all params of the policy inside."""
+        own = {"incumbent": self.incumbent, "harm": self.harm, "revision": self._revision}
+        return {**own, "policy": self.inner.algorithm, "params": dict(self.inner.params)}
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
         """Its own, and those of the policy inside."""
         inside = {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
         return {**super().arms_named, **inside}
-
-    @property
-    def schema(self) -> ContextSchema:
-        """That of the policy inside."""
-        return schema_of(self.inner)
 
     @property
     def tolerance(self) -> float:
@@ -289,95 +321,14 @@ class WrappingPolicy(HasParams):
         alarms: Mapping[ArmName, int] = getattr(self.inner, "alarms", {})
         return alarms
 
-    def age(self, arm: ArmName) -> float:
-        """Rows of an arm since the policy inside began it anew."""
-        return policy_age(self.inner, arm)
-
-    def restart(self, arm: ArmName) -> None:
-        """The policy inside begins the arm anew, if it can."""
-        restart(self.inner, arm)
-
-    def inner_state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The state of the policy inside, its arrays under "inner/"."""
-        arrays, facts = self.inner.state()
-        return {f"{_INNER}{name}": array for name, array in arrays.items()}, facts
-
-    def restore_inner(self, arrays: Arrays, facts: Facts) -> None:
-        """Have the policy inside take over its part of saved arrays, and its facts; it checks them."""
-        self.inner.restore({n.removeprefix(_INNER): a for n, a in arrays.items() if n.startswith(_INNER)}, facts)
-
-
-def own_arrays(arrays: Arrays) -> Arrays:
-    """The saved arrays that are not of the policy inside."""
-    return {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
-
-
-def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
-    """The policy inside; an error of its params has the field `policy.params.params`."""
-    from ragbandit.router.policies import make_policy, with_settings  # the registry imports the policies
-
-    try:
-        return make_policy(policy, params=with_settings(policy, params=params, schema=read_schema(context)))
-    except ConfigError as error:
-        field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
-        field = "policy.params.policy" if field == "policy.name" else field
-        raise ConfigError(error.message, field=field, remedy=error.remedy) from error
-
-
-#: chance at most that the decisions of one version lose more than the slack
-CONFIDENCE: Final = 0.05
-#: share of a decision's allowance that it may count on before it is learned
-_CREDIT: Final = 0.5
-#: posterior standard deviations that an arm's difference from the incumbent is taken lower by
-_DOUBT: Final = 0.5
-#: exponents end here
-_MOST_EXPONENT: Final = 50.0
-#: rewards are below this: sums of their squares stay floats
-_MOST_REWARD: Final = 1e100
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConservativeParams(WrappingParams):
-    """Settings of conservative."""
-
-    #: the arm that the policy must not do worse than
-    incumbent: ArmParam
-    #: share of the incumbent's reward that may be lost
-    harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05
-    #: of the form of its state, recorded so that a ledger of before is learned again; not to be set
-    revision: Annotated[int, Field(ge=2, le=2)] = 2
-
-    arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
-
-
-class ConservativePolicy(WrappingPolicy):
-    """The policy of your choice, held back to the incumbent while it may cost more than `harm` of its reward."""
-
-    algorithm: ClassVar[str] = "conservative"
-    refuses: ClassVar[Mapping[str, tuple[str, str]]] = {"conservative": ("it cannot hold itself", "for example mba")}
-
-    def __init__(self, **params: Json) -> None:
-        settings = read_params(ConservativeParams, given=params)
-        super().__init__(settings)
-        self.incumbent, self.harm, self._revision = settings.incumbent, settings.harm, settings.revision
-        self.lean: bool = is_lean(self.inner)
-        self.shortfall = Shortfall(self.incumbent, harm=self.harm)
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings, with all params of the policy inside."""
-        own = {"incumbent": self.incumbent, "harm": self.harm, "revision": self._revision}
-        return {**own, **self.inner_params}
-
-    @property
-    def serves_prices(self) -> bool:
-        """Whether the policy inside does."""
-        return serves_prices(self.inner)
-
     @property
     def seen(self) -> Mapping[ArmName, int]:
         """Those of the policy inside."""
         return self.inner.seen
+
+    def age(self, arm: ArmName) -> float:
+        """Rows of an arm since the policy inside began it anew."""
+        return policy_age(self.inner, arm)
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -417,14 +368,14 @@ class ConservativePolicy(WrappingPolicy):
 
     def restart(self, arm: ArmName) -> None:
         """The policy inside begins the arm anew; of the incumbent what it earns is not known any more."""
-        super().restart(arm)
+        restart(self.inner, arm)
         if arm == self.incumbent:
             self.shortfall.restart()
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The inner policy's state, its arrays under "inner/", and the shortfall's numbers."""
-        nested, facts = self.inner_state()
-        return nested | self.shortfall.state(), {
+        arrays, facts = self.inner.state()
+        return {f"{_INNER}{name}": array for name, array in arrays.items()} | self.shortfall.state(), {
             "updates": facts["updates"],
             "seen": facts["seen"],
             "inner": facts,
@@ -433,9 +384,11 @@ class ConservativePolicy(WrappingPolicy):
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; the inner policy checks its own part."""
-        self.shortfall.restore(own_arrays(arrays), seen=restored_counts(facts))
+        own = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
+        inner = {name.removeprefix(_INNER): array for name, array in arrays.items() if name not in own}
+        self.shortfall.restore(own, seen=restored_counts(facts))
         self.shortfall.before = facts.get("incumbent_before", 0)
-        self.restore_inner(arrays, facts["inner"])
+        self.inner.restore(inner, facts["inner"])
 
 
 def _doubted(values: Sequence[float], deviations: Matrix, *, incumbent: int) -> list[float]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, restored, restored_counts
-from ragbandit.router.policies.draw import choose, cold_start_floors, draw, gate, seed_of, with_floor
+from ragbandit.router.policies.draw import choose, cold_start_floors, draw, gate, is_explored, seed_of, with_floor
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from tests.support.examples import steady
 
@@ -222,3 +222,14 @@ def test_numbers_that_are_not_finite_are_named(number, kind):
     arrays, facts = policy.state()
     with pytest.raises(SnapshotError, match="weights holds numbers that are not finite"):
         restored(policy, arrays | {"weights": np.array([0, number], dtype=kind)}, facts)
+
+
+def test_all_but_the_strictly_likeliest_arm_are_explored():
+    """So is each of arms that are alike; the only one on offer is not."""
+    for pmf, explored in (
+        ((1 / 3, 1 / 3, 1 / 3), (True, True, True)),
+        ((0.5, 0.3, 0.2), (False, True, True)),
+        ((0.4, 0.4, 0.2), (True, True, True)),
+        ((1.0,), (False,)),
+    ):
+        assert tuple(is_explored(pmf, drawn) for drawn in range(len(pmf))) == explored

@@ -12,7 +12,7 @@ from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Restraint, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.policies.draw import draw, draw_group, made_decisions, seed_of
+from ragbandit.router.policies.draw import draw, made_decisions, seed_of
 from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall
 from ragbandit.router.policies.mixing import held_back
 from ragbandit.shared.errors import ConfigError, PolicyFault
@@ -68,19 +68,6 @@ def test_the_mixture_is_exact():
     assert found.pmf == pytest.approx([share / 3, 1 - 2 * share / 3, share / 3])
     assert found.floor == pytest.approx(0.02 * share)
     assert min(found.pmf) >= found.floor
-
-
-def test_a_group_is_drawn_as_each_alone():
-    """Held back or not, questions that are drawn together get bit for bit what they get alone."""
-    policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
-    outputs = [
-        pmf_of_one(one, made_query(seed), features=made_features(seed), arms=ARMS)
-        for seed in range(10)
-        for one in (policy, policy.inner)
-    ]
-    seeds = [seed_of(str(place)) for place in range(20)]
-    together = draw_group(outputs, arms=ARMS, seeds=seeds, **FLOORS)
-    assert together == [draw(o, arms=ARMS, seed=s, **FLOORS) for o, s in zip(outputs, seeds, strict=True)]
 
 
 def test_an_arm_that_is_worth_it_is_set_free():

@@ -293,7 +293,7 @@ class QdrantRetriever(DatabaseRetriever):
         return self._passage({"id": point.id, **values})
 
     def _count(self) -> int:
-        return self._client.count(self.index, exact=True).count
+        return int(self._client.count(self.index, exact=True).count)
 
     def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
         client, keys = self._client, {"id": "id"} | self._keys

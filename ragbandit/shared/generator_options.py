@@ -42,8 +42,6 @@ class OpenAiOptions:
     logprobs: _Flag = False
     #: alternatives per token that are asked for with logprobs
     alternatives: Annotated[int, Field(strict=True, ge=0, le=20)] = 5
-    #: ask for a few tokens at the start, and stop there if the server does not do what is set here
-    probe: _Flag = False
     #: longest silence within a reply
     read_s: _Seconds = 60.0
     #: attempts after the first, by the openai package: where there is no connection, or status 408, 409, 429 or 5xx
@@ -53,10 +51,8 @@ class OpenAiOptions:
     #: model -> [dollars per million tokens read, per million written]: of other models that the server answers with,
     #: and, without `generator.price`, of the model itself; empty: calls cost nothing
     prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=2)]] = field(default_factory=dict)
-    #: folder with the model's tokenizer.json; None: a byte counts as a token
-    tokenizer: str | None = None
     #: tokens that the server's chat template adds at most
     template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
-    #: without a tokenizer: bytes of text that count as one token; 1.0 bounds every byte-level tokenizer, 3.0 suits
-    #: English text and bounds nothing
+    #: bytes of text that count as one token; 1.0 bounds every byte-level tokenizer, 3.0 suits English text and bounds
+    #: nothing
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.shared.redaction import without_keys
-from ragbandit.shared.retries import is_retryable
 
 if TYPE_CHECKING:
     import openai
@@ -34,12 +33,11 @@ _RETRIES: Final = 1
 
 
 class BrokenReply(Exception):
-    """The reply is broken or incomplete. permanent: another attempt would bring the same."""
+    """The reply is broken or incomplete."""
 
-    def __init__(self, message: str, *, remedy: str | None = None, permanent: bool = False) -> None:
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
         super().__init__(message)
         self.remedy = remedy
-        self.permanent = permanent
 
 
 def connect(
@@ -56,14 +54,6 @@ def connect(
     return openai.AsyncOpenAI(
         base_url=base_url, api_key=key or "none", default_headers=dict(headers), max_retries=retries, timeout=timeout
     )
-
-
-def is_passing(error: Exception) -> bool:
-    """True if another attempt may succeed."""
-    status = getattr(error, "status_code", None)
-    if status is None:
-        return not (isinstance(error, BrokenReply) and error.permanent)
-    return is_retryable(status, code=getattr(error, "code", None))
 
 
 def is_too_long(error: Exception) -> bool:

@@ -9,6 +9,8 @@ _OPENAI: Final[dict[str, str]] = {
     "attempt_s": "generator.openai.read_s, and budget.seconds of the question",
     "pause_s": "nothing: the openai package waits as the server asks, or doubles half a second",
     "longest_pause_s": "budget.seconds of the question: no attempt begins after it",
+    "probe": "nothing: a server that is away, or does less than is set, fails the arms that ask it",
+    "tokenizer": "generator.openai.bytes_per_token",
     "requests_per_minute": "generator.openai.concurrency, or limits of a gateway such as LiteLLM",
     "tokens_per_minute": "generator.openai.concurrency, or limits of a gateway such as LiteLLM",
 }

@@ -2,19 +2,19 @@
 
 import asyncio
 import logging
+import math
 import os
 import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, NotReady, RagBanditError, required_module
+from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, required_module
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import (
     BrokenReply,
     cause_of,
     connect,
-    is_passing,
     is_too_long,
     is_unreachable,
     retries_made,
@@ -25,12 +25,13 @@ from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.openai_protocol import (
     Reading,
-    TokenCounter,
     check_stream,
     check_whole,
+    estimated_tokens,
+    plain,
     request_fields,
 )
-from ragbandit.strategies.generators.text_feed import TextFeed, plain_parts
+from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, plain_parts
 from ragbandit.strategies.outbound import check_address, check_header_value, shown_address
 
 if TYPE_CHECKING:
@@ -76,15 +77,16 @@ class OpenAiGenerator(Generator):
         self._key = _key(self._options)
         self._secrets = (*([self._key] if self._key else []), *self._options.headers.values())
         self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
-        self._counter = TokenCounter(self._options)
         self._client: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
         self._other_models: set[str] = set()
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """An upper bound without a tokenizer: one token per byte; see OpenAiOptions for a closer count."""
-        return self._counter.bound(prompt)
+        """The bytes of the text by `bytes_per_token`, an upper bound where that is 1.0, and the template's tokens."""
+        size = sum(len(plain(part).encode()) for part in plain_parts(prompt))
+        template = self._options.template_tokens + TURN_TOKENS * len(prompt.history)
+        return template + math.ceil(size / self._options.bytes_per_token)
 
     async def complete(self, request: Request) -> Completion:
         """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
@@ -116,29 +118,9 @@ class OpenAiGenerator(Generator):
             raise self._broke(error, reading=reading) from error
         return done
 
-    async def probe(self) -> None:
-        """Ask for one token, with all that the options promise.
-
-        Raises ConfigError if the server does not keep it, and NotReady for what may pass: it cannot be reached. It has
-        a connection of its own, so that it may run in another event loop, before the first call.
-        """
-        request = Request(prompt=Prompt(instructions="", body="Say yes."), max_tokens=4, want=self.capabilities)
-        try:
-            await self.complete(request)
-        except ArmFailed as error:
-            cause = error.__cause__
-            passes = isinstance(cause, Exception) and not isinstance(cause, ArmFailed) and is_passing(cause)
-            kind = NotReady if passes else ConfigError
-            raise kind(error.message, field=error.field or "generator", remedy=error.remedy) from error
-        finally:
-            await self._disconnect()
-
     async def close(self) -> None:
         """Close the connections; later calls are ArmFailed."""
         self._closed = True
-        await self._disconnect()
-
-    async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -193,12 +175,9 @@ class OpenAiGenerator(Generator):
         if not reading.asked:
             return 0, 0
         return reading.usage or (
-            self._estimate(reading.request.prompt),
-            max(self._counter.estimate(reading.text), len(reading.tokens)),
+            sum(map(estimated_tokens, plain_parts(reading.request.prompt))),
+            max(estimated_tokens(reading.text), len(reading.tokens)),
         )
-
-    def _estimate(self, prompt: Prompt) -> int:
-        return sum(self._counter.estimate(part) for part in plain_parts(prompt))
 
     def _completion(self, reading: Reading, *, late: bool) -> Completion:
         read, written = self._usage(reading)

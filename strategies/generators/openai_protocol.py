@@ -4,17 +4,13 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, missing_package
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import BrokenReply
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.text_feed import TURN_TOKENS, Token, chat_turns, plain_parts
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from ragbandit.strategies.generators.text_feed import Token, chat_turns, plain_parts
 
 #: stop strings that are sent: OpenAI takes no more. All of them are heeded here
 _SENT_STOPS: Final = 4
@@ -40,7 +36,6 @@ def check_stream(content_type: str, *, begin: str) -> None:
         raise BrokenReply(
             "expected an event stream, got application/json: the server does not stream",
             remedy="set generator.openai.stream: false",
-            permanent=True,
         )
     if kind == "text/html":
         raise BrokenReply(f"expected an event stream, got text/html: {begin!r}", remedy=_ADDRESS_REMEDY)
@@ -52,26 +47,9 @@ def check_whole(reply: object) -> None:
         raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
 
 
-class TokenCounter:
-    """Counts tokens of texts. Raises ConfigError if the tokenizer cannot be read."""
-
-    def __init__(self, options: OpenAiOptions) -> None:
-        self._options = options
-        self._tokenizer = None if options.tokenizer is None else _tokenizer(Path(options.tokenizer))
-
-    def bound(self, prompt: Prompt) -> int:
-        """An upper bound if template_tokens and bytes_per_token are: the text's tokens or bytes, and the template's."""
-        parts, template = plain_parts(prompt), self._options.template_tokens + TURN_TOKENS * len(prompt.history)
-        if self._tokenizer is not None:
-            return template + sum(self.estimate(part) for part in parts)
-        size = sum(len(_plain(part).encode()) for part in parts)
-        return template + math.ceil(size / self._options.bytes_per_token)
-
-    def estimate(self, text: str) -> int:
-        """Tokens of a text, without the tokenizer about right for English: for servers that tell no usage."""
-        if self._tokenizer is not None:
-            return len(self._tokenizer.encode(_plain(text), add_special_tokens=False).ids)
-        return math.ceil(len(_plain(text).encode()) / _BYTES_PER_TOKEN)
+def estimated_tokens(text: str) -> int:
+    """Tokens of a text, about right for English: for servers that tell no usage."""
+    return math.ceil(len(plain(text).encode()) / _BYTES_PER_TOKEN)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -172,7 +150,7 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
         if options.prefix == "continue" and request.prompt.prefix:
             extra = {"add_generation_prompt": False, "continue_final_message": True}
     else:
-        fields["prompt"] = "\n\n".join(_plain(part) for part in plain_parts(request.prompt) if part)
+        fields["prompt"] = "\n\n".join(plain(part) for part in plain_parts(request.prompt) if part)
     if stop := [each for each in request.stop if each][:_SENT_STOPS]:
         fields["stop"] = stop
     if "logprobs" in request.want:
@@ -195,8 +173,8 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
-    *before, (_, body) = [(role, _plain(text)) for role, text in chat_turns(prompt)]
-    prefix = _plain(prompt.prefix)
+    *before, (_, body) = [(role, plain(text)) for role, text in chat_turns(prompt)]
+    prefix = plain(prompt.prefix)
     if prefix and where == "user":
         body = f"{body}\n\nYour answer begins with the words below. Go on from there, without repeating them.\n{prefix}"
     turns = [*before, ("user", body)]
@@ -205,7 +183,7 @@ def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
     return [{"role": role, "content": text} for role, text in turns if text]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """The text as UTF-8 can carry it: without halves of surrogate pairs."""
     return text.encode("utf-8", "replace").decode()
 
@@ -244,15 +222,3 @@ def _tokens_of(logprobs: Any) -> list[Token]:
 def _token(text: str, logprob: float, others: Mapping[str, float] | None) -> Token:
     rest = {other: min(0.0, value) for other, value in (others or {}).items() if other != text}
     return Token(text=text, logprob=min(0.0, logprob), others=rest)
-
-
-def _tokenizer(folder: Path) -> "Tokenizer":
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise missing_package("tokenizers", extra="models", field="generator.openai.tokenizer") from error
-    file = folder.expanduser() / "tokenizer.json"
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the package raises bare Exceptions
-        raise ConfigError(f"cannot read {file}: {error}", field="generator.openai.tokenizer") from error

@@ -28,7 +28,28 @@ _FORMAT: Final = 1
 _KEPT: Final[frozenset[Need]] = frozenset({"completion", "stop", "logprobs", "entropy"})
 
 
-class CachedGenerator(Generator):
+class GeneratorAround(Generator):
+    """Another generator, whose calls somebody has a hand in."""
+
+    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(self, generator: Generator) -> None:
+        self.name = generator.name
+        self.capabilities = generator.capabilities
+        self.context_tokens = generator.context_tokens
+        self.provider = provider_of(generator)
+        self._generator = generator
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """The generator's own count."""
+        return self._generator.count_tokens(prompt)
+
+    async def close(self) -> None:
+        """Close the generator."""
+        await self._generator.close()
+
+
+class CachedGenerator(GeneratorAround):
     """Another generator with a memory in a folder: the same request gets the same answer without a call.
 
     version: whatever changes the answers beside the generator's name, for example its settings. The folder holds one
@@ -38,24 +59,14 @@ class CachedGenerator(Generator):
     anew; one that cannot be written is missed, which the log says. Raises ConfigError if the folder cannot be made.
     """
 
-    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
-
     def __init__(self, generator: Generator, *, folder: str | Path, version: str = "") -> None:
-        self.name = generator.name
-        self.capabilities = generator.capabilities
-        self.context_tokens = generator.context_tokens
-        self.provider = provider_of(generator)
-        self._generator = generator
+        super().__init__(generator)
         self._version = version
         self._folder = Path(folder).expanduser()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot make the folder {self._folder}: {error}", field="generator.cache") from error
-
-    def count_tokens(self, prompt: Prompt) -> int:
-        """The generator's own count."""
-        return self._generator.count_tokens(prompt)
 
     async def complete(self, request: Request) -> Completion:
         """The answer kept, with `seconds` of the call that made it, or else the generator's, which is kept.
@@ -74,10 +85,6 @@ class CachedGenerator(Generator):
         if done.finish != "deadline" and done.seconds is None:
             await asyncio.to_thread(_write, replace(done, seconds=time.monotonic() - began, first_s=None), file=file)
         return done
-
-    async def close(self) -> None:
-        """Close the generator."""
-        await self._generator.close()
 
 
 def request_key(request: Request, *, generator: str, version: str) -> str:
@@ -137,31 +144,18 @@ def _plain_details(details: Mapping[str, object]) -> dict[str, object]:
     return plain
 
 
-class PricedGenerator(Generator):
+class PricedGenerator(GeneratorAround):
     """Another generator, with dollars in its completions. price: dollars per million tokens read, and written."""
 
-    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
-
     def __init__(self, generator: Generator, *, price: Sequence[float]) -> None:
-        self.name = generator.name
-        self.capabilities = generator.capabilities
-        self.context_tokens = generator.context_tokens
-        self._generator = generator
+        super().__init__(generator)
         self._per_read, self._per_written = price
-
-    def count_tokens(self, prompt: Prompt) -> int:
-        """The generator's own count."""
-        return self._generator.count_tokens(prompt)
 
     async def complete(self, request: Request) -> Completion:
         """The generator's completion, and what its tokens cost."""
         done = await self._generator.complete(request)
         spent = done.prompt_tokens * self._per_read + done.completion_tokens * self._per_written
         return replace(done, dollars=done.dollars + spent / 1e6)
-
-    async def close(self) -> None:
-        """Close the generator."""
-        await self._generator.close()
 
 
 class UnloadedGenerator(Generator):

@@ -18,7 +18,7 @@ from ragbandit.workers.judge.rubric import (
     PromptMaker,
     mark_of,
 )
-from ragbandit.workers.wiring.generators import check_generator, make_generator, without_probe
+from ragbandit.workers.wiring.generators import check_generator, make_generator
 
 log = logging.getLogger("ragbandit.judge")
 
@@ -64,8 +64,8 @@ def check_judge(settings: Settings, *, fetch: bool) -> None:
     with errors_of("judge.generator", kind="generator"):
         check_generator(chosen, fetch=fetch)
     if chosen.name != "local":
-        quiet = without_probe(chosen).model_copy(update={"cache": None})
-        check_room(settings, template=template, generator=make_generator(quiet))
+        uncached = chosen.model_copy(update={"cache": None})
+        check_room(settings, template=template, generator=make_generator(uncached))
 
 
 def check_room(settings: Settings, *, template: Template, generator: Generator) -> None:

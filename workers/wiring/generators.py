@@ -1,6 +1,5 @@
 """Wiring of generators: from settings to a language model, and checks that it can be made."""
 
-import asyncio
 import importlib.util
 import logging
 import multiprocessing
@@ -34,7 +33,7 @@ from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 UNLIMITED_CONCURRENCY = 8
 
 #: settings of a server that change only whether and when it answers
-_PATIENCE = {"concurrency", "probe", "read_s", "retries"}
+_PATIENCE = {"concurrency", "read_s", "retries"}
 
 #: generator.name -> the packages that it cannot do without; another name needs none
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})
@@ -52,8 +51,7 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
 def make_generator(settings: GeneratorSettings, *, section: str = "generator") -> Generator:
     """The configured generator, loaded, behind its cache if it has one. section: of the settings, for its messages.
 
-    With openai.probe it waits for the server, and not inside an event loop. Raises ConfigError, and NotReady for a
-    server that is away.
+    Raises ConfigError.
     """
     return _wrapped(_made(settings, section=section), settings=settings)
 
@@ -86,11 +84,6 @@ def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -
     """
     at_once = max(workers.answer, 1) * models
     return None if at_once <= 1 else max(1, cores // at_once)
-
-
-def without_probe(settings: GeneratorSettings) -> GeneratorSettings:
-    """The same generator, whose server nobody asks at the start."""
-    return settings.model_copy(update={"openai": replace(settings.openai, probe=False)})
 
 
 def model_name(settings: GeneratorSettings) -> str:
@@ -150,10 +143,7 @@ def _make_local(settings: GeneratorSettings) -> Generator:
 
 
 def _make_openai(settings: GeneratorSettings) -> Generator:
-    generator = OpenAiGenerator(settings.model, options=_priced(settings), context_tokens=settings.context_tokens)
-    if settings.openai.probe:
-        asyncio.run(generator.probe())
-    return generator
+    return OpenAiGenerator(settings.model, options=_priced(settings), context_tokens=settings.context_tokens)
 
 
 #: settings that change how fast an answer comes, and not what it says
@@ -168,16 +158,14 @@ _GENERATORS: Mapping[str, Callable[[GeneratorSettings], Generator]] = MappingPro
 def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
     """Refuse a generator that no worker here could make, without loading a model.
 
-    fetch: weights that are not at hand are fetched and converted, and openai.probe asks the server. Without, nobody is
-    asked. Raises ConfigError, and NotReady for a server that is away.
+    fetch: weights that are not at hand are fetched and converted. Raises ConfigError.
     """
     missing = [name for name in _PACKAGES.get(chosen.name, ()) if importlib.util.find_spec(name) is None]
     if missing:
         extra = "models" if chosen.name == "local" else chosen.name
         raise missing_package(missing[0], extra=extra, field="generator.name")
     if chosen.name != "local":
-        quiet = replace(chosen.openai, probe=chosen.openai.probe and fetch)
-        _GENERATORS[chosen.name](chosen.model_copy(update={"openai": quiet}))
+        _GENERATORS[chosen.name](chosen)
     elif not at_hand(chosen.model, setting="generator.model") and fetch:
         # In a process of its own: what conversion takes of memory goes with it.
         spawned = multiprocessing.get_context("spawn")

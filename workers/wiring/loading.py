@@ -1,20 +1,17 @@
 """Loading of arms: each with the generator and the retriever that it names, each of which is made once.
 
-What a generator is limited by, its concurrency, rates, retries, cache and probe, is its own; two names with equal
+What a generator is limited by, its concurrency, retries and cache, is its own; two names with equal
 settings are one generator.
 """
 
 import asyncio
-import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
-from ragbandit.shared.errors import NotReady
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.generators.response_cache import UnloadedGenerator
@@ -31,11 +28,8 @@ from ragbandit.workers.wiring.generators import (
     make_strategies,
     model_name,
     names_in_use,
-    without_probe,
 )
 from ragbandit.workers.wiring.retrievers import open_retriever
-
-log = logging.getLogger("ragbandit.arms")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -73,7 +67,7 @@ class ArmLoader:
         self._lock = threading.Lock()
 
     def load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
-        """The arms, loaded. Raises ConfigError; NotReady where no generator is there whose server could be asked."""
+        """The arms, loaded. Raises ConfigError."""
         strategies = make_strategies(self._settings, arms)
         with self._lock:
             self._make_generators({arms[name].generator for name, each in strategies.items() if generates(each)})
@@ -105,26 +99,14 @@ class ArmLoader:
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (made, at_once))
 
     def _make_generators(self, names: Collection[str]) -> None:
-        """Make those of these names that are not there yet.
-
-        One whose server is away takes no arm of another: its own fail until it is there, if another is.
-        """
+        """Make those of these names that are not there yet."""
         models = sum(self._settings.named_generators[name].name == "local" for name in names)
-        away: list[NotReady] = []
         for name in sorted(names):
             chosen = self._settings.named_generators[name]
-            if _key(chosen) in self._generators:
-                continue
-            make = partial(
-                generator_and_concurrency, self._settings, section=section_of("generator", name), models=models
-            )
-            try:
-                made = make(chosen=chosen)
-            except NotReady as error:
-                away.append(error)
-                made = make(chosen=without_probe(chosen))
-            self._generators[_key(chosen)] = made
-        _tell_away(away, count=len(self._generators))
+            if _key(chosen) not in self._generators:
+                self._generators[_key(chosen)] = generator_and_concurrency(
+                    self._settings, chosen=chosen, section=section_of("generator", name), models=models
+                )
 
     def _open_retriever(self, name: str) -> None:
         key = _key(self._settings.named_retrievers[name])
@@ -153,28 +135,11 @@ def runs_at_once(arms: Iterable[LoadedArm]) -> int:
     return sum({id(arm.generator): arm.most_runs for arm in arms}.values())
 
 
-def _tell_away(away: Sequence[NotReady], *, count: int) -> None:
-    """Log which servers are away, of so many generators. Raises NotReady where no generator is left."""
-    if away and len(away) == count:
-        raise away[0]
-    for error in away:
-        facts = {"action": "probe", "reason": str(error)}
-        log.error("a generator's server is away: its arms fail until it is there; the others answer", extra=facts)
-
-
 def check_generators(settings: Settings, *, fetch: bool) -> None:
-    """`check_generator` of every one that an arm of our workers asks.
-
-    Raises ConfigError, and NotReady where every server is away.
-    """
-    (names, _), away = names_in_use(settings), list[NotReady]()
-    for name in names:
-        try:
-            with errors_of(section_of("generator", name), kind="generator"):
-                check_generator(settings.named_generators[name], fetch=fetch)
-        except NotReady as error:
-            away.append(error)
-    _tell_away(away, count=len(names))
+    """`check_generator` of every one that an arm of our workers asks. Raises ConfigError."""
+    for name in names_in_use(settings)[0]:
+        with errors_of(section_of("generator", name), kind="generator"):
+            check_generator(settings.named_generators[name], fetch=fetch)
 
 
 def check_indexes(settings: Settings) -> None:

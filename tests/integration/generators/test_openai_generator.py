@@ -158,24 +158,12 @@ def test_no_usage_is_estimated():
 
 
 def test_counts_are_bounds():
-    """Without a tokenizer a byte counts as a token, which bounds every byte-level tokenizer, and the template adds."""
+    """A byte counts as a token, which bounds every byte-level tokenizer, and the template adds."""
     with ScriptedServer([]) as server:
         generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, template_tokens=10))
     assert generator.count_tokens(Prompt(instructions="", body="日本 \U0001f600")) == 10 + 6 + 1 + 4
     assert generator.count_tokens(Prompt(instructions="", body="\ud800")) == 11
     assert isinstance(generator, Generator)
-
-
-def test_probe():
-    """The probe passes a server that keeps the promises of the options, and names what it does not keep."""
-    with ScriptedServer(["yes", Reply(text="yes", logprobs=False), Reply(status=404)]) as server:
-        generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, logprobs=True))
-        assert generator.capabilities == {"completion", "stop", "logprobs"}
-        asyncio.run(generator.probe())
-        with pytest.raises(ConfigError, match="no log-probabilities"):
-            asyncio.run(generator.probe())
-        with pytest.raises(ConfigError, match="404"):
-            asyncio.run(generator.probe())
 
 
 def test_after_close():
@@ -201,7 +189,6 @@ def test_after_close():
         ({"base_url": "http://host/v1", "concurrency": 0}, "generator.openai.concurrency"),
         ({"base_url": "http://host/v1", "retries": -1}, "generator.openai.retries"),
         ({"base_url": "http://host/v1", "prices": {"other": (1.0, 1.0)}}, "generator.openai.prices"),
-        ({"base_url": "http://host/v1", "tokenizer": "/nowhere"}, "generator.openai.tokenizer"),
     ],
 )
 def test_wrong_options(options, field, monkeypatch):

@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.errors import ArmFailed, ConfigError, NotReady
+from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import UnloadedGenerator
-from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring import loading
 from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
@@ -129,14 +128,3 @@ def test_errors_name_the_section(tmp_path):
             arms={"a": {"class": "single_step", "retriever": "wiki"}},
         )
     assert caught.value.field == "retrievers.wiki.second"
-
-
-def test_a_probe_that_fails_takes_no_other_arm():
-    """A server that is away is an error where no generator is left, and else a line of the log."""
-    with ScriptedServer([]) as server:
-        url = server.url
-    away = {"name": "openai", "model": "m", "openai": {"base_url": url, "probe": True, "retries": 0}}
-    with pytest.raises(NotReady, match="did not answer"):
-        loaded(generators={"large": away}, arms={"a": named("large")})
-    arms = loaded(generator=SCRIPTED, generators={"large": away}, arms={"a": named("large"), "b": named("default")})
-    assert [arm.generator.name for arm in arms.values()] == ["m", "scripted"]

@@ -261,11 +261,12 @@ class Run:
     def add_cost(self, cost: Cost) -> None:
         """Add what the arm spent outside this run, for example on a model of its own: tokens, calls, dollars, seconds.
 
-        `search`, `complete` and `show` count by themselves; seconds_total is measured. Raises OutOfBudget("tokens") or
-        ("dollars"), once it is counted, if the budget allows less.
+        `search`, `complete` and `show` count by themselves; seconds_total is measured. Raises OutOfBudget("passages"),
+        ("tokens") or ("dollars"), once it is counted, if the budget allows less.
         """
         self.cost += cost
-        spent = {"tokens": self.cost.prompt_tokens + self.cost.completion_tokens, "dollars": self.cost.dollars}
+        tokens = self.cost.prompt_tokens + self.cost.completion_tokens
+        spent = {"passages": self.cost.passages, "tokens": tokens, "dollars": self.cost.dollars}
         for cap, amount in spent.items():
             allowed = getattr(self.budget, cap)
             if allowed is not None and amount > allowed:

@@ -218,11 +218,6 @@ class Projection:
     order: npt.NDArray[np.int64]
     signs: Array
 
-    def apply(self, states: Array, *, counts: Wide, dimension: int) -> Array:
-        """The features of questions from their states and their lexical counts: float32, mean square about 1."""
-        matrix, offset = self.product(dimension)
-        return self.from_product(states @ matrix + offset, counts=counts, dimension=dimension)
-
     def readings(self, states: Array) -> Array:
         """What the labels are on these states, (n, labels)."""
         read: Array = states @ self.directions + self.offset
@@ -245,10 +240,6 @@ class Projection:
         """The features of questions from their row of the product, (n, k), and their lexical counts."""
         labels = self.directions.shape[1]
         return self.features(product[:, :labels], product[:, labels:], counts=counts, dimension=dimension)
-
-    def place(self, states: Array, *, counts: Wide) -> Array:
-        """The questions' positions among the kinds: readings and counts side by side, (n, labels + counts)."""
-        return self._placed(self.readings(states), counts=counts)
 
     def _placed(self, readings: Array, *, counts: Wide) -> Array:
         counted = np.clip((counts - self.surface_mean) * self.surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)

@@ -12,7 +12,7 @@ from ragbandit.strategies.arms.prompted import (
     ReaderParams,
     preset_table,
 )
-from ragbandit.strategies.arms.steps import AnswerStyle, Style, gather, gather_once, partial_kept, stop_reason
+from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, partial_kept
 from ragbandit.strategies.base import Passage, PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     CapPolicy,
@@ -33,8 +33,6 @@ from ragbandit.strategies.run import Answer, Run
 class NoRetrievalParams(PromptParams):
     """Settings of no_retrieval."""
 
-    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
-    #: "chat" is for large chat models
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     style: Style = "direct"
 
@@ -55,16 +53,14 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Ask once; stops with "answered", or "empty_answer" if the model said nothing usable."""
-        answer = await self._read(question, run=run, style=self._params.style, use="answer")
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
+        answer = await self._read(question, run=run, use="answer")
+        return finished(answer, "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleStepParams(ReaderParams):
     """Settings of single_step."""
 
-    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
-    #: "chat" is for large chat models
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     #: passages searched for and shown
     passages: Count = 3
@@ -91,8 +87,8 @@ class SingleStep(PromptedArm[SingleStepParams]):
         """Search, read, answer; stops with "answered" or "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
-        answer = await self._read(question, run=run, style=self._params.style, pool=pool)
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
+        answer = await self._read(question, run=run, pool=pool)
+        return finished(answer, "answered")
 
 
 Keep = Literal["first", "latest", "best"]
@@ -104,8 +100,6 @@ _POLICIES: Mapping[Keep, CapPolicy] = {"first": keep_first, "latest": keep_lates
 class MultiStepParams(ReaderParams):
     """Settings of multi_step."""
 
-    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
-    #: "chat" is for large chat models
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     #: how a sentence of the chain is asked for: "quoted" from the passages, or "reasoned" as in the paper
     think: Literal["quoted", "reasoned"] = "quoted"
@@ -153,8 +147,8 @@ class MultiStep(PromptedArm[MultiStepParams]):
         )
         ended = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
-        answer = await self._read(question, run=run, style=self._params.style, pool=pool)
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+        answer = await self._read(question, run=run, pool=pool)
+        return finished(answer, ended)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
         """Fill the pool; the rule that ended the chain."""
@@ -197,8 +191,6 @@ _VERDICTS = (_USEFUL, "useless", "not useful")
 class NoteParams(PassageParams):
     """Settings of chain_of_note, self_refine and self_rerank."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" has Adaptive-Note's numbers;
-    #: "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
     #: of the final reader
     style: AnswerStyle = "short"
@@ -236,12 +228,12 @@ class _TwoStages(PromptedArm[NoteParams]):
         else:
             run.note_branch("first_stage_skipped", "there is no passage")
         answer = await self._answer_from(text, question=question, run=run, pool=pool)
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
+        return finished(answer, "answered")
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
         run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft
         fields = {"question": question, "notes": text or "none"}
-        return await self._read(question, run=run, style=self._params.style, fields=fields)
+        return await self._read(question, run=run, fields=fields)
 
 
 class ChainOfNote(_TwoStages):
@@ -271,7 +263,7 @@ class SelfRerank(_TwoStages):
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:
         # The first verdict may have been begun for the model.
         passages = _useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages)
-        return await self._read(question, run=run, style=self._params.style, pool=pool, passages=passages)
+        return await self._read(question, run=run, pool=pool, passages=passages)
 
 
 def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Passage]:

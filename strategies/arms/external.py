@@ -23,7 +23,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import httpx
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
@@ -95,9 +95,6 @@ class PipelineReply(BaseModel):
     cost: _ReportedCost = _ReportedCost()
 
 
-_Reply = TypeVar("_Reply", bound=PipelineReply)
-
-
 class Http:
     """Asks a pipeline elsewhere; stops with what it says, "answered" if it says nothing.
 
@@ -139,7 +136,7 @@ class Http:
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
             reply_body = await self._asked(client, body=body, run=run)
-        return accounted(checked_reply(PipelineReply, reply_body, arm=self.name, hidden=self._hidden), run=run)
+        return accounted(self._checked(reply_body), run=run)
 
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """The JSON of the first good reply."""
@@ -208,6 +205,18 @@ class Http:
         except (ValueError, RecursionError) as error:
             raise ArmFailed(f"{url} gave no JSON: {status_text}", remedy='reply with {"answer": "..."}') from error
 
+    def _checked(self, body: object) -> PipelineReply:
+        """The reply. Raises ArmFailed naming the field."""
+        try:
+            return PipelineReply.model_validate(body)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            # Secrets go before the cut: half of one could not be found any more.
+            name = self._hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
+            value = self._hidden(repr(fault["input"]))
+            message = f"the reply's {name} is {value:.80}: {fault['msg']}"
+            raise ArmFailed(message, field=f"arms.{self.name}") from None
+
     def _said(self, response: httpx.Response) -> str:
         """Status and begin of the body."""
         body = self._hidden(" ".join(response.text.split()))
@@ -234,39 +243,14 @@ def secret_of(variable: str, *, field: str) -> str:
     return os.environ[variable]
 
 
-def checked_reply(kind: type[_Reply], body: object, *, arm: str, hidden: Callable[[str], str]) -> _Reply:
-    """The reply. hidden: the text without secrets. Raises ArmFailed naming the field."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        # Secrets go before the cut: half of one could not be found any more.
-        name = hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
-        value = hidden(repr(fault["input"]))
-        raise ArmFailed(f"the reply's {name} is {value:.80}: {fault['msg']}", field=f"arms.{arm}") from None
-
-
 def accounted(reply: PipelineReply, *, run: Run) -> Answer:
     """The answer of a reply; its cost and steps go into the run. Raises OutOfBudget, the answer the draft."""
-    run.cost += Cost(**reply.cost.model_dump())
+    run.draft = reply.answer
     run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
-    if cap := _overrun(run, steps=reply.steps):
-        run.draft = reply.answer
-        raise OutOfBudget(cap)
+    run.add_cost(Cost(**reply.cost.model_dump()))
+    if run.budget.rounds is not None and reply.steps > run.budget.rounds:
+        raise OutOfBudget("rounds")
     return Answer(text=reply.answer, stop_reason=reply.stop_reason)
-
-
-def _overrun(run: Run, *, steps: int) -> str | None:
-    """The cap of the budget that was overrun, None if none was; seconds are measured elsewhere."""
-    cost = run.cost
-    spent = {
-        "rounds": steps,
-        "passages": cost.passages,
-        "tokens": cost.prompt_tokens + cost.completion_tokens,
-        "dollars": cost.dollars,
-    }
-    caps = asdict(run.budget)
-    return next((cap for cap, amount in spent.items() if caps[cap] is not None and amount > caps[cap]), None)
 
 
 #: methods that answer a question, the first that is there

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, ReaderParams, Whole, preset_table
-from ragbandit.strategies.arms.steps import AnswerStyle, find, gather, gather_once, stop_reason
+from ragbandit.strategies.arms.steps import AnswerStyle, find, finished, gather, gather_once
 from ragbandit.strategies.base import Completion, Passage
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
@@ -110,7 +110,7 @@ class React(PromptedArm[ReactParams]):
             run.draft = (extract_answer(thought) if has_answer(thought) else thought) or run.draft
             if action is not None and action.verb == "finish" and action.argument:
                 answer = extract_answer(action.argument)
-                return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="finished"))
+                return finished(answer, "finished")
             unreadable = unreadable + 1 if action is None else 0
             if unreadable > 1:
                 ended = "no_action"
@@ -183,12 +183,12 @@ class React(PromptedArm[ReactParams]):
             return Answer(text="", stop_reason=ended)
         if self._params.unfinished == "thought":
             answer = run.draft or ""
-            return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+            return finished(answer, ended)
         if not library.pool.passages:
             most, cap = self._params.passages_per_search, self._params.turns + 1
             await gather_once(run, query=question, pool=library.pool, k=most, cap=cap)
-        answer = await self._read(question, run=run, style=self._params.style, pool=library.pool)
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+        answer = await self._read(question, run=run, pool=library.pool)
+        return finished(answer, ended)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -259,8 +259,6 @@ _QUESTIONS = 2
 class AdaptiveNoteParams(PassageParams):
     """Settings of adaptive_note."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" has Adaptive-Note's numbers;
-    #: "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
     #: of the final reader
     style: AnswerStyle = "short"
@@ -321,8 +319,8 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         note, ended = await self._take_notes(question, run=run, pool=pool)
         run.note_branch("notes_ended", ended)
         fields = {"question": question, "notes": note or "none"}
-        answer = await self._read(question, run=run, style=self._params.style, fields=fields)
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+        answer = await self._read(question, run=run, fields=fields)
+        return finished(answer, ended)
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
         """The best note and the rule that ended the updates."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm
-from ragbandit.strategies.arms.steps import partial_kept, stop_reason
+from ragbandit.strategies.arms.steps import finished, partial_kept
 from ragbandit.strategies.base import Completion, Hit, Need
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import (
@@ -188,7 +188,7 @@ class LookaheadArm(PromptedArm[Ahead]):
         sentences, ended = await self._write_all(question, run=run, pool=pool)
         run.note_branch("text_ended", ended)
         answer = await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool)
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+        return finished(answer, ended)
 
     @abstractmethod
     async def _write_all(self, question: str, *, run: Run, pool: PassagePool) -> tuple[list[str], str]:
@@ -229,6 +229,6 @@ class LookaheadArm(PromptedArm[Ahead]):
         answer = extract_answer(thoughts) if has_answer(thoughts) else ""
         if not answer:
             fields = {"question": question, "thoughts": thoughts}
-            return await self._read(question, run=run, style="direct", use="conclude", fields=fields, pool=pool)
+            return await self._read(question, run=run, use="conclude", fields=fields, pool=pool)
         run.draft = answer
         return answer

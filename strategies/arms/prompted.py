@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.strategies.arms.steps import AnswerStyle, Style, read
+from ragbandit.strategies.arms.steps import Style, read
 from ragbandit.strategies.base import Completion, Need
-from ragbandit.strategies.prompting.prompts import Showing, ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
@@ -36,7 +36,11 @@ class ArmParams:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptParams(ArmParams):
-    """Of every arm that asks a model."""
+    """Of every arm that asks a model.
+
+    The preset "small" is for local models of a few hundred million parameters, "chat" for large chat models; the others
+    have the numbers of the arm's paper ("flan" and "gpt" are Adaptive-RAG's).
+    """
 
     #: tokens of the answer
     max_tokens: Count = 32
@@ -117,51 +121,22 @@ class PromptedArm(Generic[Params]):
         return {use: template.format_map(self.params) for use, template in self.prompts.items()}
 
     async def _ask(
-        self,
-        use: str,
-        fields: Mapping[str, str],
-        *,
-        run: Run,
-        max_tokens: int,
-        purpose: str | None = None,
-        stop: tuple[str, ...] = (),
-        want: frozenset[Need] = frozenset(),
-        **showing: Unpack[Showing],
+        self, use: str, fields: Mapping[str, str], *, run: Run, purpose: str | None = None, **asked: Any
     ) -> Completion:
         """The completion of `ask` with the template of this use; purpose: its name in the trace, if not the use."""
-        showing.setdefault("passage_words", self._passage_words)
-        return await ask(
-            run,
-            template=self._templates[use],
-            purpose=purpose or use,
-            fields=fields,
-            max_tokens=max_tokens,
-            stop=stop,
-            want=want,
-            **showing,
-        )
+        asked.setdefault("passage_words", self._passage_words)
+        return await ask(run, template=self._templates[use], purpose=purpose or use, fields=fields, **asked)
 
-    async def _read(
-        self,
-        question: str,
-        *,
-        run: Run,
-        style: Style | AnswerStyle,
-        use: str = "read",
-        fields: Mapping[str, str] | None = None,
-        final: bool = True,
-        **showing: Unpack[Showing],
-    ) -> str:
-        """The answer of `read` with the template of this use, which is also its purpose. final: nothing follows."""
-        showing.setdefault("passage_words", self._passage_words)
-        return await read(
-            run,
-            question=question,
-            template=self._templates[use],
-            style=style,
-            max_tokens=self._params.max_tokens,
-            purpose=use,
-            fields=fields,
-            final=final,
-            **showing,
-        )
+    async def _read(self, question: str, *, run: Run, use: str = "read", **asked: Any) -> str:
+        """The answer of `read` with the template of this use, which is also its purpose, in the arm's style.
+
+        It is the final one unless `final` says otherwise.
+        """
+        settings = {
+            "style": getattr(self._params, "style", "direct"),
+            "max_tokens": self._params.max_tokens,
+            "passage_words": self._passage_words,
+            "final": True,
+        }
+        template = self._templates[use]
+        return await read(run, question=question, template=template, purpose=use, **{**settings, **asked})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arms.steps import answer_in, find, partial_kept, stop_reason, stops_of
+from ragbandit.strategies.arms.steps import answer_in, find, finished, partial_kept, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_label
@@ -26,8 +26,6 @@ Choice = Literal["vote", "confidence"]
 class RqRagParams(ReaderParams):
     """Settings of rq_rag."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" is RQ-RAG's numbers;
-    #: "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
     #: expand every refinement and choose among the answers, instead of following one path
     tree: bool = False
@@ -111,8 +109,8 @@ class RqRag(PromptedArm[RqRagParams]):
             return await self._answer_by_tree(question, run=run, pool=pool)
         node, ended = await self._follow(question, run=run, pool=pool)
         run.note_branch("path_ended", ended)
-        answer = await self._read(question, run=run, style=self._params.style, pool=pool, passages=node.passages)
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+        answer = await self._read(question, run=run, pool=pool, passages=node.passages)
+        return finished(answer, ended)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
         """The end of the path, and the rule that ended it."""
@@ -149,7 +147,7 @@ class RqRag(PromptedArm[RqRagParams]):
                 run.draft = chosen_answer(answers, choose=self._params.choose) or run.draft
         answer = chosen_answer(answers, choose=self._params.choose)
         run.note_branch("tree_ended", f"{ended} with {len(answers)} answers")
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+        return finished(answer, ended)
 
     async def _answer_node(self, question: str, *, node: _Node, run: Run, pool: PassagePool) -> PathAnswer:
         # Half of a first answer is better than none, and worse than a whole one of another path.

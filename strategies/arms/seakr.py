@@ -13,7 +13,7 @@ from pydantic import Field
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.lookahead import LatestPool, is_content, merge_words, sentence_tokens
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, Share, Whole, preset_table
-from ragbandit.strategies.arms.steps import gather, gather_once, stop_reason, together
+from ragbandit.strategies.arms.steps import finished, gather, gather_once, together
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import shown_prompt
@@ -115,12 +115,12 @@ class Seakr(PromptedArm[SeakrParams]):
         hop = self._single if self._params.hops == "single" else self._multi
         answer, ended = await hop(question, run=run, pool=pool)
         run.draft = answer or run.draft
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+        return finished(answer, ended)
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
         """(answer, stop reason)."""
         fields = {"question": question}
-        direct = await self._read(question, run=run, style="direct", use="answer")
+        direct = await self._read(question, run=run, use="answer")
         prompt = self._prompt("answer", fields, run=run, pool=pool)
         if direct and (await self._doubts([prompt], purpose="answer", run=run))[0] <= self._params.delta:
             return direct, "sure"

@@ -19,7 +19,7 @@ from ragbandit.strategies.arms.prompted import (
     Whole,
     preset_table,
 )
-from ragbandit.strategies.arms.steps import gather, gather_once, stop_reason, together
+from ragbandit.strategies.arms.steps import finished, gather, gather_once, together
 from ragbandit.strategies.base import Completion, Hit, Need, OutOfBudget, Passage
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, parsed_yes_no
@@ -98,9 +98,9 @@ class SelfRag(PromptedArm[SelfRagParams]):
                     return Answer(text=written, stop_reason="answered")
         run.note_branch("rounds_ended", ended)
         if not relevant.passages:
-            draft = await self._read(question, run=run, style=self._params.style, pool=relevant)
+            draft = await self._read(question, run=run, pool=relevant)
             ended = "no_relevant_passage" if tried else ended
-        return Answer(text=draft, stop_reason=stop_reason(draft, otherwise=ended))
+        return finished(draft, ended)
 
     async def _begin_round(self, question: str, *, tried: list[str], run: Run, graded: PassagePool) -> str | None:
         """The reason why no round can begin; None if one has begun, its query being the last of `tried`."""
@@ -258,11 +258,11 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         direct = self._text(first.text)
         run.draft = direct or run.draft
         if not self._wants_passages(first, run=run):
-            return Answer(text=direct, stop_reason=stop_reason(direct, otherwise="no_retrieval_wanted"))
+            return finished(direct, "no_retrieval_wanted")
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
-            return Answer(text=direct, stop_reason=stop_reason(direct, otherwise="no_passage"))
+            return finished(direct, "no_passage")
         calls = [partial(self._read_alone, question, passage=each, run=run, pool=pool) for each in pool.passages]
         readings = await together(calls, run=run)
         scores = [self._score(reading, run=run) for reading in readings]
@@ -270,7 +270,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         run.note_branch("scores", ", ".join(f"{passage.id}: {score:.4f}" for passage, score in scored))
         answer = self._text(readings[scores.index(max(scores))].text)
         run.draft = answer or run.draft
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="best_passage"))
+        return finished(answer, "best_passage")
 
     def _wants_passages(self, first: Completion, *, run: Run) -> bool:
         names = self._params.gate_tokens

@@ -9,7 +9,7 @@ from ragbandit.shared.types import Retrieved
 from ragbandit.strategies.base import OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
-from ragbandit.strategies.run import Run, Settle
+from ragbandit.strategies.run import Answer, Run, Settle
 
 Result = TypeVar("Result")
 
@@ -137,6 +137,6 @@ def partial_kept(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
         raise
 
 
-def stop_reason(answer: str, *, otherwise: str) -> str:
-    """The given reason, or "empty_answer" if there is no answer."""
-    return otherwise if answer else "empty_answer"
+def finished(answer: str, reason: str) -> Answer:
+    """The answer of an arm that ended by this rule; its stop reason is "empty_answer" if there is none."""
+    return Answer(text=answer, stop_reason=reason if answer else "empty_answer")

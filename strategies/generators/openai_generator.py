@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import os
 import time
 from dataclasses import fields
@@ -27,11 +26,11 @@ from ragbandit.strategies.generators.openai_protocol import (
     Reading,
     check_stream,
     check_whole,
+    counted_tokens,
     estimated_tokens,
-    plain,
     request_fields,
 )
-from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, plain_parts
+from ragbandit.strategies.generators.text_feed import TextFeed, plain_parts
 from ragbandit.strategies.outbound import check_address, check_header_value, shown_address
 
 if TYPE_CHECKING:
@@ -80,13 +79,10 @@ class OpenAiGenerator(Generator):
         self._client: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
-        self._other_models: set[str] = set()
 
     def count_tokens(self, prompt: Prompt) -> int:
         """The bytes of the text by `bytes_per_token`, an upper bound where that is 1.0, and the template's tokens."""
-        size = sum(len(plain(part).encode()) for part in plain_parts(prompt))
-        template = self._options.template_tokens + TURN_TOKENS * len(prompt.history)
-        return template + math.ceil(size / self._options.bytes_per_token)
+        return counted_tokens(prompt, options=self._options)
 
     async def complete(self, request: Request) -> Completion:
         """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
@@ -190,7 +186,6 @@ class OpenAiGenerator(Generator):
             details["usage"] = "estimated"
         if reading.model and reading.model != self._model:
             details["model"] = reading.model
-            self._wonder(reading.model)
         finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
         return Completion(
             text=reading.text,
@@ -202,15 +197,6 @@ class OpenAiGenerator(Generator):
             first_s=reading.first_s,
             reasoning_tokens=reading.reasoning_tokens,
         )
-
-    def _wonder(self, model: str) -> None:
-        """Say once that another model answers; many servers add a date or a path to the name, so it is no failure."""
-        if model not in self._other_models:
-            self._other_models.add(model)
-            logger.warning(
-                "the server answered with another model than was asked for",
-                extra={"action": "model", "asked": self._model, "answered": model},
-            )
 
     def _dollars(self, read: int, written: int, *, model: str | None) -> float:
         prices = self._options.prices

@@ -10,7 +10,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import BrokenReply
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.text_feed import Token, chat_turns, plain_parts
+from ragbandit.strategies.generators.text_feed import TURN_TOKENS, Token, chat_turns, plain_parts
 
 #: stop strings that are sent: OpenAI takes no more. All of them are heeded here
 _SENT_STOPS: Final = 4
@@ -45,6 +45,13 @@ def check_whole(reply: object) -> None:
     """Raises BrokenReply for a reply that the openai package gave back as text: it was no JSON."""
     if isinstance(reply, str):
         raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
+
+
+def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
+    """Tokens of the text and the template: an upper bound if template_tokens and bytes_per_token are."""
+    size = sum(len(plain(part).encode()) for part in plain_parts(prompt))
+    template = options.template_tokens + TURN_TOKENS * len(prompt.history)
+    return template + math.ceil(size / options.bytes_per_token)
 
 
 def estimated_tokens(text: str) -> int:

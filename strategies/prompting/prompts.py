@@ -68,7 +68,7 @@ class Template:
     @property
     def fields(self) -> frozenset[str]:
         """Names of the fields that an arm fills in."""
-        return _fields_of(self)
+        return frozenset(_FIELD.findall(self.instructions + self.body + self.prefix)) - _OWN_FIELDS
 
     @property
     def takes_passages(self) -> bool:
@@ -90,31 +90,25 @@ class Fitted:
 def load_templates(
     names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates", package: str = _PACKAGE
 ) -> Mapping[str, Template]:
-    """All templates of these names, as an arm uses them; an override for any other is an error, not forgotten.
+    """All templates of these names, as an arm uses them: ours, or the caller's own from `overrides`.
 
-    field: the setting to name in a ConfigError. package: whose folder `templates` has ours.
+    An override is the text of a template, which has two lines at least, or a path: a Path, or any string of one line.
+    It must use the same fields as ours: an override that forgets {question} would answer another question. One for any
+    other name is an error, not forgotten. package: whose folder `templates` has ours.
+    Raises ConfigError naming `<field>.<name>`.
     """
     for name in overrides:
         if name not in names:
             raise ConfigError("is not used here", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
-    return {name: load_template(name, overrides=overrides, field=field, package=package) for name in names}
+    ours = {name: _own(name, where=f"{field}.{name}", package=package) for name in names}
+    return {
+        name: _overridden(template, given=overrides[name], where=f"{field}.{name}") if name in overrides else template
+        for name, template in ours.items()
+    }
 
 
-def load_template(
-    name: str, *, overrides: Mapping[str, str | Path] | None = None, field: str = "templates", package: str = _PACKAGE
-) -> Template:
-    """The template of that name: ours from the package's `templates`, or the caller's own from `overrides`.
-
-    An override is the text of a template, which has two lines at least, or a path: a Path, or any string of one line.
-    It must use the same fields as ours: an override that forgets {question} would answer another question.
-    Raises ConfigError naming `<field>.<name>`.
-    """
-    where = f"{field}.{name}"
-    ours = _own(name, where=where, package=package)
-    given = (overrides or {}).get(name)
-    if given is None:
-        return ours
-    template = _parse(name, text=_read_given(given, where=where), where=where)
+def _overridden(ours: Template, *, given: str | Path, where: str) -> Template:
+    template = _parse(ours.name, text=_read_given(given, where=where), where=where)
     wrong = template.fields ^ ours.fields
     if wrong or template.takes_passages != ours.takes_passages:
         needed = sorted(ours.fields | ({"passages"} if ours.takes_passages else set()))
@@ -153,21 +147,11 @@ def _digest(held: frozenset[Template]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _fields_of(template: Template) -> frozenset[str]:
-    return frozenset(_FIELD.findall(template.instructions + template.body + template.prefix)) - _OWN_FIELDS
-
-
-@lru_cache(maxsize=1024)
 def _own(name: str, *, where: str, package: str) -> Template:
-    return _parse(name, text=_read_own(name, where=where, package=package), where=where)
-
-
-def _read_own(name: str, *, where: str, package: str) -> str:
     texts = _shipped(package)
     if name not in texts:
-        known = sorted(texts)
-        raise ConfigError(f"{name!r} is not known", field=where, remedy=known_choices(known, given=name))
-    return texts[name]
+        raise ConfigError(f"{name!r} is not known", field=where, remedy=known_choices(sorted(texts), given=name))
+    return _parse(name, text=texts[name], where=where)
 
 
 @lru_cache(maxsize=4)

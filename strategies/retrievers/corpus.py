@@ -83,17 +83,6 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error
 
 
-def count_rows(path: Path | str) -> int | None:
-    """Lines of a plain JSONL corpus, for a progress bar; None for another, and where reading it says what is wrong."""
-    if Path(path).suffix in (".parquet", ".gz"):
-        return None
-    try:
-        with Path(path).open("rb") as file:
-            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-    except OSError:
-        return None
-
-
 def _read_row(row: Mapping[str, object], *, where: str) -> Passage:
     values: dict[str, str] = {}
     for name in ("id", "title", "text"):

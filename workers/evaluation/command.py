@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
@@ -41,7 +40,6 @@ from ragbandit.workers.evaluation.runs import (
     Answers,
     Bench,
     LabelledQuestion,
-    StoredAnswer,
     check_family,
     parse_arms,
     read_questions,
@@ -51,9 +49,6 @@ from ragbandit.workers.judge.rubric import QuizModel, chinese_words
 from ragbandit.workers.wiring.generators import WorkerArm, make_generator
 from ragbandit.workers.wiring.loading import ArmLoader
 from ragbandit.workers.wiring.retrievers import index_folder
-
-#: so many failures without an answer before them, and the arm is named while the others go on
-EARLY = 5
 
 
 def evaluate(
@@ -181,36 +176,14 @@ def _run(
     bench = Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget))
     work = bench.work(rows)
     todo = list({each.key: each for each in work if each.key not in answers}.values())
-    fine = {str(each.arm) for each in work if each.key in answers and not answers[each.key].failed}
-    count, warn = itertools.count(1), _warner(fine)
+    count = itertools.count(1)
     with bars(errors) as progress, interruptible(_stopped(answers)):
 
-        def done(answer: StoredAnswer) -> None:
+        def done() -> None:
             progress("answers", next(count), len(todo))
-            warn(answer)
 
         asyncio.run(bench.answer(todo, answers=answers, concurrency=concurrency, done=done))
     return {name: [answers[each.key] for each in work if each.arm == name] for name in loaded}
-
-
-def _warner(fine: set[str]) -> Callable[[StoredAnswer], None]:
-    """Says it of an arm, once, that its first answers have all failed: hours of an outage need not be waited for.
-
-    fine: the arms that have answered before.
-    """
-    failed = Counter[str]()
-
-    def warn(answer: StoredAnswer) -> None:
-        if not answer.failed:
-            fine.add(answer.arm)
-        elif answer.arm not in fine:
-            failed[answer.arm] += 1
-            if failed[answer.arm] == EARLY:
-                why = answer.error or answer.stop_reason
-                message = f"the first {EARLY} answers of {answer.arm} failed; Ctrl-C stops. {why}"
-                errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
-
-    return warn
 
 
 def _loaded_judge(settings: GeneratorSettings) -> Generator:

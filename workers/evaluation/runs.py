@@ -265,7 +265,7 @@ class Bench:
         ]
 
     async def answer(
-        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[StoredAnswer], None]
+        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[], None]
     ) -> None:
         """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
 
@@ -286,7 +286,7 @@ class Bench:
                     named=arm.named,
                 )
                 answers.add(outcome, key=each.key, arm=each.arm, question=each.question)
-                done(answers[each.key])
+                done()
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -20,7 +20,7 @@ from ragbandit.router.cli.console import (
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import count_rows, log_left_out, read_corpus
+from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
 from ragbandit.strategies.retrievers.mention_counts import write_popularity
 from ragbandit.workers.wiring.retrievers import Facts, index_folder, kind_of, make_retriever, search_once, with_choice
 
@@ -57,9 +57,8 @@ def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) ->
     kind = kind_of(settings)
     left_out: set[str] = set()
     rows = _reading(corpus, left_out=left_out)
-    total = count_rows(corpus) or 0
     with interruptible("stopped; the same command starts from the beginning"), bars(errors) as progress:
-        facts = kind.built(rows, lambda done: progress("passages indexed", done, total))
+        facts = kind.built(rows, lambda done: progress("passages indexed", done, 0))
         if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
             progress("counting mentions", 0, 0)
             facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}

@@ -282,21 +282,6 @@ def test_arm_that_failed_everywhere_ends_with_1(run, tmp_path):
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 8
 
 
-def test_arm_whose_first_answers_failed_is_named_at_once(run, tmp_path):
-    """After five failures and no answer, before the end, once; an arm that had answered before is not named."""
-    write_lines(
-        tmp_path / "questions.jsonl",
-        [{"question": f"Who made Jaws {n}?" if n == 0 else f"What {n}?", "answers": ["x"]} for n in range(12)],
-    )
-    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}, "no_retrieval": {}})
-    done = run("--json", strategy="ailing,no_retrieval")
-
-    assert [row["failed"] for row in json.loads(done.stdout)] == [12, 11]
-    assert done.stderr.count("the first 5 answers of ailing failed; Ctrl-C stops. ailing") == 1
-    assert "answers of no_retrieval" not in done.stderr
-    assert done.stderr.index("the first 5") < done.stderr.index("every answer of ailing")
-
-
 def test_answers_are_not_overwritten(run, tmp_path):
     """Without --resume a file with answers is refused and stays as it is."""
     report(run("--json"))
@@ -413,10 +398,10 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
     work = bench.work([LabelledQuestion(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
     done = []
     with Answers(tmp_path / "a.jsonl", resume=False) as answers:
-        asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=done.append))
+        asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=lambda: done.append(1)))
         assert all(each.key in answers for each in work)
 
     assert generator.most == concurrency
-    assert [each.key for each in done] == [each.key for each in work]
+    assert len(done) == len(work)
     assert generator.closed
     assert retriever.closed

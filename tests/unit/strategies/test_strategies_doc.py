@@ -17,7 +17,7 @@ from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.arms.external import Http
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.prompting.prompts import load_template
+from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import ARMS, GROUP, make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
@@ -85,7 +85,7 @@ def test_the_recipes_are_configurations(monkeypatch):
 def test_the_template_is_one():
     """The page's template can stand in for ours, and every section that the page names is in it."""
     text = textwrap.dedent(re.search(r"\n\n((?: {4}.*\n)+ {4}\[prefix\]\n.*\n)", PAGE)[1])
-    template = load_template("read_direct", overrides={"read_direct": text})
+    template = load_templates(["read_direct"], overrides={"read_direct": text})["read_direct"]
 
     assert template.demonstrations == ("Question: Who painted Guernica?\nAnswer: Pablo Picasso",)
     assert template.passage == "{number}. {title}: {text}"

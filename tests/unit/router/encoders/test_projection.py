@@ -48,6 +48,11 @@ def states_of(texts):
     return ((HashingEncoder(256).encode(texts) @ MIX + 2.0) * SCALE).astype(np.float32)
 
 
+def features_of(projection, states, *, counts, dimension):
+    matrix, offset = projection.product(dimension)
+    return projection.from_product(states @ matrix + offset, counts=counts, dimension=dimension)
+
+
 @pytest.fixture(scope="module")
 def known():
     return references()
@@ -163,7 +168,7 @@ def test_new_questions_are_read_like_the_old_ones(known):
     )
     projection = fitted(states_of(half.questions), known=half, dimension=64, seed=0)
     new = known.questions[1::2]
-    readings = projection.place(states_of(new), counts=lexical_counts(new))[:, : len(known.labels)]
+    readings = projection.readings(states_of(new))
     assert readings.std(axis=0) == pytest.approx(np.ones(len(known.labels)), abs=0.25)
     assert readings.mean(axis=0) == pytest.approx(np.zeros(len(known.labels)), abs=0.5)
 
@@ -191,7 +196,7 @@ def test_features_are_those_by_loops(made):
     """Readings, kernel at the anchors, whitening and sketch, one question at a time, in float64, to .005."""
     projection, dimension = made
     states = states_of(NEW[:12])
-    rows = projection.apply(states, counts=lexical_counts(NEW[:12]), dimension=dimension)
+    rows = features_of(projection, states, counts=lexical_counts(NEW[:12]), dimension=dimension)
     for row, state, text in list(zip(rows, states, NEW, strict=False))[:: 3 if dimension == 1000 else 1]:
         wanted = by_hand(projection, state.astype(np.float64), text=text, dimension=dimension)
         assert row == pytest.approx(wanted, abs=5e-3 * np.sqrt(dimension / 16))
@@ -200,7 +205,7 @@ def test_features_are_those_by_loops(made):
 def test_dimension_is_kept(made):
     """Any n questions give shape (n, d), float32 and finite, whatever the text; five eighths are kinds."""
     projection, dimension = made
-    rows = projection.apply(states_of(NEW), counts=lexical_counts(NEW), dimension=dimension)
+    rows = features_of(projection, states_of(NEW), counts=lexical_counts(NEW), dimension=dimension)
     assert (rows.shape, rows.dtype) == ((len(NEW), dimension), np.float32)
     assert np.isfinite(rows).all()
     assert len(projection.anchors) == round(0.625 * dimension)
@@ -208,7 +213,7 @@ def test_dimension_is_kept(made):
 
 def shares(projection, states, *, texts, dimension):
     """Squared lengths of kinds and of sketch, per question, in units of the dimension."""
-    squares = projection.apply(states, counts=lexical_counts(texts), dimension=dimension).astype(np.float64) ** 2
+    squares = features_of(projection, states, counts=lexical_counts(texts), dimension=dimension).astype(np.float64) ** 2
     kinds = len(projection.anchors)
     return squares[:, :kinds].sum(axis=1) / dimension, squares[:, kinds:-LENGTHS].sum(axis=1) / dimension
 
@@ -229,7 +234,7 @@ def test_lengths_are_the_shares(made, known, states):
 def test_seed_moves_the_sketch_alone(known, states, fit):
     """Another seed gives another sketch of the same states, and the same kinds."""
     rows = [
-        one.apply(states_of(NEW), counts=lexical_counts(NEW), dimension=64)
+        features_of(one, states_of(NEW), counts=lexical_counts(NEW), dimension=64)
         for one in (fit(64), *(fitted(states, known=known, dimension=64, seed=seed) for seed in (0, 1)))
     ]
     assert np.array_equal(rows[0], rows[1])
@@ -256,5 +261,7 @@ def test_comes_back_from_its_arrays(made, tmp_path):
             )
         )
         assert np.array_equal(kept, array)
-    rows = [one.apply(states_of(NEW), counts=lexical_counts(NEW), dimension=dimension) for one in (projection, back)]
+    rows = [
+        features_of(one, states_of(NEW), counts=lexical_counts(NEW), dimension=dimension) for one in (projection, back)
+    ]
     assert np.array_equal(*rows)

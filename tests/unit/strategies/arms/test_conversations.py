@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved
 from ragbandit.strategies.base import Need, Passage, Prompt, Request
-from ragbandit.strategies.generators.openai_protocol import TokenCounter, request_fields
+from ragbandit.strategies.generators.openai_protocol import counted_tokens, request_fields
 from ragbandit.strategies.generators.response_cache import request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import chat_turns, plain_parts
@@ -139,10 +139,10 @@ def test_turns_always_alternate(history):
 def test_the_openai_count_bounds_what_is_sent(history):
     """Bytes of all that is sent, with what a template puts around every turn, are within the count."""
     prompt = dataclasses.replace(PLAIN, history=tuple(history))
-    counted = TokenCounter(OpenAiOptions(template_tokens=0)).bound(prompt)
+    counted = counted_tokens(prompt, options=OpenAiOptions(template_tokens=0))
     sent = [text for _, text in chat_turns(prompt)]
     assert counted >= sum(len(text.encode("utf-8", "replace")) for text in sent if text)
-    assert counted == TokenCounter(OpenAiOptions(template_tokens=0)).bound(PLAIN) or history
+    assert counted == counted_tokens(PLAIN, options=OpenAiOptions(template_tokens=0)) or history
 
 
 def test_another_history_is_another_request():

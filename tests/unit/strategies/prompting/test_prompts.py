@@ -9,7 +9,7 @@ from ragbandit.shared.types import Branch, Budget, Query
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask, fit, load_template, load_templates, parsed_template
+from ragbandit.strategies.prompting.prompts import ask, fit, load_templates, parsed_template
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Run
 
@@ -30,8 +30,12 @@ A
 PASSAGES = [Passage(id=f"p{n}", title=f"T{n}", text="one two three four") for n in range(3)]
 
 
+def loaded(name, *, given=None):
+    return load_templates([name], overrides={} if given is None else {name: given})[name]
+
+
 def own_template(text=OWN):
-    return load_template("read_direct", overrides={"read_direct": text})
+    return loaded("read_direct", given=text)
 
 
 def fitted(*, context, passages=PASSAGES, question="why so", **settings):
@@ -46,7 +50,7 @@ def fitted(*, context, passages=PASSAGES, question="why so", **settings):
 )
 def test_our_templates_are_filled_completely(name):
     """No field of our own templates is left open, and no header line reaches the model."""
-    template = load_template(name)
+    template = loaded(name)
     fields = dict.fromkeys(template.fields, "VALUE")
 
     prompt = fit(template, fields=fields, generator=ScriptedGenerator([]), max_tokens=5, passages=PASSAGES).prompt
@@ -115,7 +119,7 @@ def test_an_override_may_be_a_file(tmp_path):
         file.write_text(OWN, encoding="utf-8")
 
         for given in (file, str(file)):
-            assert load_template("read_direct", overrides={"read_direct": given}) == own_template()
+            assert loaded("read_direct", given=given) == own_template()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +189,7 @@ def test_a_field_without_a_value_is_an_error_that_names_it():
 def test_unknown_templates_are_refused():
     """A name we do not have, and an override that the arm would never use, are errors that list the known ones."""
     with pytest.raises(ConfigError, match=r"known: .*read_direct, "):
-        load_template("reed")
+        loaded("reed")
     with pytest.raises(ConfigError, match=r"arms\.x\.templates\.reed: is not used .*used: think"):
         load_templates(["think_reasoned"], overrides={"reed": OWN}, field="arms.x.templates")
 

@@ -26,31 +26,6 @@ import importlib.util
 from types import ModuleType
 from typing import ClassVar, Final
 
-__all__ = [
-    "ArmFailed",
-    "ConfigError",
-    "Conflict",
-    "Forbidden",
-    "InvalidInput",
-    "NotFound",
-    "NotReady",
-    "Overloaded",
-    "PolicyFault",
-    "QueueError",
-    "RagBanditError",
-    "SnapshotError",
-    "StoreError",
-    "TooManyRequests",
-    "Unauthorized",
-    "encodable",
-    "missing_module",
-    "missing_package",
-    "require_service",
-    "required_module",
-    "root_cause",
-]
-
-
 #: why a store or an archive of version 0.x is refused
 BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 

@@ -47,33 +47,18 @@ def echo(prompt: Prompt) -> str:
     return f"It is {sum(f'{prompt.instructions}{prompt.body}{prompt.prefix}'.encode())} in the book."
 
 
-def echo_with_details(prompt: Prompt) -> Scripted:
-    """The echo, with plausible details for every need."""
-    return with_details(prompt, text=echo(prompt))
-
-
 def generator(*, text: str | None = None, **settings: Any) -> ScriptedGenerator:
-    """A scripted model with every capability; it answers `text`, or echoes its prompt."""
-    says = echo_with_details if text is None else lambda prompt: with_details(prompt, text=text)
+    """A scripted model with every capability; it answers `text`, or echoes its prompt, with details for every need."""
+
+    def says(prompt: Prompt) -> Scripted:
+        return with_details(prompt, text=echo(prompt) if text is None else text)
+
     return ScriptedGenerator(says, capabilities=get_args(Need), **settings)
 
 
-def asked_text(prompt: Prompt) -> str:
-    """All parts of a prompt in one text."""
-    return f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
-
-
-def run(
-    strategy: Strategy,
-    *,
-    question: str = QUESTION,
-    budget: Budget | None = None,
-    loop: asyncio.Runner | None = None,
-    **parts: Any,
-) -> Outcome:
-    """One run of an arm, waited for; see `outcome_of`. loop: for many runs, which need no event loop of their own."""
-    made = outcome_of(strategy, question=question, budget=budget, **parts)
-    return asyncio.run(made) if loop is None else loop.run(made)
+def run(strategy: Strategy, **parts: Any) -> Outcome:
+    """One run of an arm, waited for; see `outcome_of`."""
+    return asyncio.run(outcome_of(strategy, **parts))
 
 
 async def outcome_of(
@@ -216,15 +201,12 @@ def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> No
 
 def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
     """No call begins once the dollars are spent; the outcome carries what was spent."""
-    with asyncio.Runner() as loop:
-        free = run(make_strategy(), loop=loop)
-        for calls in range(1, free.cost.llm_calls + 1):
-            outcome = run(
-                make_strategy(), loop=loop, budget=Budget(dollars=0.5 * calls), generator_=generator(dollars=0.5)
-            )
-            assert (outcome.cost.llm_calls, outcome.cost.dollars) == (calls, 0.5 * calls)
-            ended = ("answered", free.stop_reason) if calls == free.cost.llm_calls else ("exhausted", "budget_dollars")
-            assert (outcome.status, outcome.stop_reason) == ended
+    free = run(make_strategy())
+    for calls in range(1, free.cost.llm_calls + 1):
+        outcome = run(make_strategy(), budget=Budget(dollars=0.5 * calls), generator_=generator(dollars=0.5))
+        assert (outcome.cost.llm_calls, outcome.cost.dollars) == (calls, 0.5 * calls)
+        ended = ("answered", free.stop_reason) if calls == free.cost.llm_calls else ("exhausted", "budget_dollars")
+        assert (outcome.status, outcome.stop_reason) == ended
 
 
 def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
@@ -233,27 +215,26 @@ def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
     The failed call counts, without tokens, and ends the trace. Calls made at the same time as it count, too,
     whether they were finished or cut off.
     """
-    with asyncio.Runner() as loop:
-        free = run(make_strategy(), loop=loop)
-        for call in range(1, free.cost.llm_calls + 1):
-            model = generator(fail_at=[call])
-            outcome = run(make_strategy(), loop=loop, generator_=model)
-            assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
-            assert f"fails at call {call}" in (outcome.error or "")
-            written = [event for event in outcome.trace if isinstance(event, Generated)]
-            broken = [event for event in outcome.trace if isinstance(event, CallFailed)]
-            assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
-            assert len(model.requests) == outcome.cost.llm_calls == len(written) + len(broken) >= call
-            assert broken[0].error == outcome.error
-            assert all("cut off" in event.error for event in broken[1:])
-            if outcome.cost.llm_calls == call:
-                assert isinstance(outcome.trace[-1], CallFailed)
-        for search in range(1, free.cost.retriever_calls + 1):
-            outcome = run(make_strategy(), loop=loop, retriever=MemoryRetriever(PASSAGES, fail_at=[search]))
-            assert (outcome.status, outcome.cost.retriever_calls) == ("failed", search)
-            last = outcome.trace[-1]
-            assert isinstance(last, CallFailed)
-            assert (last.purpose, last.error) == ("search", outcome.error)
+    free = run(make_strategy())
+    for call in range(1, free.cost.llm_calls + 1):
+        model = generator(fail_at=[call])
+        outcome = run(make_strategy(), generator_=model)
+        assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
+        assert f"fails at call {call}" in (outcome.error or "")
+        written = [event for event in outcome.trace if isinstance(event, Generated)]
+        broken = [event for event in outcome.trace if isinstance(event, CallFailed)]
+        assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
+        assert len(model.requests) == outcome.cost.llm_calls == len(written) + len(broken) >= call
+        assert broken[0].error == outcome.error
+        assert all("cut off" in event.error for event in broken[1:])
+        if outcome.cost.llm_calls == call:
+            assert isinstance(outcome.trace[-1], CallFailed)
+    for search in range(1, free.cost.retriever_calls + 1):
+        outcome = run(make_strategy(), retriever=MemoryRetriever(PASSAGES, fail_at=[search]))
+        assert (outcome.status, outcome.cost.retriever_calls) == ("failed", search)
+        last = outcome.trace[-1]
+        assert isinstance(last, CallFailed)
+        assert (last.purpose, last.error) == ("search", outcome.error)
 
 
 def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
@@ -278,15 +259,14 @@ def check_takes_any_question(make_strategy: MakeStrategy) -> None:
 
     Where the model has room for a question of 10,000 words it is answered; where it has none the error names it.
     """
-    with asyncio.Runner() as loop:
-        for question in ("", "{question} {passages} %s {}", "北京在哪里", "a\n\n[body]\nb"):
-            assert run(make_strategy(), loop=loop, question=question).status == "answered"
-        assert run(make_strategy(), loop=loop, retriever=MemoryRetriever([])).status == "answered"
-        model = generator(context_tokens=100_000)
-        assert run(make_strategy(), loop=loop, question="Who? " * 10_000, generator_=model).status == "answered"
-        outcome = run(make_strategy(), loop=loop, question="long " * 20_000)
-        assert outcome.status == "failed"
-        assert "question" in (outcome.error or "")
+    for question in ("", "{question} {passages} %s {}", "北京在哪里", "a\n\n[body]\nb"):
+        assert run(make_strategy(), question=question).status == "answered"
+    assert run(make_strategy(), retriever=MemoryRetriever([])).status == "answered"
+    model = generator(context_tokens=100_000)
+    assert run(make_strategy(), question="Who? " * 10_000, generator_=model).status == "answered"
+    outcome = run(make_strategy(), question="long " * 20_000)
+    assert outcome.status == "failed"
+    assert "question" in (outcome.error or "")
 
 
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
@@ -300,14 +280,13 @@ def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
         "{question} [body] %s",
         "🦈" * 300,
     )
-    with asyncio.Runner() as loop:
-        for text in (*texts, "\x00\ufffd </s> <|im_end|>", "a." * 20_000):
-            model, began = generator(text=text, context_tokens=100_000), time.thread_time()
-            outcome = run(make_strategy(), loop=loop, generator_=model)
-            assert time.thread_time() - began < 5.0
-            assert outcome.status == "answered", (text[:40], outcome.error)
-            assert outcome.stop_reason
-            assert outcome.cost.llm_calls == len(model.requests) <= 100
+    for text in (*texts, "\x00\ufffd </s> <|im_end|>", "a." * 20_000):
+        model, began = generator(text=text, context_tokens=100_000), time.thread_time()
+        outcome = run(make_strategy(), generator_=model)
+        assert time.thread_time() - began < 5.0
+        assert outcome.status == "answered", (text[:40], outcome.error)
+        assert outcome.stop_reason
+        assert outcome.cost.llm_calls == len(model.requests) <= 100
 
 
 class RecordingReader:
@@ -339,20 +318,19 @@ def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
         'Answer: "Ohio" ',
         "1. yes\n2. [Relevant] Ohio\n",
     )
-    with asyncio.Runner() as loop:
-        for text in texts:
-            for budget in (Budget(), Budget(tokens=400), Budget(seconds=0.02)):
-                listener, slow = RecordingReader(), 0.004 if budget.seconds else 0.0
-                outcome = run(
-                    make_strategy(), budget=budget, reader=listener, generator_=generator(text=text, word_seconds=slow)
-                )
-                given = "".join(listener.pieces)
-                assert (outcome.answer or "").startswith(given), (text, given, outcome.answer)
-                assert all(listener.pieces)
-                assert all(note and "\n" not in note and len(note) <= MAX_NOTE for note in listener.notes)
-                if not budget.seconds:
-                    alone = run(make_strategy(), loop=loop, budget=budget, generator_=generator(text=text))
-                    assert timeless(outcome) == timeless(alone)
+    for text in texts:
+        for budget in (Budget(), Budget(tokens=400), Budget(seconds=0.02)):
+            listener, slow = RecordingReader(), 0.004 if budget.seconds else 0.0
+            outcome = run(
+                make_strategy(), budget=budget, reader=listener, generator_=generator(text=text, word_seconds=slow)
+            )
+            given = "".join(listener.pieces)
+            assert (outcome.answer or "").startswith(given), (text, given, outcome.answer)
+            assert all(listener.pieces)
+            assert all(note and "\n" not in note and len(note) <= MAX_NOTE for note in listener.notes)
+            if not budget.seconds:
+                alone = run(make_strategy(), budget=budget, generator_=generator(text=text))
+                assert timeless(outcome) == timeless(alone)
 
 
 ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, get_args
 
@@ -41,49 +41,6 @@ class LateGenerator(ScriptedGenerator):
         return replace(done, finish="deadline") if len(self.requests) == self._calls else done
 
 
-class _Details(Mapping[Need, object]):
-    """Plausible details for a text that answers a prompt, each made when it is asked for."""
-
-    def __init__(self, prompt: Prompt, *, text: str) -> None:
-        self._prompt, self._text = prompt, text
-
-    def __iter__(self) -> Iterator[Need]:
-        return iter(_NEEDS)
-
-    def __len__(self) -> int:
-        return len(_NEEDS)
-
-    def __contains__(self, need: object) -> bool:
-        return need in _NEEDS
-
-    def __getitem__(self, need: Need) -> object:
-        pieces = _pieces(self._text)
-        logprobs = [math.log((0.95, 0.5, 0.1)[number % 3]) for number in range(len(pieces))]
-        match need:
-            case "logprobs":
-                return tuple(Token(text=piece, logprob=p) for piece, p in zip(pieces, logprobs, strict=True))
-            case "entropy":
-                return tuple(-p for p in logprobs)
-            case "attention":
-                prompt = self._prompt
-                keys = tuple(re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}")) + pieces
-                random = np.random.default_rng(len(self._text))
-                weights = random.random((2, len(pieces), len(keys)), dtype=np.float32)
-                return Attention(weights=weights / weights.sum(axis=-1, keepdims=True), keys=keys)
-            case "hidden_states":
-                return np.full((5, 8), len(self._text), dtype=np.float32) + np.arange(8, dtype=np.float32)
-            case "trained_tokens":
-                return (_TRAINED,) * len(pieces)
-        raise KeyError(need)
-
-
-_NEEDS: Final[tuple[Need, ...]] = ("logprobs", "entropy", "attention", "hidden_states", "trained_tokens")
-
-
-def _pieces(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"\s*\S+|\s+$", text))
-
-
 _GROUPS: Final = [
     ["[Retrieval]", "[No Retrieval]"],
     ["[Relevant]", "[Irrelevant]"],
@@ -95,7 +52,18 @@ _TRAINED: Final = {name: -1.0 - number for group in _GROUPS for number, name in 
 
 def with_details(prompt: Prompt, *, text: str) -> Scripted:
     """The text, with plausible details for every need: some tokens are sure, some are not."""
-    return Scripted(text=text, details=_Details(prompt, text=text))
+    pieces = re.findall(r"\s*\S+|\s+$", text)
+    logprobs = [math.log((0.95, 0.5, 0.1)[number % 3]) for number in range(len(pieces))]
+    keys = (*re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"), *pieces)
+    weights = np.random.default_rng(len(text)).random((2, len(pieces), len(keys)), dtype=np.float32)
+    details: dict[Need, object] = {
+        "logprobs": tuple(Token(text=piece, logprob=p) for piece, p in zip(pieces, logprobs, strict=True)),
+        "entropy": tuple(-p for p in logprobs),
+        "attention": Attention(weights=weights / weights.sum(axis=-1, keepdims=True), keys=keys),
+        "hidden_states": np.full((5, 8), len(text), dtype=np.float32) + np.arange(8, dtype=np.float32),
+        "trained_tokens": (_TRAINED,) * len(pieces),
+    }
+    return Scripted(text=text, details=details)
 
 
 MakeGenerator = Callable[[str], Generator]

@@ -13,18 +13,19 @@ A check raises AssertionError. It needs no test framework and names no algorithm
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one, restored
+from ragbandit.router.policies.base import Arrays, Policy, apply, pmf_of_one, restored
 from ragbandit.router.policies.draw import gate
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault, SnapshotError
-from ragbandit.shared.types import ArmName, Json, Update
+from ragbandit.shared.types import ArmName, Update
 from ragbandit.testing.policy_examples import (
     ARMS,
     DIMENSION,
@@ -58,11 +59,6 @@ def pmf_of(policy: Policy, *, seed: int = 7, arms: Sequence[ArmName] = ARMS) -> 
     return dict(zip(arms, gate(output, arms=arms), strict=True))
 
 
-def _same(one: Mapping[ArmName, float], other: Mapping[ArmName, float], *, within: float) -> None:
-    assert one.keys() == other.keys()
-    assert all(abs(p - other[arm]) <= within for arm, p in one.items()), (one, other)
-
-
 def through_files(policy: Policy, *, last_seq: int = 0) -> Policy:
     """The policy that comes back from real snapshot files."""
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +86,8 @@ def check_pmf_follows_the_order(make: Make) -> None:
     rng = np.random.default_rng(1)
     for arms in made_offers(seed=1):
         order = tuple(arms[at] for at in rng.permutation(len(arms)))
-        _same(pmf_of(policy, arms=order), pmf_of(policy, arms=arms), within=1e-9)
+        one, other = pmf_of(policy, arms=order), pmf_of(policy, arms=arms)
+        assert all(abs(p - other[arm]) <= 1e-9 for arm, p in one.items()), (one, other)
 
 
 def check_counts_what_it_learned(make: Make) -> None:
@@ -177,14 +174,10 @@ def check_batch_is_each_alone(make: Make) -> None:
         assert policy.pmf([], features=np.empty((0, DIMENSION), dtype=np.float32), arms=[]) == []
         for order in ([0, 1], [4, 2, 0], [0, 1, 2, 3, 4], [3] * 9, [*range(5)] * 7):
             if policy.deterministic:  # it gives one question one output, scores and facts included
-                together = batch_of(policy, seeds=order, offers=[offers[at] for at in order])
-                assert together == [alone[at] for at in order], f"questions {order}"
-
-
-def batch_of(policy: Policy, *, seeds: Sequence[int], offers: Sequence[Sequence[ArmName]]) -> list[PolicyOutput]:
-    """The policy's outputs for several questions at once."""
-    rows = np.stack([made_features(seed) for seed in seeds])  # (n, d)
-    return list(policy.pmf([made_query(seed) for seed in seeds], features=rows, arms=list(offers)))
+                rows = np.stack([made_features(seed) for seed in order])  # (n, d)
+                queries = [made_query(seed) for seed in order]
+                together = policy.pmf(queries, features=rows, arms=[offers[at] for at in order])
+                assert list(together) == [alone[at] for at in order], f"questions {order}"
 
 
 def check_facts_are_json(make: Make) -> None:
@@ -208,7 +201,7 @@ def check_refused_update_changes_nothing(make: Make) -> None:
         policy = taught(make, good[:before])
         for row in rows:
             sha256, pmf = sha_of(policy), pmf_of(policy)
-            assert _is_refused(policy, row), "a row that it cannot use was learned"
+            assert _raises(PolicyFault, partial(policy.learn, row)), "a row that it cannot use was learned"
             assert not apply(policy, row)
             assert (sha_of(policy), pmf_of(policy)) == (sha256, pmf)
         for update in good[before:]:
@@ -216,10 +209,10 @@ def check_refused_update_changes_nothing(make: Make) -> None:
         assert sha_of(policy) == sha_of(taught(make, good))
 
 
-def _is_refused(policy: Policy, row: Update) -> bool:
+def _raises(error: type[Exception], call: Callable[[], object]) -> bool:
     try:
-        policy.learn(row)
-    except PolicyFault:
+        call()
+    except error:
         return True
     return False
 
@@ -247,29 +240,22 @@ def _weighing(rows: float, update: Update) -> Update:
 def check_refuses_a_broken_state(make: Make) -> None:
     """A state with NaN, another shape, a missing array, or counts that are none is refused with SnapshotError."""
     arrays, facts = taught(make, made_updates(20)).state()
-    for what, broken in _broken(arrays):
-        _refuses(make, broken, facts, what=what)
-    for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}}):
-        _refuses(make, arrays, facts | counts, what=f"counts {counts}")
+    states = [(broken, facts) for broken in _broken(arrays)]
+    states += [(arrays, facts | counts) for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}})]
+    for broken, said in states:
+        assert _raises(SnapshotError, partial(restored, make(), dict(broken), said)), (broken, said)
 
 
-def _broken(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
+def _broken(arrays: Arrays) -> Iterator[Arrays]:
+    """The arrays with one missing, one without its last row, one with NaN."""
     for name, array in arrays.items():
-        yield f"{name} missing", {key: value for key, value in arrays.items() if key != name}
+        yield {key: value for key, value in arrays.items() if key != name}
         if array.size and array.ndim:
-            yield f"{name} without its last row", arrays | {name: array[:-1]}
+            yield arrays | {name: array[:-1]}
         if array.size and np.issubdtype(array.dtype, np.floating):
             spoilt = array.copy()
             spoilt.reshape(-1)[-1:] = np.nan
-            yield f"{name} with NaN", arrays | {name: spoilt}
-
-
-def _refuses(make: Make, arrays: Arrays, facts: Mapping[str, Json], *, what: str) -> None:
-    try:
-        restored(make(), dict(arrays), dict(facts))
-    except SnapshotError:
-        return
-    raise AssertionError(f"a state was taken: {what}")
+            yield arrays | {name: spoilt}
 
 
 POLICY_CHECKS: list[Callable[[Make], None]] = [

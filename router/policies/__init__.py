@@ -17,18 +17,6 @@ from ragbandit.shared.formats import known_choices
 from ragbandit.shared.plugins import import_class, installed, load
 from ragbandit.shared.types import Json
 
-__all__ = [
-    "CONSERVATIVE",
-    "GROUP",
-    "POLICIES",
-    "is_class_path",
-    "known_policies",
-    "make_policy",
-    "needs_of",
-    "protected",
-    "with_settings",
-]
-
 _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 
 #: our policies: name -> class

@@ -24,16 +24,16 @@ question the first READ characters are read, and no entity behind them counts.
 
 import functools
 import hashlib
-import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError
 
 from ragbandit.router.policies.base import (
     NO_RETRIEVAL,
@@ -60,34 +60,33 @@ from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 #: of the table's file, and how many bins its popularities are put in
-FORMAT = 1
+FORMAT: Final = 1
 BINS = 10
 #: entities that are logged, at most
 SHOWN = 10
 #: characters of a question that are read, at most
 READ = 4000
 
-# What a word is stands in strategies/retrievers/mention_counts.py, with the rest of the file's format: whoever
-# changes one, changes
-# both, and FORMAT.
+# What a word is stands in strategies/retrievers/mention_counts.py, with the rest of the file's format: whoever changes
+# one, changes both, and FORMAT.
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“”«]([^\"“”«»]+)[\"“”»]")
 _SENTENCE_ENDS = ".!?:\u3002\uff01\uff1f"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PopularityTable:
+class PopularityTable(BaseModel, frozen=True, strict=True):
     """Popularity of every entity, and the words that are no entities."""
 
+    format: Literal[1]
     #: key -> popularity (> 0)
-    mentions: Mapping[str, float]
+    mentions: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
     #: words that are no name although a question may write them with a capital
     common: frozenset[str]
     #: longest key, in words
-    words: int
+    words: Annotated[int, Field(ge=1)]
     #: of the file
-    sha256: str
+    sha256: str = ""
 
     @property
     def top(self) -> float:
@@ -283,8 +282,10 @@ def read_table(path: str) -> PopularityTable:
         return _read(path, stamp.st_mtime_ns, stamp.st_size)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}", field=_FIELD, remedy=_REMEDY) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path} is no table of format {FORMAT}: {error}", field=_FIELD, remedy=_REMEDY) from error
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        fault = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        raise ConfigError(f"{path} is no table of format {FORMAT}: {fault}", field=_FIELD, remedy=_REMEDY) from error
 
 
 _FIELD = "policy.params.table"
@@ -294,21 +295,4 @@ _REMEDY = "ragbandit index build writes popularity.json into the index's folder"
 @functools.lru_cache(maxsize=2)  # every snapshot makes a policy anew
 def _read(path: str, changed: int, size: int) -> PopularityTable:  # noqa: ARG001 the key of the cache
     data = Path(path).read_bytes()
-    described = json.loads(data)
-    if described["format"] != FORMAT:
-        raise ValueError(f"it has format {described['format']!r}")
-    mentions, common, words = described["mentions"], described["common"], described["words"]
-    if not all(_is_number(value) and 0 < value < math.inf for value in mentions.values()):
-        raise ValueError("a popularity is no number above 0")
-    if not isinstance(words, int) or words < 1 or not all(isinstance(word, str) for word in common):
-        raise ValueError("'words' must be a number of at least 1, 'common' a list of words")
-    return PopularityTable(
-        mentions={str(key): float(value) for key, value in mentions.items()},
-        common=frozenset(common),
-        words=words,
-        sha256=hashlib.sha256(data).hexdigest(),
-    )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return PopularityTable.model_validate_json(data).model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})

@@ -8,7 +8,7 @@ import ragbandit
 from ragbandit.shared import errors, types
 from ragbandit.shared.errors import RagBanditError
 
-ERRORS = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)]
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RagBanditError)]
 
 
 def test_public_names():

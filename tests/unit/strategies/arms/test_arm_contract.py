@@ -1,6 +1,5 @@
 """Every registered arm, with settings that are not its defaults, keeps the contract of arms."""
 
-import asyncio
 import itertools
 from typing import get_args
 
@@ -115,10 +114,9 @@ def test_caps_on_rounds_and_passages_end_none_of_our_arms(name):
     budgets = [Budget(rounds=1, passages=1)]
     budgets += [cap for allowed in (0, 1, 2) for cap in (Budget(rounds=allowed), Budget(passages=allowed))]
     texts = (None, "Jaws was born somewhere. " * 3, "Jaws was born near " * 50, "Action 1: search[jaws]")
-    with asyncio.Runner() as loop:
-        for settings, budget, text in itertools.product(SETTINGS.get(name, [{}]), budgets, texts):
-            outcome = run(make(name, settings), budget=budget, generator_=generator(text=text), loop=loop)
-            assert outcome.status == "answered", (settings, budget, text, outcome.stop_reason, outcome.error)
+    for settings, budget, text in itertools.product(SETTINGS.get(name, [{}]), budgets, texts):
+        outcome = run(make(name, settings), budget=budget, generator_=generator(text=text))
+        assert outcome.status == "answered", (settings, budget, text, outcome.stop_reason, outcome.error)
 
 
 @pytest.mark.parametrize("name", NAMES)

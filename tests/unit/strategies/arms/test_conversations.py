@@ -19,7 +19,7 @@ from ragbandit.strategies.prompting.prompts import fit, parsed_template
 from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.testing.arms import PASSAGES, QUESTION, asked_text, generator
+from ragbandit.testing.arms import PASSAGES, QUESTION, generator
 
 HISTORY = (
     Message(role="system", text="You speak like a librarian."),
@@ -32,6 +32,11 @@ TEMPLATE = parsed_template(
     "[instructions]\nBe short.\n[demonstration]\ndemo\n[body]\n{demonstrations}{passages}Q {question}", name="mine"
 )
 messages = st.lists(st.builds(Message, role=st.sampled_from(["system", "user", "assistant"]), text=st.text(max_size=9)))
+
+
+def asked_text(prompt):
+    """All parts of a prompt in one text."""
+    return f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
 
 
 def asked(name, *, history):

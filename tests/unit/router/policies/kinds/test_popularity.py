@@ -159,7 +159,7 @@ def test_entities_of_a_question(tmp_path, text, found):
 )
 def test_long_question_is_read_up_to_a_length(text, found):
     """Of a question the first READ characters are read, up to the last whole word."""
-    table = PopularityTable(mentions={"obama": 50.0}, common=frozenset(), words=5, sha256="")
+    table = PopularityTable(format=1, mentions={"obama": 50.0}, common=frozenset(), words=5)
     assert table.entities(text) == found
 
 

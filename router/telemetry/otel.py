@@ -7,12 +7,12 @@ package's own and not the process's global ones: a library that is instrumented 
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Unpack
 
 from ragbandit.router.telemetry import conventions as names
-from ragbandit.router.telemetry.tracing import Attribute, Span, SpanKind, Tracing
+from ragbandit.router.telemetry.tracing import Attribute, Span, SpanOptions, Tracing
 from ragbandit.shared.errors import missing_package
 
 try:
@@ -46,7 +46,6 @@ _METRIC: Final[Mapping[str, tuple[str, tuple[float, ...], str]]] = {
     names.OPERATION_FIRST_CHUNK: ("s", _SECONDS, "Time to receive the first chunk."),
     names.TOKEN_USAGE: ("{token}", _TOKENS, "Number of input and output tokens used."),
 }
-_NOTHING: Final[Mapping[str, Attribute | None]] = {}
 _SCOPE: Final = "ragbandit"
 #: what is left when a process ends is sent within that long, seconds; what is left then is lost
 _CLOSE_S: Final = 3.0
@@ -96,6 +95,10 @@ class _OtelSpan(Span):
         self.span.set_attribute(names.ERROR_TYPE, error_type)
         self.span.set_status(trace.StatusCode.ERROR)
 
+    def current(self) -> AbstractContextManager[object]:
+        """As of Span. No exception is recorded: its message may hold a question."""
+        return trace.use_span(self.span, record_exception=False, set_status_on_exception=False)
+
     def end(self) -> None:
         """As of Span."""
         self.span.end()
@@ -117,46 +120,15 @@ class OpenTelemetry(Tracing):
             for name, (unit, bounds, text) in _METRIC.items()
         }
 
-    def begin(
-        self,
-        name: str,
-        *,
-        kind: SpanKind = "internal",
-        attributes: Mapping[str, Attribute | None] = _NOTHING,
-        parent: Mapping[str, str] | None = None,
-        link: Mapping[str, str] | None = None,
-    ) -> Span:
+    def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
         """As of Tracing."""
-        context, links = _context(parent), []
+        context, links, link = _context(how.get("parent")), [], how.get("link")
         if link is not None:
             context = Context()
             linked = trace.get_current_span(_context(link)).get_span_context()
             links = [trace.Link(linked)] if linked.is_valid else []
-        plain = _plain(attributes)
-        return _OtelSpan(self._tracer.start_span(name, context, kind=_KINDS[kind], attributes=plain, links=links))
-
-    @contextmanager
-    def span(
-        self,
-        name: str,
-        *,
-        kind: SpanKind = "internal",
-        attributes: Mapping[str, Attribute | None] = _NOTHING,
-        parent: Mapping[str, str] | None = None,
-        link: Mapping[str, str] | None = None,
-    ) -> Iterator[Span]:
-        """As of Tracing."""
-        begun = self.begin(name, kind=kind, attributes=attributes, parent=parent, link=link)
-        assert isinstance(begun, _OtelSpan)
-        try:
-            # No exception is recorded: its message may hold a question.
-            with trace.use_span(begun.span, record_exception=False, set_status_on_exception=False):
-                yield begun
-        except BaseException as error:
-            begun.fail(type(error).__name__)
-            raise
-        finally:
-            begun.end()
+        kind, attributes = _KINDS[how.get("kind", "internal")], _plain(how.get("attributes", {}))
+        return _OtelSpan(self._tracer.start_span(name, context, kind=kind, attributes=attributes, links=links))
 
     def event(
         self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None

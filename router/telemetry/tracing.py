@@ -4,9 +4,9 @@ Where telemetry is off nothing of OpenTelemetry is imported or called. Whoever h
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final, Literal, TypedDict, Unpack
 
 import uuid_utils
 
@@ -16,7 +16,17 @@ from ragbandit.shared.types import Feedback, Json
 #: what an attribute may be
 Attribute = str | bool | int | float | Sequence[str]
 SpanKind = Literal["internal", "server", "client"]
-_NO_CARRIER: Final[Mapping[str, str]] = {}
+
+
+class SpanOptions(TypedDict, total=False):
+    """How a span begins."""
+
+    kind: SpanKind
+    attributes: Mapping[str, Attribute | None]
+    #: the W3C headers that it goes on from; None: the current span
+    parent: Mapping[str, str] | None
+    #: the W3C headers of a span that it belongs to without being a part of it: it is a root of its own then
+    link: Mapping[str, str] | None
 
 
 class Span:
@@ -25,7 +35,7 @@ class Span:
     @property
     def carrier(self) -> Mapping[str, str]:
         """The W3C headers that hand the trace on; empty: there is none."""
-        return _NO_CARRIER
+        return {}
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
         """Add attributes; None is left out."""
@@ -35,6 +45,10 @@ class Span:
 
     def fail(self, error_type: str) -> None:
         """What it stands for failed. error_type: a class or a code, never a message: messages may hold texts."""
+
+    def current(self) -> AbstractContextManager[object]:
+        """Within this it is the current span."""
+        return nullcontext()
 
     def end(self) -> None:
         """It is over; one that was begun by `Tracing.span` ends by itself."""
@@ -48,34 +62,23 @@ class Tracing:
     #: whether spans may hold texts: questions, prompts, answers, passages
     texts_in_spans: bool = False
 
-    def begin(
-        self,
-        name: str,
-        *,
-        kind: SpanKind = "internal",
-        attributes: Mapping[str, Attribute | None] = _NO_CARRIER,
-        parent: Mapping[str, str] | None = None,
-        link: Mapping[str, str] | None = None,
-    ) -> Span:
-        """A span that the caller ends. parent: the W3C headers that it goes on from; None: from the current span.
+    def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
+        """A span that the caller ends."""
+        del name, how
+        return Span()
 
-        link: the W3C headers of a span that it belongs to without being a part of it: it is a root of its own then.
-        """
-        del name, kind, attributes, parent, link
-        return _NO_SPAN
-
-    def span(
-        self,
-        name: str,
-        *,
-        kind: SpanKind = "internal",
-        attributes: Mapping[str, Attribute | None] = _NO_CARRIER,
-        parent: Mapping[str, str] | None = None,
-        link: Mapping[str, str] | None = None,
-    ) -> AbstractContextManager[Span]:
+    @contextmanager
+    def span(self, name: str, **how: Unpack[SpanOptions]) -> Iterator[Span]:
         """`begin`, as the current span of a block. An exception that leaves the block is its failure."""
-        del name, kind, attributes, parent, link
-        return _NO_BLOCK
+        begun = self.begin(name, **how)
+        try:
+            with begun.current():
+                yield begun
+        except BaseException as error:
+            begun.fail(type(error).__name__)
+            raise
+        finally:
+            begun.end()
 
     def event(
         self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
@@ -89,8 +92,6 @@ class Tracing:
         """Send what is left, for a few seconds at most."""
 
 
-_NO_SPAN: Final = Span()
-_NO_BLOCK: Final = nullcontext(_NO_SPAN)
 #: the tracing that does nothing
 OFF: Final = Tracing()
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.reporting.reading import Comparison, ReportRows, ReportScope
-from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of, sentence
+from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of
 from ragbandit.shared.types import Matrix, Vector
 
 ARMS = ("premium", "standard", "cheap")
@@ -131,7 +131,7 @@ def looked_at(run: Run, *, looks: Sequence[int]) -> Iterator[tuple[int, Line, st
         scope = ReportScope(label="main", since=0.0, until=count * 60.0)
         result = report_of(run.at(count), scope, policy=PolicySettings(), against="premium")
         assert result.total is not None
-        yield count, result.total, sentence(result, now=result.until)
+        yield count, result.total, result.sentence
 
 
 @dataclass(kw_only=True)

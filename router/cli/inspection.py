@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -17,7 +17,7 @@ from ragbandit.router.api.findings import (
     of_store,
     tried,
 )
-from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain, report_json
+from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_states, state_in_words
 from ragbandit.router.cli.console import (
     ConfigOption,
@@ -272,21 +272,21 @@ def report(
             until=now if until is None else parse_time(until, now=now, field="until"),
             tenant=tenant,
         )
-        result = report_in_store(ledger.database, scope, policy=settings.policy, against=against)
+        result = report_in_store(ledger.database, scope, policy=settings.policy, against=against, now=now)
         mapped = policy_map(
             ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
         )
         serving, rule = registered_policy(ledger), closing_rule(settings.learning)
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
-    learning = None if state is None else state.line
+    result = replace(result, learning=None if state is None else state.line)
     if html is not None:
         from ragbandit.router.api.ui.operation import report_file  # of the service's pages
 
-        html.write_text(report_file(result, now=now, learning=learning, mapped=mapped), encoding="utf-8")
+        html.write_text(report_file(result, mapped=mapped), encoding="utf-8")
     if as_json:
-        print_json(report_json(result, now=now, learning=learning))
+        print_json(plain(result))
         return
-    console.print(one_line(words.sentence(result, now=now)), markup=False)
+    console.print(one_line(result.sentence), markup=False)
     for title, lines in words.tables(result):
         console.print()
         rows = [[one_line(cell) for cell in words.cells(line, result.unit)] for line in lines]
@@ -297,9 +297,7 @@ def report(
         show_rows(["What the policy does", "Share", "Arms", "Reward", "For example"], cells, none="")
         console.print(one_line(mapped.sentence), markup=False)
     console.print()
-    if learning is not None:
-        console.print(one_line(f"- {learning}"), markup=False)
-    for note in words.footnotes(result):
+    for note in (*(() if result.learning is None else (result.learning,)), *result.notes):
         console.print(one_line(f"- {note}"), markup=False)
     if html is not None:
         console.print(f"written to {html}", markup=False)

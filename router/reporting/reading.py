@@ -8,7 +8,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -41,16 +41,24 @@ _HALF_SLOPE: Final = 20.0
 class Comparison:
     """What was served against always one arm, per question."""
 
-    questions: int
-    tried: Tried
-    #: mean of what was served; None: no value is seen
     served: float | None = None
-    #: the same had always the arm been used; None, with all below, where it is not tried enough
+    """Mean of what was served; null: nothing is known of it."""
     always: float | None = None
-    #: served - always, and its 95 % interval
+    """The same had always the arm been used, estimated; null, with what follows, where it is not tried enough."""
     difference: float | None = None
+    """`served` - `always`."""
     low: float | None = None
+    """Lower end of its 95 % interval, which holds however often one looks."""
     high: float | None = None
+    """Upper end of the interval."""
+    draws: int
+    """Questions that drew the arm."""
+    seen: int
+    """Of these: with an outcome (costs), or rated (quality)."""
+    effective_rows: float
+    """Effective rows of the comparison: how many rows of equal weight it is worth."""
+    missing: str | None
+    """Why there is no interval, in words; null where there is one."""
 
 
 def compared(
@@ -64,12 +72,17 @@ def compared(
     """
     n, seen, mine = len(value), ~np.isnan(value), arm == against
     drawn = mine & seen
-    tried = Tried(draws=int(mine.sum()), judged=int(drawn.sum()), effective=0.0, questions=n)
+
+    def found(effective: float = 0.0, **means: float) -> Comparison:
+        tried = Tried(draws=int(mine.sum()), judged=int(drawn.sum()), effective=effective, questions=n)
+        counts: dict[str, Any] = {"draws": tried.draws, "seen": tried.judged, "effective_rows": effective}
+        return Comparison(**counts, missing=tried.missing, **means)
+
     if not seen.any():
-        return Comparison(questions=n, tried=tried)
+        return found()
     served, share, unknown = _served(value, seen=seen, arm=arm, predicted=predicted[np.arange(n), arm])
     if not drawn.any():
-        return Comparison(questions=n, tried=tried, served=float(served.mean()))
+        return found(served=float(served.mean()))
     inverse = 1.0 / pmf[:, against]
     weight = np.where(drawn, inverse, 0.0)
     effective = min(
@@ -78,9 +91,9 @@ def compared(
         share[against] * effective_rows(float(n), squares=float(inverse.sum())),
         effective_rows(float((seen / share[arm]).sum()), squares=float((seen / share[arm] ** 2).sum())),
     )
-    tried = Tried(draws=tried.draws, judged=tried.judged, effective=effective, questions=n)
-    if not tried.enough:
-        return Comparison(questions=n, tried=tried, served=float(served.mean()))
+    known = found(effective, served=float(served.mean()))
+    if known.missing is not None:
+        return known
     model = _fitted(value, weight=weight, predicted=predicted[:, against])
     always = model + np.where(drawn, value - model, 0.0) * weight * (n / weight.sum())
     difference = served - always
@@ -92,15 +105,7 @@ def compared(
     width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
     half = width * math.sqrt((variance + unseen * unseen) * effective) + unknown * (most - least)
     middle = float(difference.mean())
-    return Comparison(
-        questions=n,
-        tried=tried,
-        served=float(served.mean()),
-        always=float(always.mean()),
-        difference=middle,
-        low=middle - half,
-        high=middle + half,
-    )
+    return replace(known, always=float(always.mean()), difference=middle, low=middle - half, high=middle + half)
 
 
 def _served(value: Vector, *, seen: Flags, arm: Choices, predicted: Vector) -> tuple[Vector, Vector, float]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -50,63 +50,93 @@ _FARTHEST: Final = 1000.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """What was served against always one arm, over some questions. Costs are per question."""
+    """One line of a report."""
 
     name: str
+    """What it is about."""
     against: str
+    """The arm that it is compared with."""
     questions: int
+    """Questions that could have had this arm."""
     cost: Comparison
+    """Cost per question, in the report's unit."""
     quality: Comparison
-    #: what the intervals say; None where one says nothing yet
-    worth: QualityWord | None
-    price: CostWord | None
-    #: why there is no verdict, and how many more questions it takes; None where there is one
+    """Quality of the rated answers, per question."""
+    verdict: str
+    """better, as good or worse, then cheaper, same cost or dearer, as "as good, cheaper"; or "cannot tell yet"."""
     missing: str | None
-
-    @property
-    def verdict(self) -> str:
-        """Both words, as "as good, cheaper", or "cannot tell yet"."""
-        return f"{self.worth}, {self.price}" if self.missing is None else "cannot tell yet"
+    """Why there is no verdict, and how many more questions it takes; null where there is one."""
+    saved: str
+    """What was saved in all, in words."""
+    words: str
+    """The verdict in words, with its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A report. Every line is about the questions that could have had the arm that it is compared with."""
+    """A report of a time. Every line is about the questions that could have had the arm that it is compared with."""
 
+    sentence: str = ""
+    """All of it in one sentence."""
     since: float
+    """Beginning of the time, seconds since 1970."""
     until: float
+    """End of the time."""
     tenant: str | None
+    """The tenant that it is about; null: all."""
     unit: Unit
-    #: why this arm; None where no arm can be compared
+    """What costs are in: dollars; where none were reported steps or seconds."""
     why: str | None
-    #: in all; None where there is nothing to compare
+    """Why it is compared with this arm; null where there is none to compare with."""
     total: Line | None
-    #: unit -> comparison over the same questions, of the units that outcomes tell
+    """All questions; null where nothing can be compared."""
     costs: Mapping[Unit, Comparison]
+    """Dollars, steps and seconds over these questions, as far as outcomes tell them."""
     arms: tuple[Line, ...]
+    """The same against each arm, the most used first."""
     tenants: tuple[Line, ...]
+    """By tenant, the largest first; empty where there is one alone."""
     prices: tuple[Line, ...]
+    """By price."""
     weeks: tuple[Line, ...]
-    #: why a question is in no line -> how many
+    """By week, which begin on Mondays, UTC."""
     left_out: Mapping[str, int]
+    """Questions that are in no line, by the reason."""
     notes: tuple[str, ...]
+    """How the numbers are meant, and what is not among them."""
+    learning: str | None = None
+    """The state of learning: a word, why, and what to do; null where it is not known."""
 
 
-def report(database: Database, scope: ReportScope, *, policy: PolicySettings, against: str | None = None) -> Report:
+def report(
+    database: Database,
+    scope: ReportScope,
+    *,
+    policy: PolicySettings,
+    against: str | None = None,
+    now: float | None = None,
+) -> Report:
     """The report of what was asked; while draws, outcomes or ratings favour an arm it has no verdict, and says so.
 
-    against: the arm; None: the holdback's, else the incumbent, else the dearest one that is tried enough. Raises
+    against: the arm; None: the holdback's, else the incumbent, else the dearest one that is tried enough. now: None:
+    the end of the time. Raises
     InvalidInput for a time that is none and an arm that no question was offered, StoreError.
     """
     if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
         raise InvalidInput(f"since {scope.since:g}, until {scope.until:g}", field="since", remedy="give an earlier one")
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
-    return report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm)
+    return report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
 
 
 def report_of(
-    log: ReportRows, scope: ReportScope, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
+    log: ReportRows,
+    scope: ReportScope,
+    *,
+    policy: PolicySettings,
+    against: str | None = None,
+    alarm: str | None = None,
+    now: float | None = None,
 ) -> Report:
     """`report` of rows that are read. alarm: a sentence on the side that the log favours. Raises InvalidInput."""
     unit = _unit(log)
@@ -130,7 +160,7 @@ def report_of(
         }
         units = [one for one in UNITS if np.nansum(log.costs[one]) > 0.0]
         costs = {one: lines.cost(one, log.pmf[:, chosen] > 0.0, against=chosen) for one in units}
-    return Report(
+    found = Report(
         since=scope.since,
         until=scope.until,
         tenant=scope.tenant,
@@ -138,10 +168,13 @@ def report_of(
         why=why,
         total=total,
         costs=costs,
-        arms=tuple(sorted(arms, key=lambda one: (-one.cost.tried.draws, one.name))),
+        arms=tuple(sorted(arms, key=lambda one: (-one.cost.draws, one.name))),
         **groups,
         left_out=left_out,
         notes=tuple(_notes(log, scope, policy=policy, unit=unit)),
+    )
+    return replace(
+        found, sentence=sentence(found, now=scope.until if now is None else now), notes=tuple(_footnotes(found))
     )
 
 
@@ -202,7 +235,8 @@ class _Lines:
         least, most = float(known.min(initial=0.0)), float(known.max(initial=1.0))
         quality = self._compared(values, rows, self.log.expected_quality, against=against, least=least, most=most)
         quality = _clipped(quality, least - most, most - least)
-        return line_of(name, self.log.arms[against], quality=quality, cost=cost, days=self.days, alarm=self.alarm)
+        given: dict[str, Any] = {"unit": self.unit, "days": self.days, "alarm": self.alarm}
+        return line_of(name, self.log.arms[against], questions=int(rows.sum()), quality=quality, cost=cost, **given)
 
     def cost(self, unit: Unit, rows: Flags, *, against: int) -> Comparison:
         """In this unit: an answer may cost anything from nothing to the most that one of the arm did."""
@@ -226,25 +260,39 @@ def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
 
 
 def line_of(
-    name: str, against: str, *, quality: Comparison, cost: Comparison, days: float, alarm: str | None = None
+    name: str,
+    against: str,
+    *,
+    questions: int,
+    quality: Comparison,
+    cost: Comparison,
+    unit: Unit,
+    days: float,
+    alarm: str | None = None,
 ) -> Line:
     """The line of two comparisons over the same questions. days: since the first of these came."""
     worth, price = _quality_word(quality), _cost_word(cost)
     missing = [alarm] if alarm is not None else []
+    pace_of_questions = {"questions": questions, "days": days}
     if worth is None and alarm is None:
-        missing.append(f"quality: {_missing(quality, _to_settle(quality.difference or 0.0, MARGIN), days=days)}")
+        half = _to_settle(quality.difference or 0.0, MARGIN)
+        missing.append(f"quality: {_missing(quality, half, **pace_of_questions)}")
     if price is None and alarm is None:
-        settled = _to_settle(cost.difference or 0.0, 0.0)
-        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else _missing(cost, settled, days=days)}")
+        half = _to_settle(cost.difference or 0.0, 0.0)
+        missing.append(
+            f"cost: {'none was reported' if cost.always == 0.0 else _missing(cost, half, **pace_of_questions)}"
+        )
+    why = "; ".join(missing) or None
     return Line(
         name=name,
         against=against,
-        questions=cost.questions,
+        questions=questions,
         cost=cost,
         quality=quality,
-        worth=worth,
-        price=price,
-        missing="; ".join(missing) or None,
+        verdict=f"{worth}, {price}" if why is None else "cannot tell yet",
+        missing=why,
+        saved=_saved(cost, questions, unit),
+        words=_in_words(worth, price, quality=quality, cost=cost) if why is None else f"cannot tell yet: {why}",
     )
 
 
@@ -270,16 +318,16 @@ def _to_settle(difference: float, margin: float) -> float:
     return max(difference + margin, -difference)
 
 
-def _missing(comparison: Comparison, half: float, *, days: float) -> str:
+def _missing(comparison: Comparison, half: float, *, questions: int, days: float) -> str:
     """What the comparison lacks, in words. half: of the interval that settles it."""
-    if comparison.tried.missing is not None or comparison.low is None or comparison.high is None:
-        return comparison.tried.missing or "nothing is known"
+    if comparison.missing is not None or comparison.low is None or comparison.high is None:
+        return comparison.missing or "nothing is known"
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
-    more = comparison.questions * (times - 1.0)
+    more = questions * (times - 1.0)
     if not times < _FARTHEST:
         return "the two are too near each other: no end in sight at this rate"
     more = float(f"{max(more, 1.0):.1e}")  # a forecast is no more precise than two digits
-    wait = duration(more / pace(comparison.questions, first=0.0, until=86_400.0 * days))
+    wait = duration(more / pace(questions, first=0.0, until=86_400.0 * days))
     return f"about {more:,.0f} questions more, {wait} at this rate"
 
 
@@ -312,8 +360,8 @@ def sentence(report: Report, *, now: float) -> str:
     text = f"{period}: {questions:,} questions for {amount(line.cost.served, questions, unit)}"
     cost, quality = line.cost, line.quality
     if cost.always is not None:
-        text += f" instead of {amount(cost.always, questions, unit)} with always {line.against} ({saved(line, unit)})"
-    text += f"; {quality_words(quality)}; verdict: {verdict(line)}"
+        text += f" instead of {amount(cost.always, questions, unit)} with always {line.against} ({line.saved})"
+    text += f"; {quality_words(quality)}; verdict: {line.words}"
     return text + "."
 
 
@@ -347,11 +395,10 @@ def money(value: float | None, unit: Unit) -> str:
     return minus + (duration(size) if unit == "seconds" else f"{number(size)} steps")
 
 
-def saved(line: Line, unit: Unit) -> str:
+def _saved(cost: Comparison, n: int, unit: Unit) -> str:
     """What was saved in all, with its interval."""
-    cost, n = line.cost, line.questions
     if cost.difference is None or cost.low is None or cost.high is None:
-        return cost.tried.missing or number(None)
+        return cost.missing or number(None)
     ends = (cost.low, cost.difference, cost.high)
     if cost.difference > 0.0:
         low, middle, high = (money(end * n, unit) for end in ends)
@@ -372,7 +419,7 @@ def quality_words(quality: Comparison) -> str:
 def difference(quality: Comparison) -> str:
     """A difference in quality with its interval."""
     if quality.difference is None:
-        return quality.tried.missing or number(None)
+        return quality.missing or number(None)
     ends = (quality.difference, quality.low, quality.high)
     middle, low, high = (_share(0.0 if end is None else end, sign="+") for end in ends)
     return f"{middle}, between {low} and {high}"
@@ -384,15 +431,13 @@ def _share(value: float, *, sign: str = "") -> str:
     return text.replace("0.", ".", 1) if abs(value) < 0.9995 else text
 
 
-def verdict(line: Line) -> str:
-    """The verdict with its numbers; where there is none what is missing."""
-    if line.missing is not None:
-        return f"cannot tell yet: {line.missing}"
-    quality, cost = line.quality.difference or 0.0, line.cost.difference or 0.0
-    worth = f"worse by {_share(-quality)}" if line.worth == "worse" else line.worth
-    if line.price == "same cost" or not line.cost.always:
-        return f"{worth}, {line.price}"
-    return f"{worth}, {percent(round(abs(cost / line.cost.always), 2))} {line.price}"
+def _in_words(worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison) -> str:
+    """The verdict with its numbers."""
+    better, dearer = quality.difference or 0.0, cost.difference or 0.0
+    named = f"worse by {_share(-better)}" if worth == "worse" else worth
+    if price == "same cost" or not cost.always:
+        return f"{named}, {price}"
+    return f"{named}, {percent(round(abs(dearer / cost.always), 2))} {price}"
 
 
 #: columns of `cells` after the first
@@ -418,21 +463,21 @@ def cells(line: Line, unit: Unit) -> tuple[str, ...]:
         line.name,
         number(n),
         f"{amount(cost.served, n, unit)}, {amount(cost.always, n, unit)}",
-        NOT_TRIED if cost.difference is None else saved(line, unit).removeprefix("saved "),
+        NOT_TRIED if cost.difference is None else line.saved.removeprefix("saved "),
         ", ".join(both),
         NOT_TRIED if quality.difference is None else difference(quality),
-        verdict(line) if line.missing is None else line.verdict,
+        line.words if line.missing is None else line.verdict,
     )
 
 
-def footnotes(report: Report) -> Iterator[str]:
+def _footnotes(report: Report) -> Iterator[str]:
     """How the numbers are meant, and what is not among them."""
     if report.total is not None:
         yield f"compared with always {report.total.against}: {report.why}"
-        tried = report.total.quality.tried
+        rated = report.total.quality
         yield (
-            f"costs are of all outcomes, quality of rated answers; of {tried.draws:,} draws of {report.total.against} "
-            f"{tried.judged:,} are rated; intervals of 95 % hold however often somebody looks"
+            f"costs are of all outcomes, quality of rated answers; of {rated.draws:,} draws of {report.total.against} "
+            f"{rated.seen:,} are rated; intervals of 95 % hold however often somebody looks"
         )
         yield f"as good: not more than {_share(MARGIN)} below, by the whole interval"
     if report.left_out:

@@ -3,21 +3,22 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import Query, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ragbandit.client.replies.status import HealthReply, OverviewReply, ReadyReply, ReportReply, StatusReply
+from ragbandit.client.replies.status import HealthReply, OverviewReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import is_problem, of_parts
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.schemas.replies import overview_json, report_json, status_json
+from ragbandit.router.api.schemas.replies import overview_json, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.budgets import budget_states
 from ragbandit.router.reporting.reading import ReportScope
-from ragbandit.router.reporting.report import report
+from ragbandit.router.reporting.report import Report, report
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import HOUR_S, overview
 from ragbandit.router.serving.router import Router
@@ -165,7 +166,7 @@ _WEEK_S = 7 * 86_400.0
 @endpoints.get(
     "/v1/report",
     summary="Read what the router earned",
-    responses={200: described("The report of the time that was asked for.", ReportReply)},
+    responses={200: described("The report of the time that was asked for.", Report)},
 )
 async def read_report(
     request: Request,
@@ -193,6 +194,8 @@ async def read_report(
     begin = max(0.0, end - _WEEK_S) if since is None else since
     scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant)
     policy = router.settings.policy
-    result = await reports_of(request).run(lambda: report(router.database, scope, policy=policy, against=against))
+    result = await reports_of(request).run(
+        lambda: report(router.database, scope, policy=policy, against=against, now=now)
+    )
     learning = (await reads_of(request).run(router.status)).learning
-    return JsonReply(report_json(result, now=now, learning=None if learning is None else learning.line))
+    return JsonReply(replace(result, learning=None if learning is None else learning.line))

@@ -21,6 +21,8 @@ from ragbandit.shared.types import MAX_TEXT
 _MODULES: Final = (
     "ragbandit.shared.types.ledger",
     "ragbandit.router.storage.ledgers.ledger",
+    "ragbandit.router.reporting.reading",
+    "ragbandit.router.reporting.report",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.values",
     "ragbandit.client.replies.decisions",

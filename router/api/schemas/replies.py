@@ -24,21 +24,15 @@ from ragbandit.client.replies.decisions import (
 )
 from ragbandit.client.replies.status import (
     ArmReply,
-    ComparisonReply,
     LearningReply,
     LedgerReply,
-    LineReply,
     OverviewReply,
-    ReportReply,
     StatusReply,
     TotalsReply,
     WorkerReply,
 )
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
-from ragbandit.router.reporting import report as words
-from ragbandit.router.reporting.reading import Comparison, Unit
-from ragbandit.router.reporting.report import Line, Report
 from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
@@ -229,31 +223,9 @@ def _totals(totals: ArmTotals) -> TotalsReply:
     )
 
 
-def report_json(report: Report, *, now: float, learning: str | None) -> ReportReply:
-    """A report, with what it says in words. learning: the state of learning."""
-    tables = {name: [_line(line, unit=report.unit) for line in getattr(report, name)] for name in _TABLES}
-    total = None if report.total is None else _line(report.total, unit=report.unit)
-    sentence, notes = words.sentence(report, now=now), list(words.footnotes(report))
-    return _filled(ReportReply, report, sentence=sentence, total=total, **tables, notes=notes, learning=learning)
-
-
-_TABLES: Final = ("arms", "tenants", "prices", "weeks")
-
-
-def _line(line: Line, *, unit: Unit) -> LineReply:
-    return _filled(LineReply, line, saved=words.saved(line, unit), words=words.verdict(line))
-
-
-def _comparison(of: Comparison) -> ComparisonReply:
-    tried = of.tried
-    counts = {"draws": tried.draws, "seen": tried.judged, "effective_rows": tried.effective, "missing": tried.missing}
-    return _filled(ComparisonReply, of, **counts)
-
-
 #: parts of replies with fields that are no attributes
 _MADE: Final[Mapping[Any, Callable[[Any], Any]]] = {
     TotalsReply: _totals,
-    ComparisonReply: _comparison,
     KeptOutcome: lambda outcome: _filled(KeptOutcome, outcome, trace=trace_json(outcome.trace)),
 }
 

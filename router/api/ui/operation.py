@@ -135,16 +135,11 @@ def shares(updates: Sequence[JudgedUpdate]) -> list[SourceShare]:
 PANEL_ROWS: Final = 20_000
 
 
-def shown(result: Report, *, now: float) -> dict[str, Any]:
-    """The names of `panel` in templates/parts.html."""
-    return {"report": result, "words": words, "sentence": words.sentence(result, now=now)}
-
-
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
     """The report of the last seconds, for a page; it is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
     result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
-    return shown(result, now=result.until)
+    return {"report": result, "words": words}
 
 
 @lru_cache(maxsize=8)
@@ -154,13 +149,10 @@ def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: 
     return report(router.database, scope, policy=router.settings.policy)
 
 
-def report_file(result: Report, *, now: float, learning: str | None, mapped: PolicyMap | None) -> str:
-    """The report as one HTML page with its style: nothing is loaded.
-
-    learning: the state of learning. mapped: what the policy does.
-    """
+def report_file(result: Report, *, mapped: PolicyMap | None) -> str:
+    """The report as one HTML page with its style: nothing is loaded. mapped: what the policy does."""
     style = (STATIC / "dashboard.css").read_text(encoding="utf-8")
-    values = shown(result, now=now) | {"style": style, "learning": learning, "map": mapped}
+    values = {"report": result, "words": words, "style": style, "map": mapped}
     page: str = environment().get_template("report_file.html").render(values)
     return page
 

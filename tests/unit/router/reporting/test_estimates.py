@@ -26,7 +26,7 @@ def test_costs_of_all_outcomes():
     assert found.always == pytest.approx(weight @ value / weight.sum(), abs=1e-12)
     assert found.low < found.difference < found.high
     assert found.difference == pytest.approx(found.served - found.always)
-    assert found.tried.draws == found.tried.judged == arm.sum()
+    assert found.draws == found.seen == arm.sum()
 
 
 def test_ratings_that_depend_on_the_arm():
@@ -62,10 +62,10 @@ def test_what_was_not_tried_has_no_interval():
     arm[::125] = 1
     few = comparison(np.ones(1000), arm=arm, p=np.full(1000, 0.01))
     assert (few.served, few.always, few.low) == (1.0, None, None)
-    assert few.tried.missing.startswith("not tried enough: 8 draws, 8 judged")
+    assert few.missing.startswith("not tried enough: 8 draws, 8 judged")
     assert comparison(np.ones(1000), arm=np.zeros(1000, dtype=np.intp), p=np.full(1000, 0.01)).always is None
     unseen = comparison(np.full(1000, np.nan), arm=arm, p=np.full(1000, 0.5))
-    assert (unseen.served, unseen.tried.effective) == (None, 0.0)
+    assert (unseen.served, unseen.effective_rows) == (None, 0.0)
 
 
 def test_an_arm_whose_values_nobody_saw():

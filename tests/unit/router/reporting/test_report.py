@@ -20,9 +20,8 @@ SCOPE = ReportScope(label="main", since=0.0, until=7 * DAY)
 def comparison(low, high, *, always=1.0, questions=12_480, effective=500.0):
     middle = (low + high) / 2
     tried = Tried(draws=600, judged=500, effective=effective, questions=questions)
-    return Comparison(
-        questions=questions, tried=tried, served=always + middle, always=always, difference=middle, low=low, high=high
-    )
+    counts = {"draws": 600, "seen": 500, "effective_rows": effective, "missing": tried.missing}
+    return Comparison(served=always + middle, always=always, difference=middle, low=low, high=high, **counts)
 
 
 UNTRIED = replace(comparison(0.0, 0.0, effective=4.0), always=None, difference=None, low=None, high=None)
@@ -31,7 +30,8 @@ BETTER, GOOD, WORSE, OPEN = (0.01, 0.03), (-0.04, 0.02), (-0.09, -0.05), (-0.2, 
 
 
 def line(quality, cost, alarm=None):
-    return line_of("always premium", "premium", quality=quality, cost=cost, days=7.0, alarm=alarm)
+    given = {"questions": 12_480, "quality": quality, "cost": cost, "unit": "dollars", "days": 7.0, "alarm": alarm}
+    return line_of("always premium", "premium", **given)
 
 
 def test_the_closed_set_of_verdicts():
@@ -77,9 +77,9 @@ def test_the_sentence():
         "Last 7 days: 12,480 questions for $310 instead of $1,020 with always premium (saved $710, between $689 and "
         "$731); quality .871 against .874 (difference -.003, between -.012 and +.006); verdict: as good, 70 % cheaper."
     )
-    worse = report.verdict(line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)))
+    worse = line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)).words
     assert worse == "worse by .070, 65 % cheaper"
-    assert report.verdict(line(comparison(*GOOD), comparison(*SAME))) == "as good, same cost"
+    assert line(comparison(*GOOD), comparison(*SAME)).words == "as good, same cost"
     assert report.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
 
 

@@ -10,19 +10,18 @@ Branches that are not chosen do not run. The address is RAGBANDIT_URL, a key RAG
 allow the module: `allowed_modules=["ragbandit.integrations.haystack"]`. Needs the extra `haystack`.
 """
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from haystack import component, default_from_dict, default_to_dict
+from haystack import component
 from haystack.core.component.types import Variadic
 
 from ragbandit.client import Client
 
 
 class _ClientComponent:
-    """What both components hold: plain parameters, so that a pipeline can be saved, and a client made of them."""
+    """What both components hold: parameters by their names, by which a pipeline is saved, and a client made of them."""
 
     def __init__(self, *, url: str | None, default_arm: str | None) -> None:
         self.url = url
@@ -62,21 +61,6 @@ class BanditRouter(_ClientComponent):
         decision = {"id": reply["decision_id"], "arm": reply["arm"], "began": time.perf_counter()}
         return {reply["arm"]: query, "decision": decision, "decision_id": reply["decision_id"]}
 
-    async def run_async(self, query: str, context: dict[str, Any] | None = None) -> dict[str, Any]:
-        """As `run`; the service is asked in a thread."""
-        return await asyncio.to_thread(self.run, query, context)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For a saved pipeline; the key is not in it."""
-        saved: dict[str, Any] = default_to_dict(self, arms=self.arms, url=self.url, default_arm=self.default_arm)
-        return saved
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "BanditRouter":
-        """Of a saved pipeline."""
-        made: BanditRouter = default_from_dict(cls, data)
-        return made
-
 
 @component
 class BanditReport(_ClientComponent):
@@ -92,21 +76,6 @@ class BanditReport(_ClientComponent):
         seconds = time.perf_counter() - decision["began"]
         self.client().report(decision["id"], seconds=seconds, answer=answer)
         return {"answer": answer or "", "decision_id": decision["id"]}
-
-    async def run_async(self, decision: dict[str, Any], replies: Variadic[Any]) -> dict[str, Any]:
-        """As `run`; the service is told in a thread."""
-        return await asyncio.to_thread(self.run, decision, replies)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For a saved pipeline."""
-        saved: dict[str, Any] = default_to_dict(self, url=self.url)
-        return saved
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "BanditReport":
-        """Of a saved pipeline."""
-        made: BanditReport = default_from_dict(cls, data)
-        return made
 
 
 def _text(reply: Any) -> str | None:

@@ -4,7 +4,7 @@ They work on the database, so that a switch can be thrown while service, Redis a
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Final
@@ -23,7 +23,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger, declare_change
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady
 from ragbandit.shared.formats import moment, percent
-from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion
+from ragbandit.shared.types import ArmName, PolicyControl
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
@@ -61,7 +61,7 @@ def show_versions(
             print_json(facts)
             return
         verdicts = facts.pop("verdicts")
-        show(_in_words(facts), as_json=False)
+        show(facts, as_json=False)
         for one in verdicts[:10]:
             line = f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}"
             console.print(escape(line), highlight=False, soft_wrap=True)
@@ -98,7 +98,7 @@ def add(
         version = verbs.add(
             ledger.database, base=ledger.label, changes=given, name=name, actor=actor(), reason=reason, now=time.time()
         )
-        _tell(version, as_json=as_json)
+        show(asdict(version), as_json=as_json)
 
 
 def shadow(
@@ -221,7 +221,7 @@ def promote(
 def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json: bool, **more: Any) -> None:
     with opened(config) as (settings, ledger):
         act = verbs.Act(verb=verb, name=name, base=ledger.label, actor=actor(), reason=reason, now=time.time(), **more)
-        _tell(verbs.perform(ledger.database, act, settings=settings.rollout), as_json=as_json)
+        show(asdict(verbs.perform(ledger.database, act, settings=settings.rollout)), as_json=as_json)
 
 
 def kill(
@@ -241,15 +241,7 @@ def kill(
 
 
 def _switch(control: PolicyControl, *, as_json: bool) -> None:
-    facts = asdict(control)
-    if not as_json:
-        facts = {"switch": _decides(control), **_in_words(facts | {"killed": None, "arm": None})}
-    show(facts, as_json=as_json)
-
-
-def _tell(version: PolicyVersion, *, as_json: bool) -> None:
-    facts = asdict(version)
-    show(facts if as_json else _in_words(facts), as_json=as_json)
+    show(asdict(control) if as_json else {"switch": _decides(control), **asdict(control)}, as_json=as_json)
 
 
 def _decides(control: PolicyControl) -> str:
@@ -257,21 +249,6 @@ def _decides(control: PolicyControl) -> str:
     if control.killed is None:
         return "off: champion and candidates go on where they were"
     return f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
-
-
-def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a version or of the switch for people: shares in percent, lists and what was seen as sentences."""
-    words = {key: value for key, value in facts.items() if value is not None}
-    words |= {key: percent(words[key]) for key in ("weight", "next_weight") if key in words}
-    if "possible" in facts:
-        words["possible"] = ", ".join(verb for verb in facts["possible"] if verb != "step") or "nothing"
-    if "killed" in words:
-        words["killed"] = "the switch is thrown: ragbandit policy show says how"
-    if "recent" in words:
-        last = words["recent"]["last_fault"]
-        seen = f"asked for {words['recent']['decisions']} of the newest decisions, {words['recent']['faults']} faults"
-        words["recent"] = seen if last is None else f"{seen}, the last one: {last}"
-    return words
 
 
 def _changes(given: Sequence[str]) -> dict[str, Any]:

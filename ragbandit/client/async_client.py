@@ -54,7 +54,7 @@ from ragbandit.client.replies.decisions import (
     RecordReply,
     RouteReply,
 )
-from ragbandit.client.replies.status import OverviewReply, StatusReply
+from ragbandit.client.replies.status import StatusReply
 from ragbandit.client.transport import AsyncTransport, EventReader, StreamEvent
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
@@ -245,14 +245,6 @@ class AsyncClient:
     async def status(self) -> StatusReply:
         """GET /v1/status."""
         return cast(StatusReply, await self._object(Call(method="GET", path="/v1/status")))
-
-    async def overview(
-        self, *, since: float | None = None, until: float | None = None, step: int = 3600
-    ) -> OverviewReply:
-        """GET /v1/overview. since, until: seconds since 1970, left out the last day; step: seconds."""
-        given = {"step": step, "since": since, "until": until}
-        params = {name: value for name, value in given.items() if value is not None}
-        return cast(OverviewReply, await self._object(Call(method="GET", path="/v1/overview", params=params)))
 
     async def ready(self) -> bool:
         """True if /ready replies 200; False while nothing answers."""

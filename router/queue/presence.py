@@ -77,14 +77,15 @@ class WorkerState:
     """A thread of a worker process that takes jobs of one queue."""
 
     name: str
-    #: answer, judge or learn
+    """Its name in the queue."""
     queue: str
-    #: idle or busy
+    """answer, judge or learn."""
     state: str
+    """For example idle or busy."""
     host: str
-    pid: int | None
-    #: when it was heard last, seconds since the epoch; None: never
+    """The host that it runs on."""
     heard_at: float | None
+    """When it was last heard from, seconds since 1970; null if never."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +187,6 @@ def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
             queue=queue,
             state="busy" if number <= card.busy.get(queue, 0) else "idle",
             host=card.host,
-            pid=card.pid,
             heard_at=card.said_at,
         )
         for card in cards

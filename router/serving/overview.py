@@ -6,8 +6,8 @@ Nothing here counts decisions: the cost follows the hours and the arms that are 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
@@ -30,41 +30,100 @@ MOST_VERSIONS: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    """What was decided, answered and learned."""
+
+    decided: int
+    """Decisions."""
+    explored: int
+    """Decisions in which another arm was at least as likely as the one drawn."""
+    sticky: int
+    """Decisions that kept the arm of an earlier turn of their conversation."""
+    forced: int
+    """Decisions whose arm the caller chose."""
+    killed: int
+    """Decisions that the kill switch made."""
+    faults: int
+    """Decisions by the fallback arm."""
+    answered: int
+    """Outcomes with an answer."""
+    failed: int
+    """Outcomes without one."""
+    cancelled: int
+    """Outcomes that callers ended."""
+    failure_share: float | None
+    """Failed ones of all outcomes that were not cancelled; null where there are none."""
+    learned: int
+    """Updates of the ledger, default rewards included."""
+    reward: float | None
+    """Mean reward of these updates; null where there are none."""
+    quality: float | None
+    """Mean quality of these updates; null where there are none."""
+    cost: float | None
+    """Mean cost of these updates, in units of the setting `reward.cost`; null where there are none."""
+    dollars: float
+    """Price of the tokens of all outcomes, where the generator has prices."""
+    prompt_tokens: int
+    """Tokens that models read."""
+    completion_tokens: int
+    """Tokens that models wrote."""
+    p50_s: float | None
+    """Median latency of the outcomes, seconds: from a histogram, within the least and the largest that were observed;
+    null where none was reported."""
+    p95_s: float | None
+    """95th percentile of the latency, seconds."""
+    p99_s: float | None
+    """99th percentile of the latency, seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ArmOverview:
-    """One arm in the time."""
+    """One arm over the time."""
 
     arm: ArmName
-    totals: ArmTotals
-    #: of all decisions
+    """The arm."""
     share: float
+    """Its share of the decisions."""
+    totals: Totals
+    """Totals of the arm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
     """A step of the time."""
 
-    #: its beginning, seconds since the epoch
     at: float
-    totals: ArmTotals
-    #: arms without any count are left out
-    arms: Mapping[ArmName, ArmTotals]
+    """When the step begins, seconds since 1970."""
+    totals: Totals
+    """Totals of all arms."""
+    arms: Mapping[ArmName, Totals]
+    """Totals of each arm that did anything."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    """Totals of a policy over a time. Means are sums over counts: `mean`."""
+    """What the policy earned and spent."""
 
     policy: PolicyLabel
-    #: seconds since the epoch, whole hours; step: seconds
+    """Label of the ledger that the policy learns from (setting `policy.label`)."""
     since: float
+    """Beginning of the time, a whole hour, seconds since 1970."""
     until: float
+    """End of the time."""
     step: int
-    totals: ArmTotals
-    #: the most used first
+    """Length of a point, seconds."""
+    totals: Totals
+    """Totals of all arms over the time."""
     arms: tuple[ArmOverview, ...]
-    #: the oldest first, those without any count too
+    """Each arm over the time, the most used first."""
     points: tuple[Point, ...]
-    progress: Progress
+    """The time in steps, the oldest first."""
+    counted_to: float | None
+    """The totals hold decisions up to this time, seconds since 1970; null: none yet."""
+    behind_s: float
+    """Seconds from `counted_to` to the newest decision."""
+    updates_behind: int
+    """Updates of the ledger that are not in the totals yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +158,17 @@ def mean(total: float, count: int) -> float | None:
     return total / count if count else None
 
 
+def totals_of(sums: ArmTotals) -> Totals:
+    """These sums, with their means."""
+    own: dict[str, Any] = {
+        "failure_share": mean(sums.failed, sums.ended),
+        "learned": sums.rewarded,
+        **{name: mean(getattr(sums, name), sums.rewarded) for name in ("reward", "quality", "cost")},
+        **{f"p{percent}_s": sums.latency_at(percent / 100) for percent in (50, 95, 99)},
+    }
+    return Totals(**{field.name: getattr(sums, field.name) for field in fields(Totals) if field.name not in own}, **own)
+
+
 def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
     """The overview of since <= time < until, widened to whole hours.
 
@@ -117,7 +187,7 @@ def overview(database: Database, *, policy: PolicyLabel, since: float, until: fl
     arms = [
         ArmOverview(
             arm=arm,
-            totals=totals,
+            totals=totals_of(totals),
             share=totals.decided / everything.decided if everything.decided else 0.0,
         )
         for arm, totals in sums.items()
@@ -127,10 +197,12 @@ def overview(database: Database, *, policy: PolicyLabel, since: float, until: fl
         since=float(first * HOUR_S),
         until=float(last * HOUR_S),
         step=step,
-        totals=everything,
+        totals=totals_of(everything),
         arms=tuple(sorted(arms, key=lambda one: (-one.totals.decided, one.arm))),
         points=tuple(_points(rows, first=first, last=last, hours=step // HOUR_S)),
-        progress=progress,
+        counted_to=progress.decided_to,
+        behind_s=progress.behind_s,
+        updates_behind=progress.updates_behind,
     )
 
 
@@ -154,7 +226,11 @@ def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int) -> It
         arms[row.arm] = arms[row.arm] + row.totals if row.arm in arms else row.totals
     for number in range(-(-(last - first) // hours)):
         arms = by_step.get(number, {})
-        yield Point(at=float((first + number * hours) * HOUR_S), totals=sum_of(arms.values()), arms=arms)
+        yield Point(
+            at=float((first + number * hours) * HOUR_S),
+            totals=totals_of(sum_of(arms.values())),
+            arms={arm: totals_of(sums) for arm, sums in arms.items()},
+        )
 
 
 def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:

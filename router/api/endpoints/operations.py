@@ -10,11 +10,11 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ragbandit.client.replies.status import HealthReply, OverviewReply, ReadyReply, StatusReply
+from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import is_problem, of_parts
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.schemas.replies import overview_json, status_json
+from ragbandit.router.api.schemas.replies import ServiceOverview, service_overview, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.budgets import budget_states
 from ragbandit.router.reporting.reading import ReportScope
@@ -135,7 +135,7 @@ StepQuery = Annotated[
 @endpoints.get(
     "/v1/overview",
     summary="Read what the policy earned",
-    responses={200: described("The time that was asked for.", OverviewReply)},
+    responses={200: described("The time that was asked for.", ServiceOverview)},
 )
 async def read_overview(
     request: Request,
@@ -155,8 +155,7 @@ async def read_overview(
     totals = await reads_of(request).run(
         lambda: overview(router.database, policy=label, since=begin, until=end, step=step)
     )
-    state = await request.app.state.read_state.value()
-    return JsonReply(overview_json(totals, status=state.ledger, queues=state.jobs, workers=state.workers))
+    return JsonReply(service_overview(totals, await _state(request).value()))
 
 
 #: the time that is told of where none is named, seconds

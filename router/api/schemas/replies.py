@@ -3,8 +3,8 @@
 import builtins
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
-from functools import cache, partial
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
@@ -26,10 +26,7 @@ from ragbandit.client.replies.status import (
     ArmReply,
     LearningReply,
     LedgerReply,
-    OverviewReply,
     StatusReply,
-    TotalsReply,
-    WorkerReply,
 )
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
@@ -37,12 +34,12 @@ from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.readiness import RouterState
-from ragbandit.router.serving.overview import Overview, mean
+from ragbandit.router.serving.overview import Overview
 from ragbandit.router.serving.pending import Cancellation
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
-from ragbandit.shared.types import ArmTotals, Decision, Outcome, Query, Receipt, finite_json
+from ragbandit.shared.types import Decision, Outcome, Query, Receipt, finite_json
 
 _Reply = TypeVar("_Reply")
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
@@ -61,7 +58,7 @@ def _part(hint: Any, value: Any) -> Any:
     if value is None:
         return None
     if is_typeddict(hint):
-        return dict(value) if isinstance(value, Mapping) else _MADE.get(hint, partial(_filled, hint))(value)
+        return dict(value) if isinstance(value, Mapping) else _filled(hint, value)
     parts = get_args(hint)
     match get_origin(hint):
         case builtins.list:
@@ -144,8 +141,10 @@ def record_json(record: DecisionRecord) -> RecordReply:
     """All that is stored about a decision."""
     decision = record.decision
     of_decision = {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
-    own = {**decision_json(decision), **_asked(decision.query), **of_decision}
+    own: dict[str, Any] = {**decision_json(decision), **_asked(decision.query), **of_decision}
     feedback = [_filled(KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
+    if record.outcome is not None:
+        own["outcome"] = _filled(KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
     return _filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts), feedback=feedback)
 
 
@@ -189,45 +188,35 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
     )
 
 
-def overview_json(
-    overview: Overview, *, status: Status, queues: Mapping[str, int] | None, workers: Sequence[WorkerState] | None
-) -> OverviewReply:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceOverview(Overview):
+    """What the policy earned and spent, and how the service is."""
+
+    learning: LearningReply | None
+    """How far the policy has learned; null where it does not say."""
+    lag_s: float
+    """Age of the oldest decision that is ready to be learned, seconds."""
+    waiting: int
+    """Decisions that wait to be learned."""
+    behind: int
+    """Updates of the ledger that are not in the newest snapshot."""
+    queues: Mapping[str, int] | None
+    """Jobs waiting, by queue; null if Redis cannot be reached."""
+    workers: Sequence[WorkerState] | None
+    """The registered workers; null if Redis cannot be reached."""
+
+
+def service_overview(overview: Overview, state: RouterState) -> ServiceOverview:
     """What the policy earned in a time, and how the service is."""
-    return _filled(
-        OverviewReply,
-        overview,
-        counted_to=overview.progress.decided_to,
-        behind_s=overview.progress.behind_s,
-        updates_behind=overview.progress.updates_behind,
-        learning=_part(LearningReply, status.learning),
-        lag_s=status.lag_s,
-        waiting=status.counters.waiting,
-        behind=status.behind,
-        queues=queues,
-        workers=_part(list[WorkerReply], workers),
+    return ServiceOverview(
+        **{field.name: getattr(overview, field.name) for field in fields(overview)},
+        learning=_part(LearningReply, state.ledger.learning),
+        lag_s=state.ledger.lag_s,
+        waiting=state.ledger.counters.waiting,
+        behind=state.ledger.behind,
+        queues=state.jobs,
+        workers=state.workers,
     )
-
-
-def _totals(totals: ArmTotals) -> TotalsReply:
-    return _filled(
-        TotalsReply,
-        totals,
-        failure_share=mean(totals.failed, totals.ended),
-        learned=totals.rewarded,
-        reward=mean(totals.reward, totals.rewarded),
-        quality=mean(totals.quality, totals.rewarded),
-        cost=mean(totals.cost, totals.rewarded),
-        p50_s=totals.latency_at(0.5),
-        p95_s=totals.latency_at(0.95),
-        p99_s=totals.latency_at(0.99),
-    )
-
-
-#: parts of replies with fields that are no attributes
-_MADE: Final[Mapping[Any, Callable[[Any], Any]]] = {
-    TotalsReply: _totals,
-    KeptOutcome: lambda outcome: _filled(KeptOutcome, outcome, trace=trace_json(outcome.trace)),
-}
 
 
 def plain(reply: Any) -> Any:

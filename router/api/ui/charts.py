@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ragbandit.router.serving.overview import Overview, Point, mean
+from ragbandit.router.serving.overview import Overview, Point, Totals, mean, totals_of
 from ragbandit.shared.formats import duration, number, percent
 from ragbandit.shared.types import ArmName, ArmTotals
 
 #: arms that a chart has lines of, the most used
 MOST_LINES: Final = 8
 #: of one cell: None where there is nothing
-Value = Callable[[ArmTotals], float | None]
+Value = Callable[[Totals], float | None]
 #: how values are written: in a cell, and by the script on its axis
 _WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
     "number": number,
@@ -76,12 +76,12 @@ def earned_charts(history: Overview) -> list[Chart]:
         return Line(name=name, arm=None, values=tuple(value(point.totals) for point in points))
 
     earned = (
-        line("reward", lambda totals: mean(totals.reward, totals.rewarded)),
-        line("quality", lambda totals: mean(totals.quality, totals.rewarded)),
+        line("reward", lambda totals: totals.reward),
+        line("quality", lambda totals: totals.quality),
     )
-    spent = (line("cost", lambda totals: mean(totals.cost, totals.rewarded)),)
+    spent = (line("cost", lambda totals: totals.cost),)
     decided = (line("decisions", lambda totals: float(totals.decided)),)
-    late = (line("95th percentile", lambda totals: totals.latency_at(0.95)),)
+    late = (line("95th percentile", lambda totals: totals.p95_s),)
     return [
         Chart(title="Reward and quality per question", unit="number", times=times, lines=earned),
         Chart(title="Cost per question, as the reward counts it", unit="number", times=times, lines=spent),
@@ -106,20 +106,20 @@ def arm_charts(history: Overview) -> list[Chart]:
     )
     return [
         Chart(title="Share of the decisions", unit="percent", times=times, lines=shares),
-        chart("Quality per question", "number", lambda totals: mean(totals.quality, totals.rewarded)),
-        chart("Cost per question", "number", lambda totals: mean(totals.cost, totals.rewarded)),
-        chart("Dollars per answer", "number", lambda totals: mean(totals.dollars, totals.ended)),
-        chart("Latency, 95th percentile", "seconds", lambda totals: totals.latency_at(0.95)),
-        chart("Failures", "percent", lambda totals: mean(totals.failed, totals.ended)),
+        chart("Quality per question", "number", lambda totals: totals.quality),
+        chart("Cost per question", "number", lambda totals: totals.cost),
+        chart("Dollars per answer", "number", lambda totals: mean(totals.dollars, totals.answered + totals.failed)),
+        chart("Latency, 95th percentile", "seconds", lambda totals: totals.p95_s),
+        chart("Failures", "percent", lambda totals: totals.failure_share),
     ]
 
 
 def _line(points: Sequence[Point], arm: ArmName, value: Value) -> Line:
-    none = ArmTotals()
+    none = totals_of(ArmTotals())
     return Line(name=arm, arm=arm, values=tuple(value(point.arms.get(arm, none)) for point in points))
 
 
-def _share(of: ArmTotals | None, everything: ArmTotals) -> float | None:
+def _share(of: Totals | None, everything: Totals) -> float | None:
     """Of the decisions of a step; None while there are none."""
     return mean(0 if of is None else of.decided, everything.decided)
 

@@ -20,7 +20,7 @@ from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import Report, report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.health.readiness import RouterState
-from ragbandit.router.serving.overview import Overview, mean, overview
+from ragbandit.router.serving.overview import Overview, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.ledgers.quarantines import JudgedUpdate, judged_lately, quarantines_of
 from ragbandit.router.storage.sql.leases import held_leases
@@ -218,7 +218,6 @@ async def _history(request: Request) -> tuple[str, Overview]:
 def _shared(request: Request, chosen: str, history: Overview) -> dict[str, Any]:
     return {
         "history": history,
-        "mean": mean,
         "sign": ArmSigns(router_of(request).service.arms),
         "time": chosen,
         "times": {name: words for name, (words, _, _) in TIMES.items()},

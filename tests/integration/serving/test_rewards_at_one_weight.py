@@ -3,6 +3,7 @@
 import pytest
 
 from ragbandit.router.serving.overview import overview
+from ragbandit.router.storage.totals.rows import totals_ever
 from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.types import Query
 
@@ -30,6 +31,7 @@ def test_totals(world):
     Extender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
     found = overview(world.database, policy="main", since=world.now - 10_000.0, until=world.now + 10.0)
     for totals in (found.totals, *(one.totals for one in found.arms)):
-        assert totals.reward == pytest.approx(REWARD * totals.rewarded)
-        assert totals.reward_squares == pytest.approx(REWARD**2 * totals.rewarded)
-        assert (totals.quality, totals.cost) == (totals.rewarded, totals.rewarded)
+        assert (totals.reward, totals.quality, totals.cost) == (pytest.approx(REWARD), 1.0, 1.0)
+    with world.database.read() as connection:
+        for sums in totals_ever(connection, policy="main").values():
+            assert sums.reward_squares == pytest.approx(REWARD**2 * sums.rewarded)

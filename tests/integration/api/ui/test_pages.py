@@ -40,7 +40,7 @@ class Told:
     """A state with a worker that has a hostile name."""
 
     def __init__(self, state) -> None:
-        worker = WorkerState(name=HOSTILE, queue="answer", state=HOSTILE, host=HOSTILE, pid=1, heard_at=None)
+        worker = WorkerState(name=HOSTILE, queue="answer", state=HOSTILE, host=HOSTILE, heard_at=None)
         self._state = replace(state, workers=[worker])
 
     async def value(self):

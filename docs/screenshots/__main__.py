@@ -47,9 +47,7 @@ class _Jobs(MemoryJobs):
         said = (("answer-1", "answer", "busy"), ("answer-2", "answer", "idle"), ("learn-1", "learn", "idle"))
         now = time.time()
         return [
-            WorkerState(
-                name=name, queue=queue, state=state, host="office-7", pid=4000 + place, heard_at=now - 2 * place
-            )
+            WorkerState(name=name, queue=queue, state=state, host="office-7", heard_at=now - 2 * place)
             for place, (name, queue, state) in enumerate(said, 1)
         ]
 

@@ -73,10 +73,10 @@ def compared(
     n, seen, mine = len(value), ~np.isnan(value), arm == against
     drawn = mine & seen
 
-    def found(effective: float = 0.0, **means: float) -> Comparison:
+    def found(effective: float = 0.0, *, served: float | None = None) -> Comparison:
         tried = Tried(draws=int(mine.sum()), judged=int(drawn.sum()), effective=effective, questions=n)
         counts: dict[str, Any] = {"draws": tried.draws, "seen": tried.judged, "effective_rows": effective}
-        return Comparison(**counts, missing=tried.missing, **means)
+        return Comparison(**counts, missing=tried.missing, served=served)
 
     if not seen.any():
         return found()

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -146,7 +147,7 @@ def report_of(
     chosen, why = _against(log, arms, policy=policy, given=against)
     total = None if chosen is None else arms[chosen]
     left_out = dict(log.left_out)
-    groups: dict[str, tuple[Line, ...]] = {"tenants": (), "prices": (), "weeks": ()}
+    groups: dict[str, Any] = {"tenants": (), "prices": (), "weeks": ()}
     costs: dict[Unit, Comparison] = {}
     if chosen is not None and total is not None:
         if lost := len(log.arm) - total.questions:
@@ -273,15 +274,13 @@ def line_of(
     """The line of two comparisons over the same questions. days: since the first of these came."""
     worth, price = _quality_word(quality), _cost_word(cost)
     missing = [alarm] if alarm is not None else []
-    pace_of_questions = {"questions": questions, "days": days}
+    forecast = partial(_missing, questions=questions, days=days)
     if worth is None and alarm is None:
         half = _to_settle(quality.difference or 0.0, MARGIN)
-        missing.append(f"quality: {_missing(quality, half, **pace_of_questions)}")
+        missing.append(f"quality: {forecast(quality, half)}")
     if price is None and alarm is None:
         half = _to_settle(cost.difference or 0.0, 0.0)
-        missing.append(
-            f"cost: {'none was reported' if cost.always == 0.0 else _missing(cost, half, **pace_of_questions)}"
-        )
+        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost, half)}")
     why = "; ".join(missing) or None
     return Line(
         name=name,

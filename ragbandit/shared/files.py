@@ -122,6 +122,9 @@ def cached_arrays(
     return arrays
 
 
+_FSSPEC = "give a path, or a URL that fsspec knows, as s3://bucket/folder, with its package installed"
+
+
 def check_root(root: str, *, field: str) -> None:
     """Refuse a URL of a file system that fsspec does not know, or whose package is not installed. Raises ConfigError.
 
@@ -129,34 +132,25 @@ def check_root(root: str, *, field: str) -> None:
     """
     if "://" not in root:
         return
-    registry = required_module("fsspec.registry", extra="replay", field=field)
     scheme = root.partition("://")[0]
-    known = registry.known_implementations.get(scheme)
+    known = required_module("fsspec.registry", extra="replay", field=field).known_implementations.get(scheme)
     if known is None:
-        raise _unusable(scheme, field=field)
+        raise ConfigError(f"{scheme}:// cannot be used here", field=field, remedy=_FSSPEC)
     package = known["class"].partition(".")[0]
     if importlib.util.find_spec(package) is None:
-        raise _unusable(scheme, field=field, package=package)
+        remedy = f"pip install {package}; for an image of ours: docker build --build-arg MORE_PACKAGES={package}"
+        raise ConfigError(f"the package {package}, which reads {scheme}://, is missing", field=field, remedy=remedy)
 
 
-def remote_system(root: str, *, field: str | None = None) -> tuple[Any, str]:
+def remote_system(root: str, *, field: str) -> tuple[Any, str]:
     """The file system of a URL, and the path in it. Raises ConfigError as `check_root`."""
     fsspec = required_module("fsspec", extra="replay", field=field)  # only a remote root needs it
     try:
         system, path = fsspec.core.url_to_fs(root)
     except (ImportError, ValueError) as error:
-        if field is not None:
-            check_root(root, field=field)
-        raise _unusable(root.partition("://")[0], field=field) from error
+        check_root(root, field=field)
+        raise ConfigError(f"cannot be used here: {error}", field=field, remedy=_FSSPEC) from error
     return system, path
-
-
-def _unusable(scheme: str, *, field: str | None, package: str | None = None) -> ConfigError:
-    if package is None:
-        remedy = "give a path, or a URL that fsspec knows, as s3://bucket/folder, with its package installed"
-        return ConfigError(f"{scheme}:// cannot be used here", field=field, remedy=remedy)
-    remedy = f"pip install {package}; for an image of ours: docker build --build-arg MORE_PACKAGES={package}"
-    return ConfigError(f"the package {package}, which reads {scheme}://, is missing", field=field, remedy=remedy)
 
 
 class Folder:
@@ -165,10 +159,8 @@ class Folder:
     field: the setting that the root comes from, for messages.
     """
 
-    def __init__(self, root: str, *, field: str | None = None) -> None:
-        self.root = root
-        self._field = field
-        self._remote = "://" in root
+    def __init__(self, root: str, *, field: str) -> None:
+        self.root, self._field, self._remote = root, field, "://" in root
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file; a reader sees all of it or none, and it is durable when this returns."""
@@ -201,15 +193,6 @@ class Folder:
             return str(system.ukey(path))
         status = Path(self.root, name).stat()
         return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
-
-    def names(self, folder: str) -> list[str]:
-        """The files in a folder below, by name within this one; [] where there is no such folder."""
-        if self._remote:
-            system, path = self._system(folder)
-            paths = system.ls(path, detail=False) if system.exists(path) else []
-            return sorted(f"{folder}/{name.rstrip('/').rpartition('/')[2]}" for name in paths)
-        below = Path(self.root, folder)
-        return sorted(f"{folder}/{file.name}" for file in below.iterdir()) if below.is_dir() else []
 
     def remove(self, name: str) -> None:
         """Delete a file; one that is not there is fine."""

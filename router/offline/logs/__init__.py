@@ -18,7 +18,8 @@ from typing import Any, Final, cast
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.storage.rows.conversion import price_text
-from ragbandit.shared.errors import ConfigError, InvalidInput, required_module
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files import remote_system
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import ArmName, Budget, Decision, FeedbackId, Json, Reward
@@ -233,21 +234,6 @@ def shown(place: Place) -> str:
     return without_secrets(place) if isinstance(place, str) else str(place)
 
 
-def file_system(place: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it. Raises InvalidInput, and ConfigError where a package is missing."""
-    fsspec = required_module("fsspec", extra="replay", field="log")  # only a remote log needs it
-    try:
-        system, path = fsspec.core.url_to_fs(place)
-    except ImportError as error:
-        scheme = place.partition("://")[0]
-        remedy = f"install it: {error}" if str(error) else f"install the package of fsspec for {scheme}"
-        raise ConfigError(f"a package that reads {scheme}:// is missing", field="log", remedy=remedy) from error
-    except ValueError as error:
-        remedy = "give a path, or a URL that fsspec knows, as s3://bucket/folder"
-        raise InvalidInput(without_secrets(str(error)), field="log", remedy=remedy) from error
-    return system, path
-
-
 def check_shared(places: Sequence[Place]) -> None:
     """Raises InvalidInput for files that other processes cannot read: those of fsspec in the memory of this one."""
     own = next((place for place in places if isinstance(place, str) and place.startswith("memory://")), None)
@@ -265,7 +251,7 @@ def is_several(place: Place) -> bool:
         return True
     if isinstance(place, Path):
         return place.is_dir()
-    system, path = file_system(place)
+    system, path = remote_system(place, field="log")
     with _listing(place):
         return bool(system.isdir(path))
 
@@ -275,7 +261,7 @@ def files_of(place: Place) -> list[Place]:
     if isinstance(place, Path):
         folder = place.is_dir()
         return sorted(place.rglob(f"*{_SUFFIX}") if folder else map(Path, glob.glob(str(place), recursive=True)))
-    system, path = file_system(place)
+    system, path = remote_system(place, field="log")
     with _listing(place):
         names = system.glob(path) if "*" in place else [name for name in system.find(path) if name.endswith(_SUFFIX)]
     return [system.unstrip_protocol(name) for name in sorted(names)]

@@ -24,7 +24,6 @@ from ragbandit.router.offline.logs import (
     Logged,
     Place,
     Record,
-    file_system,
     place_of,
     record_of,
     shown,
@@ -33,7 +32,7 @@ from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpe
 from ragbandit.router.offline.logs.jsonl import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import new_file
+from ragbandit.shared.files import new_file, remote_system
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import KILLED, STICKY, ArmName, Reward
 
@@ -65,7 +64,7 @@ def _opened(path: Place, **options: Any) -> Any:
     if isinstance(path, Path):
         name: str | Path = path
     else:
-        options["filesystem"], name = file_system(path)
+        options["filesystem"], name = remote_system(path, field="log")
     try:
         return pq.ParquetFile(name, **options)
     except (OSError, pa.ArrowException) as error:

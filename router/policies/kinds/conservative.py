@@ -36,29 +36,22 @@ from typing import Annotated, Any, ClassVar, Final
 import numpy as np
 from pydantic import Field
 
-from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.policies.base import (
     ArmParam,
     Arrays,
     Facts,
     HasParams,
     Policy,
-    PolicyNeed,
     PolicyOutput,
     PolicyParams,
     Restraint,
     Text,
     checked_arrays,
     heads_of,
-    is_lean,
     own_weight,
-    policy_age,
     read_params,
     restart,
     restored_counts,
-    schema_of,
-    serves_prices,
-    tolerance_of,
     weight_of,
 )
 from ragbandit.router.policies.context import read_schema
@@ -239,6 +232,10 @@ def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json
 
 #: the arrays of the policy inside are saved under their names with this before them
 _INNER: Final = "inner/"
+#: what the policy inside alone knows
+_INSIDE: Final = frozenset(
+    {"age", "alarms", "deterministic", "lean", "needs", "noise", "schema", "seen", "serves_prices", "tolerance"}
+)
 #: chance at most that the decisions of one version lose more than the slack
 CONFIDENCE: Final = 0.05
 #: share of a decision's allowance that it may count on before it is learned
@@ -283,13 +280,6 @@ class ConservativePolicy(HasParams):
             raise ConfigError("it cannot hold itself", field="policy.params.policy", remedy="for example mba")
         self.inner = _made(settings.policy, params=settings.params or {}, context=settings.context)
         self.incumbent, self.harm, self._revision = settings.incumbent, settings.harm, settings.revision
-        self.needs: frozenset[PolicyNeed] = self.inner.needs
-        self.deterministic: bool = self.inner.deterministic
-        self.lean: bool = is_lean(self.inner)
-        #: whether the policy inside does
-        self.serves_prices: bool = serves_prices(self.inner)
-        #: of the context that the policy inside learns from
-        self.schema: ContextSchema = schema_of(self.inner)
         self.shortfall = Shortfall(self.incumbent, harm=self.harm)
 
     @property
@@ -304,31 +294,11 @@ class ConservativePolicy(HasParams):
         inside = {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
         return {**super().arms_named, **inside}
 
-    @property
-    def tolerance(self) -> float:
-        """That of the policy inside."""
-        return tolerance_of(self.inner)
-
-    @property
-    def noise(self) -> float | None:
-        """That of the policy inside, where it has one."""
-        noise: float | None = getattr(self.inner, "noise", None)
-        return noise
-
-    @property
-    def alarms(self) -> Mapping[ArmName, int]:
-        """Those of the policy inside."""
-        alarms: Mapping[ArmName, int] = getattr(self.inner, "alarms", {})
-        return alarms
-
-    @property
-    def seen(self) -> Mapping[ArmName, int]:
-        """Those of the policy inside."""
-        return self.inner.seen
-
-    def age(self, arm: ArmName) -> float:
-        """Rows of an arm since the policy inside began it anew."""
-        return policy_age(self.inner, arm)
+    def __getattr__(self, name: str) -> Any:
+        """What the policy inside says of itself, where it does."""
+        if name in _INSIDE:
+            return getattr(self.inner, name)
+        raise AttributeError(name)
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

@@ -1,6 +1,5 @@
 """Policies that do not learn, baselines and safe fallbacks: one arm, two in a fixed proportion, all arms alike."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -48,16 +47,19 @@ class CountingPolicy(HasParams):
         self.seen = restored_counts(facts)
 
 
-class _Shares(CountingPolicy, ABC):
-    """The same pmf for every question with the same offer; it expects nothing of any arm, so it has no scores."""
+class _Shares(CountingPolicy):
+    """The same pmf for every question with the same offer; it expects nothing of any arm, so it has no scores.
+
+    shares: arm -> share, of the arms that are wanted; none is: all offered arms are alike.
+    """
 
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
     lean: ClassVar[bool] = True
 
-    @abstractmethod
-    def shares(self) -> Mapping[str, float]:
-        """Arm -> share, of the arms that are wanted; none is: all offered arms are alike."""
+    def __init__(self, params: PolicyParams, *, shares: Mapping[ArmName, float]) -> None:
+        super().__init__(params)
+        self.shares = shares
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -67,13 +69,12 @@ class _Shares(CountingPolicy, ABC):
         return [PolicyOutput(pmf=self._pmf(offered)) for offered in arms]
 
     def _pmf(self, arms: Sequence[ArmName]) -> tuple[float, ...]:
-        shares = self.shares()
-        wanted = [arm for arm in arms if arm in shares]
+        wanted = [arm for arm in arms if arm in self.shares]
         if not wanted:
             return (1.0 / len(arms),) * len(arms)
         if len(wanted) == 1:
             return tuple(float(arm == wanted[0]) for arm in arms)
-        return tuple(shares.get(arm, 0.0) for arm in arms)
+        return tuple(self.shares.get(arm, 0.0) for arm in arms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,12 +93,7 @@ class Fixed(_Shares):
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(FixedParams, given=params)
-        super().__init__(settings)
-        self.arm = settings.arm
-
-    def shares(self) -> Mapping[str, float]:
-        """All on the arm."""
-        return {self.arm: 1.0}
+        super().__init__(settings, shares={settings.arm: 1.0})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,18 +119,14 @@ class Mixture(_Shares):
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(MixtureParams, given=params)
-        super().__init__(settings)
-        self.first, self.second, self.share = settings.first, settings.second, settings.share
-        if self.first == self.second:
+        shares = {settings.first: 1.0 - settings.share, settings.second: settings.share}
+        super().__init__(settings, shares=shares)
+        if settings.first == settings.second:
             raise ConfigError(
-                f"{self.second!r} is the first arm too",
+                f"{settings.second!r} is the first arm too",
                 field=f"{WHERE}.second",
                 remedy="name another arm; policy fixed gives all to one arm",
             )
-
-    def shares(self) -> Mapping[str, float]:
-        """Of the two."""
-        return {self.first: 1.0 - self.share, self.second: self.share}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,8 +140,4 @@ class Uniform(_Shares):
     algorithm: ClassVar[str] = "uniform"
 
     def __init__(self, **params: Json) -> None:
-        super().__init__(read_params(UniformParams, given=params))
-
-    def shares(self) -> Mapping[str, float]:
-        """No arm is wanted more than another."""
-        return {}
+        super().__init__(read_params(UniformParams, given=params), shares={})

@@ -97,9 +97,7 @@ class VowpalWabbit(HasParams):
         #: of the context that it learns from; empty: none
         self.schema = read_schema(settings.context)
         self._columns = ContextColumns(self.schema) if self.schema else None
-        self.explorer, self.epsilon, self.gamma_scale = settings.explorer, settings.epsilon, settings.gamma_scale
-        self.cb_type, self.learning_rate = settings.cb_type, settings.learning_rate
-        self.power_t, self.bits = settings.power_t, settings.bits
+        self.settings = settings
         self.seen: dict[ArmName, int] = {}
         #: what these updates count as
         self._mass = 0.0
@@ -113,9 +111,10 @@ class VowpalWabbit(HasParams):
         # No constant feature: it would tie the arms' intercepts together, and with them the number of arms.
         # Without --normalized: features have length 1 by design, and VW cannot save its running scale for dr.
         crossed = _WITH_CONTEXT if self.schema else "-q qa --ignore_linear q"
+        settings = self.settings
         return (
-            f"--cb_adf --cb_type {self.cb_type} {crossed} --noconstant --adaptive --invariant "
-            f"--learning_rate {self.learning_rate!r} --power_t {self.power_t!r} -b {self.bits} --quiet"
+            f"--cb_adf --cb_type {settings.cb_type} {crossed} --noconstant --adaptive --invariant "
+            f"--learning_rate {settings.learning_rate!r} --power_t {settings.power_t!r} -b {settings.bits} --quiet"
         ).split()
 
     def pmf(
@@ -134,10 +133,11 @@ class VowpalWabbit(HasParams):
         scores = [0.0] * len(arms)
         for index, cost in ranked:
             scores[index] = 0.0 - cost  # never -0.0
-        if self.explorer == "epsilon":
-            return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=self.epsilon), scores=tuple(scores))
-        gamma = self.gamma_scale * math.sqrt(self._mass)
-        pmf = with_floor(_squarecb(scores, gamma=gamma), floor=self.epsilon / len(arms))
+        epsilon = self.settings.epsilon
+        if self.settings.explorer == "epsilon":
+            return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=tuple(scores))
+        gamma = self.settings.gamma_scale * math.sqrt(self._mass)
+        pmf = with_floor(_squarecb(scores, gamma=gamma), floor=epsilon / len(arms))
         return PolicyOutput(pmf=pmf, scores=tuple(scores), facts={"gamma": gamma})
 
     def learn(self, update: Update) -> None:
@@ -156,7 +156,7 @@ class VowpalWabbit(HasParams):
             return
         drawn = self._vw.CBLabel(label=(0, cost, p), weight=rows)
         # One order for every order of offering, since the sums of float32 depend on it.
-        shown = [update.arm] if self.cb_type == "mtr" else sorted({update.arm, *update.arms})
+        shown = [update.arm] if self.settings.cb_type == "mtr" else sorted({update.arm, *update.arms})
         actions = [self._action(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in shown]
         with self._lock:
             self._workspace.learn_one([self._shared(features, query=update.query), *actions])

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import open_log, replay
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
 
@@ -83,7 +83,7 @@ def test_workers_cannot_read_this_memory(memory):
 )
 def test_what_cannot_be_read(url, said):
     """A URL that cannot be read is refused with what is wrong and what to do, without its secrets."""
-    with pytest.raises(InvalidInput, match=said) as refused:
+    with pytest.raises((InvalidInput, ConfigError), match=said) as refused:
         replay(open_log(url, config=Settings()), candidates=CANDIDATES)
     assert refused.value.remedy
     assert "hunter2" not in str(refused.value)

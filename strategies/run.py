@@ -43,37 +43,24 @@ Settle = Callable[[str], str]
 #: longest note, in characters
 MAX_NOTE: Final = 120
 
-#: purpose of a call to the model -> what the arm is doing, for a user
+#: what the arm is doing, for a user -> the purposes of its calls to the model; any other is thinking
 _WORDS: Final = {
-    "think": "thinking",
-    "think_with": "thinking",
-    "look_ahead": "writing a draft",
-    "write": "writing a draft",
-    "gate": "writing a draft",
-    "conclude": "writing the answer",
-    "answer": "writing the answer",
-    "read": "writing the answer",
-    "read_again": "writing the answer again",
-    "note_first": "taking notes",
-    "note_extend": "taking notes",
-    "chain_of_note": "taking notes",
-    "self_refine": "taking notes",
-    "self_rerank": "checking the passages",
-    "note_compare": "comparing the notes",
-    "ask": "looking for what is missing",
-    "rewrite": "rewording the search",
-    "decompose": "rewording the search",
-    "disambiguate": "rewording the search",
-    "decide": "planning the next step",
-    "grade_relevant": "checking the passages",
-    "grade_supported": "checking the draft",
-    "grade_useful": "checking the draft",
+    "writing a draft": "look_ahead write gate",
+    "writing the answer": "conclude answer read",
+    "writing the answer again": "read_again",
+    "taking notes": "note_first note_extend chain_of_note self_refine",
+    "checking the passages": "self_rerank grade_relevant",
+    "checking the draft": "grade_supported grade_useful",
+    "comparing the notes": "note_compare",
+    "looking for what is missing": "ask",
+    "rewording the search": "rewrite decompose disambiguate",
+    "planning the next step": "decide",
 }
 
 
 def in_words(purpose: str) -> str:
     """What an arm does that calls the model for this purpose, in a few words for a user."""
-    return _WORDS.get(purpose, "thinking")
+    return next((words for words, purposes in _WORDS.items() if purpose in purposes.split()), "thinking")
 
 
 class AnswerReader(Protocol):

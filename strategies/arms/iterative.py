@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, ReaderParams, Whole, preset_table
-from ragbandit.strategies.arms.steps import AnswerStyle, find, finished, gather, gather_once
+from ragbandit.strategies.arms.steps import AnswerStyle, finished, gather, gather_once
 from ragbandit.strategies.base import Completion, Passage
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
@@ -166,7 +166,7 @@ class React(PromptedArm[ReactParams]):
         return await self._search(action.argument, run=run, library=library)
 
     async def _search(self, topic: str, *, run: Run, library: "_Library") -> str:
-        passages = await find(run, query=topic, pool=library.pool, k=self._params.passages_per_search)
+        passages = await gather(run, query=topic, pool=library.pool, k=self._params.passages_per_search)
         if not passages:
             return f"The library has nothing new on {topic}."
         best = next((each for each in passages if each.title.casefold() == topic.casefold()), passages[0])

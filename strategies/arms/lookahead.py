@@ -5,7 +5,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm
@@ -181,6 +181,8 @@ class LookaheadArm(PromptedArm[Ahead]):
     """Base of the arms that write a text sentence by sentence, and conclude with the answer that it announces."""
 
     prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
+    #: the param with the tokens that are written at a time
+    capped_by: ClassVar[str]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Write, then take the announced answer or ask for it."""
@@ -201,11 +203,9 @@ class LookaheadArm(PromptedArm[Ahead]):
         sentences: Sequence[str],
         run: Run,
         purpose: str,
-        max_tokens: int,
-        want: frozenset[Need],
         pool: PassagePool | None = None,
     ) -> Completion:
-        """What the model writes after these sentences, up to the end of the line."""
+        """What the model writes after these sentences, up to the end of the line; a look-ahead tells how sure it is."""
         fields = {"question": question, "thoughts": " ".join(sentences)}
         with partial_kept(run, style="reasoned"):
             return await self._ask(
@@ -213,10 +213,10 @@ class LookaheadArm(PromptedArm[Ahead]):
                 fields,
                 run=run,
                 purpose=purpose,
-                max_tokens=max_tokens,
+                max_tokens=cast(int, self.params[self.capped_by]),
                 pool=pool,
                 stop=("\n",),
-                want=want,
+                want=self.needs - PromptedArm.needs if purpose == "look_ahead" else frozenset(),
                 conversation=True,
             )
 

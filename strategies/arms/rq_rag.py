@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arms.steps import answer_in, find, finished, partial_kept, stops_of
+from ragbandit.strategies.arms.steps import answer_in, finished, gather, partial_kept, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_label
@@ -201,7 +201,7 @@ class RqRag(PromptedArm[RqRagParams]):
             return None
         passages = list(node.passages)
         for query in queries:
-            new = await find(run, query=query, pool=pool, k=self._params.passages_per_query)
+            new = await gather(run, query=query, pool=pool, k=self._params.passages_per_query)
             passages.extend(each for each in new if each not in passages)
         return _Node(queries=(*node.queries, *queries), passages=tuple(passages), depth=node.depth + 1)
 

@@ -17,7 +17,7 @@ from ragbandit.strategies.arms.steps import finished, gather, gather_once, toget
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import shown_prompt
-from ragbandit.strategies.run import Answer, Run
+from ragbandit.strategies.run import Answer, Run, Settle
 
 #: answers that are none, in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})
@@ -128,8 +128,7 @@ class Seakr(PromptedArm[SeakrParams]):
         if not pool.passages:
             return direct, "no_passage"
         prompts = [self._prompt("read", fields, passages=[each], run=run, pool=pool) for each in pool.passages]
-        readings = await self._doubted(prompts, purpose="read", run=run)
-        answers = [_Doubted(text=extract_answer(each.text), doubt=each.doubt) for each in readings]
+        answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
         best = _least_doubtful(answers)
         return (direct, "no_reading") if best is None else (answers[best].text, "best_passage")
 
@@ -143,8 +142,7 @@ class Seakr(PromptedArm[SeakrParams]):
         prompts = [self._prompt("conclude", fields, run=run, pool=pool)]
         if evidence:
             prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run, pool=pool))
-        readings = await self._doubted(prompts, purpose="read", run=run)
-        answers = [_Doubted(text=extract_answer(each.text), doubt=each.doubt) for each in readings]
+        answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
         known = [each for each in answers if each.text.lower() not in _UNKNOWN] or answers
         best = _least_doubtful(known)
         return "" if best is None else known[best].text, ended
@@ -198,8 +196,7 @@ class Seakr(PromptedArm[SeakrParams]):
         if not new:
             return "nothing_new"
         prompts = [self._prompt("think", fields, passages=[*evidence, each], run=run, pool=pool) for each in new]
-        written = await self._doubted(prompts, purpose="think_with", run=run)
-        sentences = [_Doubted(text=first_sentence(each.text), doubt=each.doubt) for each in written]
+        sentences = await self._doubted(prompts, purpose="think_with", run=run, settle=first_sentence)
         best = _least_doubtful(sentences)
         return "empty_sentence" if best is None else (sentences[best].text, new[best])
 
@@ -232,10 +229,10 @@ class Seakr(PromptedArm[SeakrParams]):
             conversation=True,
         )
 
-    async def _doubted(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[_Doubted]:
+    async def _doubted(self, prompts: Sequence[Prompt], *, purpose: str, run: Run, settle: Settle) -> list[_Doubted]:
         greedy = await self._greedy(prompts, purpose=purpose, run=run)
         doubts = await self._doubts(prompts, purpose=purpose, run=run)
-        return [_Doubted(text=done.text, doubt=doubt) for done, doubt in zip(greedy, doubts, strict=True)]
+        return [_Doubted(text=settle(done.text), doubt=doubt) for done, doubt in zip(greedy, doubts, strict=True)]
 
     async def _greedy(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[Completion]:
         think = purpose.startswith("think")

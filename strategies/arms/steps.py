@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar, Unpack
 
-from ragbandit.shared.types import Retrieved
 from ragbandit.strategies.base import OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
@@ -35,20 +34,26 @@ def settled_in(style: Style | AnswerStyle) -> Settle | None:
     return str.strip if style == "long" else None
 
 
-async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> None:
-    """Search with the cleaned query and put the hits into the pool; what is skipped, and why, goes into the trace."""
+async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
+    """Search with the cleaned query and put the hits into the pool; what is skipped, and why, goes into the trace.
+
+    Returns the passages found that the pool holds, best first.
+    """
     cleaned = clean_query(query)
     if not cleaned:
         run.note_branch("search_skipped", "the query is empty after cleaning")
-        return
+        return ()
     if pool.cap < 1:
         run.note_branch("search_skipped", "the budget has no passage")
-        return
-    sifted = pool.add(await run.search(cleaned, k=k))
+        return ()
+    hits = await run.search(cleaned, k=k)
+    sifted = pool.add(hits)
     for passage_id, reason in sifted.skipped:
         run.note_branch("passage_skipped", f"{passage_id}: {reason}")
     for passage_id in sifted.evicted:
         run.note_branch("passage_evicted", passage_id)
+    held = {passage.id: passage for passage in pool.passages}
+    return tuple(held[hit.passage.id] for hit in hits if hit.passage.id in held)
 
 
 async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
@@ -57,15 +62,6 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
         await gather(run, query=query, pool=pool, k=k)
     else:
         run.note_branch("search_skipped", "the budget has no round")
-
-
-async def find(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
-    """The passages that `gather` found and the pool holds, best first."""
-    before = len(run.trace)
-    await gather(run, query=query, pool=pool, k=k)
-    held = {passage.id: passage for passage in pool.passages}
-    ids = [each for event in run.trace[before:] if isinstance(event, Retrieved) for each in event.ids]
-    return tuple(held[each] for each in ids if each in held)
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run) -> list[Result]:

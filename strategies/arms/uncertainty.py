@@ -79,17 +79,18 @@ class Dragin(LookaheadArm[DraginParams]):
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
     kind = DraginParams
+    capped_by = "text_tokens"
 
     async def _write_all(self, question: str, *, run: Run, pool: PassagePool) -> tuple[list[str], str]:
         sentences: list[str] = []
         while len(sentences) < self._params.sentences:
-            done = await self._next(question, sentences=sentences, run=run, purpose="look_ahead")
+            done = await self._write(question, sentences=sentences, run=run, purpose="look_ahead")
             trigger = self._trigger(done, run=run, room=self._params.sentences - len(sentences))
             new = _sentences(done.text if trigger is None else done.text[: trigger.begin])
             if trigger is not None and not has_answer(" ".join(new)):
                 query = self._query(question, done=done, trigger=trigger, thoughts=" ".join(sentences), run=run)
                 await gather(run, query=query, pool=pool, k=self._params.passages)
-                done = await self._next(question, sentences=[*sentences, *new], run=run, purpose="write", pool=pool)
+                done = await self._write(question, sentences=[*sentences, *new], run=run, purpose="write", pool=pool)
                 new += _sentences(first_sentence(done.text))
             if not new:
                 return sentences, "empty_text"
@@ -100,16 +101,6 @@ class Dragin(LookaheadArm[DraginParams]):
             if trigger is None and done.finish == "stop" and len(sentences) < self._params.sentences:
                 return sentences, "model_ended"
         return sentences, "max_sentences"
-
-    async def _next(
-        self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
-    ) -> Completion:
-        """A look-ahead is written without passages, like the authors'."""
-        most = self._params.text_tokens
-        want = frozenset[Need]() if purpose == "write" else frozenset[Need]({"entropy", "attention"})
-        return await self._write(
-            question, sentences=sentences, run=run, purpose=purpose, max_tokens=most, want=want, pool=pool
-        )
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> _Trigger | None:
         """The first of `room` sentences with a word above theta, if a round is left for it; the round begins here."""
@@ -259,12 +250,13 @@ class Flare(LookaheadArm[FlareParams]):
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
     kind = FlareParams
+    capped_by = "sentence_tokens"
 
     async def _write_all(self, question: str, *, run: Run, pool: PassagePool) -> tuple[list[str], str]:
         await self._search(question, run=run, pool=pool)
         sentences: list[str] = []
         while len(sentences) < self._params.sentences:
-            done = await self._next(question, sentences=sentences, run=run, pool=pool, purpose="look_ahead")
+            done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="look_ahead")
             if self._unsure(done, run=run):
                 query = masked_query(sentence_tokens(done, run=run), beta=self._params.beta)
                 if not query and done.text.strip():
@@ -272,9 +264,9 @@ class Flare(LookaheadArm[FlareParams]):
                 words = " ".join(query.split()[-self._params.query_words :])
                 searched = await self._search(words or question, run=run, pool=pool)
                 if searched or self._params.second_call:
-                    done = await self._next(question, sentences=sentences, run=run, pool=pool, purpose="write")
+                    done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
             elif self._params.second_call:
-                done = await self._next(question, sentences=sentences, run=run, pool=pool, purpose="write")
+                done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
             sentence = first_sentence(done.text)
             if not sentence:
                 return sentences, "empty_sentence"
@@ -285,14 +277,6 @@ class Flare(LookaheadArm[FlareParams]):
             if done.finish == "stop" and sentence == done.text.strip():
                 return sentences, "model_ended"
         return sentences, "max_sentences"
-
-    async def _next(
-        self, question: str, *, sentences: list[str], run: Run, pool: PassagePool, purpose: str
-    ) -> Completion:
-        most, want = self._params.sentence_tokens, frozenset[Need]({"logprobs"})
-        return await self._write(
-            question, sentences=sentences, run=run, purpose=purpose, max_tokens=most, want=want, pool=pool
-        )
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
         """Fill the pool anew; False if no round is left."""

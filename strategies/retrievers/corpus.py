@@ -107,12 +107,10 @@ def log_left_out(name: str, reason: str, /) -> None:
     log.warning("%s is left out: %s", name, reason)
 
 
-def read_folder(
-    folder: Path, *, characters: int = CHARACTERS, leave_out: Callable[[str, str], None] = log_left_out
-) -> Iterator[Passage]:
+def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_left_out) -> Iterator[Passage]:
     """The passages of all documents under a folder, in the order of their paths.
 
-    A passage has at most `characters` of them; its id is the document's path in the folder, "#" and its number from 1,
+    A passage has at most CHARACTERS of them; its id is the document's path in the folder, "#" and its number from 1,
     its url that path, its title the document's own (of Markdown "title:" in the front matter, which is no text, or the
     first heading of the first level), or the name of its file. Whatever gives no text is left out: files of other
     kinds, what cannot be read (a broken PDF, text that is not UTF-8), what holds no text (a scanned PDF), folders
@@ -125,7 +123,7 @@ def read_folder(
         name = path.relative_to(folder).as_posix()
         try:
             title, text = _read_document(path)
-            pieces = list(_cut(text, markdown=path.suffix.lower() == ".md", characters=characters))
+            pieces = list(_cut(text, markdown=path.suffix.lower() == ".md"))
             if not pieces:
                 raise InvalidInput("it holds no text")
         except InvalidInput as error:
@@ -139,9 +137,9 @@ def read_folder(
         raise InvalidInput(f"{folder} holds no document", field="corpus", remedy=remedy)
 
 
-def _cut(text: str, *, markdown: bool, characters: int) -> Iterator[str]:
+def _cut(text: str, *, markdown: bool) -> Iterator[str]:
     library = required_module("semantic_text_splitter", extra="documents")
-    splitter = (library.MarkdownSplitter if markdown else library.TextSplitter)(characters)
+    splitter = (library.MarkdownSplitter if markdown else library.TextSplitter)(CHARACTERS)
     return (piece for piece in splitter.chunks(text) if piece.strip())
 
 

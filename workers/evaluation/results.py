@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 
 from rich.console import Console
 from rich.markup import escape
@@ -189,31 +190,25 @@ def _line(
 
 def _mean(values: Sequence[float]) -> Mean:
     count = len(values)
-    mean = math.fsum(values) / count
-    if count == 1:
-        return Mean(value=mean, error=None)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return Mean(value=mean, error=math.sqrt(variance / count))
+    return Mean(value=fmean(values), error=stdev(values) / math.sqrt(count) if count > 1 else None)
 
 
 def _time(stored: Sequence[StoredAnswer], *, over: Sequence[StoredAnswer]) -> Mean | None:
-    """The papers' Time. An answer that failed may have taken milliseconds, or until a timeout: neither is answering."""
+    """The papers' Time: mean seconds over the mean of another arm's, paired by question; its error to first order.
+
+    An answer that failed may have taken milliseconds, or until a timeout: neither is answering. None where none is
+    left, or nothing took time.
+    """
     pairs = [
         (each.cost.seconds_total, other.cost.seconds_total)
         for each, other in zip(stored, over, strict=True)
         if not (each.failed or other.failed)
     ]
-    return _ratio([value for value, _ in pairs], over=[other for _, other in pairs]) if pairs else None
-
-
-def _ratio(values: Sequence[float], *, over: Sequence[float]) -> Mean | None:
-    """Mean of values / mean of over, paired by question; its error to first order, None where nothing took time."""
-    below = math.fsum(over) / len(over)
+    below = fmean(other for _, other in pairs) if pairs else 0.0
     if below == 0.0:
         return None
-    ratio = math.fsum(values) / len(values) / below
-    rest = [value - ratio * other for value, other in zip(values, over, strict=True)]
-    error = _mean(rest).error
+    ratio = fmean(value for value, _ in pairs) / below
+    error = _mean([value - ratio * other for value, other in pairs]).error
     return Mean(value=ratio, error=None if error is None else error / below)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import fcntl
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -172,19 +172,8 @@ class Answers:
     def add(self, outcome: Outcome, *, key: str, arm: str, question: str) -> None:
         """Keep the answer; it is with the operating system when this returns."""
         assert self._stream is not None
-        stored = StoredAnswer(
-            key=key,
-            arm=arm,
-            question=question,
-            status=outcome.status,
-            answer=outcome.answer,
-            stop_reason=outcome.stop_reason,
-            error=outcome.error,
-            steps=outcome.steps,
-            cost=outcome.cost,
-            made_by=outcome.made_by,
-            made_at=outcome.made_at,
-        )
+        kept = {each.name: getattr(outcome, each.name) for each in fields(StoredAnswer) if hasattr(outcome, each.name)}
+        stored = StoredAnswer(key=key, arm=arm, question=question, **kept)
         try:
             self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
             self._stream.flush()

@@ -111,7 +111,8 @@ def generator_version(settings: GeneratorSettings) -> str:
     ):  # whose price stands where it stood before there was `price`
         beside["price"] = True
     priced = settings.model_copy(update={"openai": _priced(settings)})
-    return priced.model_dump_json(exclude=beside | {"openai": _PATIENCE})
+    text = priced.model_dump_json(exclude=beside | {"openai": _PATIENCE})
+    return text.replace('"template_tokens":', '"tokenizer":null,"template_tokens":', 1)  # an option that left
 
 
 def _priced(settings: GeneratorSettings) -> OpenAiOptions:

@@ -24,7 +24,9 @@ def drop(connection: Connection, *, tables: Iterable[str] = (), columns: Iterabl
             _export(connection, Table(name, MetaData(), autoload_with=connection, resolve_fks=False))
             op.drop_table(name)
     for name, gone in columns:
-        if gone in {one["name"] for one in inspect(connection).get_columns(name)}:
+        if inspect(connection).has_table(name) and gone in {
+            one["name"] for one in inspect(connection).get_columns(name)
+        }:
             op.drop_column(name, gone)
 
 

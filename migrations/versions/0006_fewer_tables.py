@@ -15,7 +15,7 @@ depends_on = None
 oldest_code = "0006"
 
 #: tables without a feature, those that refer to others first
-TABLES: Final[tuple[str, ...]] = ("calibration_due", "calibration_pairs", "decision_links", "held_feedback")
+TABLES: Final[tuple[str, ...]] = ("calibration_due", "calibration_pairs", "decision_links", "erasures", "held_feedback")
 #: table whose rows move to `jobs` -> their kind, and their facts in JSON
 _JOBS: Final = {
     "judge_due": ("judge", """'{"share": ' || share || ', "failures": ' || failures || '}'"""),

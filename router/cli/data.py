@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
+from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config import loading as configuration
@@ -75,7 +76,7 @@ def erase(
     """Blank the texts of decisions: questions, answers, traces, labels. `data export --before` keeps a copy.
 
     Probabilities, rewards and the order of the ledger stay, and so does what was learned. A decision that still waits
-    is closed. The same call again goes on with one that was interrupted. Backups are yours to erase.
+    is closed. The same call again ends one that was interrupted. Backups are yours to erase.
     """
     limit = None if before is None else parse_time(before, now=time.time(), field="before")
     selection = erasure.Selection(decision=decision, tenant=tenant, before=limit)
@@ -95,7 +96,9 @@ def erase(
                     prolong()
                     progress("decisions", done, done)
 
-                erased = erasure.erase(ledger.database, selection, features=features, now=time.time(), progress=report)
+                erased = erasure.erase(
+                    ledger.database, selection, features=features, actor=actor(), now=time.time(), progress=report
+                )
     show({"erased": not dry_run, **asdict(erased)}, as_json=as_json)
 
 

@@ -5,14 +5,14 @@ the ids of other systems that were linked to it, and texts among the policy's fa
 Probabilities, the arm, rewards, costs, ratings and the order of the ledger stay. A decision that still waits is closed:
 nothing can be learned of it any more, and no worker answers it.
 
-An erasure is a row of `erasures`, written before anything is erased, with how far it has come. The same request again
-goes on with one that was interrupted; an erased decision says so in its facts (`types.ERASED`), so that `verify` tells
-it from a damaged one. The judge does not see it any more.
+An erasure has an entry in the audit log, written before anything is erased. The same request again does what one that
+was interrupted has left; an erased decision says so in its facts (`types.ERASED`), so that `verify` tells it from a
+damaged one. The judge does not see it any more.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -29,6 +29,7 @@ from sqlalchemy import (
     update,
 )
 
+from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
 from ragbandit.router.storage.rows.job_rows import drop_due, drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
@@ -38,14 +39,13 @@ from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
     decisions,
-    erasures,
     feedback,
     outcomes,
     waiting,
 )
 from ragbandit.router.storage.sql.waiting import lock_rows
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ERASED, IMPORTED
+from ragbandit.shared.types import ERASED, IMPORTED, Json
 
 #: decisions that one transaction looks at
 BATCH: Final = 500
@@ -102,23 +102,22 @@ def erase(
     selection: Selection,
     *,
     features: bool,
+    actor: str,
     now: float,
     progress: Callable[[int], None] = lambda _erased: None,
 ) -> Erased:
-    """Blank what is selected; one process at a time may call it.
+    """Blank what is selected; one process at a time may call it. actor: for the audit log.
 
     features: also the vectors that policies learned from. They cannot learn those updates again then;
     snapshots go on. progress: told after every batch how many decisions are blank. Raises StoreError.
     """
-    number, after, done = _begun(database, selection, features=features, now=now)
-    while True:
-        step = _erase_batch(database, number, selection, after=after, features=features, now=now)
-        if step is None:
-            break
-        after, done = step[0], replace(done, decisions=done.decisions + step[1], waiting=done.waiting + step[2])
-        progress(done.decisions)
     with database.write() as connection:
-        connection.execute(update(erasures).where(erasures.c.number == number).values(finished_at=now))
+        facts: dict[str, Json] = {**asdict(selection), "features": features}
+        record(connection, actor=actor, action="store.erase", target="store", facts=facts, now=now)
+    after, done = "", Erased(decisions=0, waiting=0)
+    while step := _erase_batch(database, selection, after=after, features=features, now=now):
+        after, done = step[0], Erased(decisions=done.decisions + step[1], waiting=done.waiting + step[2])
+        progress(done.decisions)
     if database.is_sqlite:
         _fold_log(database)
     return done
@@ -135,31 +134,8 @@ def _fold_log(database: Database) -> None:
         raw.close()
 
 
-def _begun(database: Database, selection: Selection, *, features: bool, now: float) -> tuple[int, str, Erased]:
-    """The number of the erasure, the last decision that it has looked at, and what it has erased so far."""
-    selected = canonical(asdict(selection))
-    with database.write() as connection:
-        same = erasures.c.finished_at.is_(None), erasures.c.selection == selected, erasures.c.features == features
-        row = connection.execute(select(erasures).where(*same)).mappings().first()
-        if row is not None:
-            done = Erased(decisions=row["decisions"], waiting=row["waiting"])
-            return row["number"], row["erased_to"], done
-        number = 1 + int(connection.execute(select(func.coalesce(func.max(erasures.c.number), 0))).scalar_one())
-        new = {
-            "number": number,
-            "selection": selected,
-            "features": features,
-            "asked_at": now,
-            "erased_to": "",
-            "decisions": 0,
-            "waiting": 0,
-        }
-        connection.execute(insert(erasures), [new])
-    return number, "", Erased(decisions=0, waiting=0)
-
-
 def _erase_batch(
-    database: Database, number: int, selection: Selection, *, after: str, features: bool, now: float
+    database: Database, selection: Selection, *, after: str, features: bool, now: float
 ) -> tuple[str, int, int] | None:
     """The last id that was looked at, how many were erased and how many of these waited; None after the last."""
     with database.write() as connection, moving(connection, shard=database.shard) as moves:
@@ -180,9 +156,6 @@ def _erase_batch(
             drop_due(connection, [row["id"] for row in rows], moves=moves)
             drop_jobs(connection, [row["id"] for row in rows], kind="check")
             _blank_rows(connection, rows, features=features)
-        counted = {"decisions": erasures.c.decisions + len(rows), "waiting": erasures.c.waiting + waited}
-        progress = update(erasures).where(erasures.c.number == number)
-        connection.execute(progress.values(erased_to=ids[-1], **counted))
     return ids[-1], len(rows), waited
 
 

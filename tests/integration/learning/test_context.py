@@ -101,7 +101,7 @@ def test_erased_contexts_are_not_learned_again(make_world):
     """After an erasure `verify` says that the rows cannot be learned again; it does not call the policy wrong."""
     world = make_world(context=TIER)
     asked(world)
-    erase(world.database, Selection(tenant="t1"), features=False, now=world.now)
+    erase(world.database, Selection(tenant="t1"), features=False, actor="cli:me", now=world.now)
     verdict = world.router.verify(deep=True)
     assert verdict.ok, verdict
     assert verdict.not_relearnable == 6

@@ -1,6 +1,5 @@
 """Erasure: texts are gone from database and file; what was learned stays, and verify says what was erased."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +8,10 @@ from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage import erasure as erasure
+from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, CallFailed, Feedback, Query, Retrieved
 from tests.conftest import on_sqlite
@@ -60,7 +60,9 @@ def test_texts_are_gone_and_the_ledger_stays(world):
     """Of one decision every text is blank; reward, propensity, rating and seq stay, and verify counts it as erased."""
     gone, stays = told(world), told(world, tenant="other")
     before = [dict(row) for row in world.updates()]
-    assert erase(world.database, Selection(decision=gone.id), features=False, now=9.0) == Erased(decisions=1, waiting=0)
+    assert erase(world.database, Selection(decision=gone.id), features=False, actor="cli:me", now=9.0) == Erased(
+        decisions=1, waiting=0
+    )
     record = world.router.decision(gone.id)
     assert (record.decision.query.text, record.decision.query.context) == ("", {})
     assert (record.outcome.answer, record.outcome.trace) == (None, ())
@@ -84,7 +86,7 @@ def test_nothing_is_left_in_the_file(make_world):
     folder = Path(world.settings.data_dir)
     assert any(SECRET.encode() in file.read_bytes() for file in folder.glob("ragbandit.db*"))
     world.router.close()
-    erase(world.database, Selection(tenant="default"), features=False, now=9.0)
+    erase(world.database, Selection(tenant="default"), features=False, actor="cli:me", now=9.0)
     world.database.close()
     assert not any(SECRET.encode() in file.read_bytes() for file in folder.glob("ragbandit.db*"))
 
@@ -98,16 +100,14 @@ def test_by_tenant_and_by_time(world, monkeypatch):
     told(world, tenant="a")
     selection = Selection(tenant="a", before=world.now)
     assert erasable(world.database, selection) == Erased(decisions=1, waiting=0)
-    assert erase(world.database, selection, features=False, now=9.0).decisions == 1
+    assert erase(world.database, selection, features=False, actor="cli:me", now=9.0).decisions == 1
     with world.database.read() as connection:
         rows = connection.execute(
             select(decisions.c.tenant, decisions.c.text).order_by(decisions.c.made_at, decisions.c.tenant)
         ).all()
-        erased = connection.execute(select(erasures)).mappings().all()
     assert [(row.tenant, row.text == "") for row in rows] == [("a", True), ("b", False), ("a", False)]
-    assert [(json.loads(row["selection"])["tenant"], row["decisions"], row["finished_at"]) for row in erased] == [
-        ("a", 1, 9.0)
-    ]
+    (entry,) = (one for one in entries(world.database) if one.action == "store.erase")
+    assert (entry.actor, entry.made_at, entry.facts["tenant"]) == ("cli:me", 9.0, "a")
 
 
 def test_nothing_given_erases_nothing():
@@ -120,7 +120,7 @@ def test_what_waits_is_closed(world):
     """A decision that waits is closed and never learned, and the worker that takes it is told that it is cancelled."""
     judged, asked = told(world, learned=False), told(world, learned=False, ours=True)
     world.feedback(judged, label=[SECRET])
-    found = erase(world.database, Selection(tenant="default"), features=False, now=9.0)
+    found = erase(world.database, Selection(tenant="default"), features=False, actor="cli:me", now=9.0)
     assert (found.decisions, found.waiting) == (2, 2)
     assert {world.router.decision(one.id).state for one in (judged, asked)} == {"closed"}
     assert world.store.answer_task(asked.id).cancelled
@@ -130,8 +130,8 @@ def test_what_waits_is_closed(world):
     assert_counters(world)
 
 
-def test_it_goes_on_after_it_was_cut_off(world, monkeypatch):
-    """The same request again goes on after the last batch, as the same erasure, and counts all of it."""
+def test_it_is_ended_after_it_was_cut_off(world, monkeypatch):
+    """The same request again erases what one that was cut off has left."""
     monkeypatch.setattr(erasure, "BATCH", 2)
     for _ in range(5):
         told(world)
@@ -141,12 +141,10 @@ def test_it_goes_on_after_it_was_cut_off(world, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        erase(world.database, selection, features=False, now=9.0, progress=dies)
+        erase(world.database, selection, features=False, actor="cli:me", now=9.0, progress=dies)
     assert SECRET in texts(world)
-    assert erase(world.database, selection, features=False, now=10.0).decisions == 5
+    assert erase(world.database, selection, features=False, actor="cli:me", now=10.0).decisions == 5
     assert SECRET not in texts(world)
-    with world.database.read() as connection:
-        assert [row.decisions for row in connection.execute(select(erasures.c.decisions))] == [5]
 
 
 @on_sqlite
@@ -154,7 +152,7 @@ def test_without_features_the_policy_goes_on(world):
     """Where features are erased verify says how many updates cannot be learned again, and learning goes on."""
     gone = told(world)
     told(world, tenant="other")
-    erase(world.database, Selection(decision=gone.id), features=True, now=9.0)
+    erase(world.database, Selection(decision=gone.id), features=True, actor="cli:me", now=9.0)
     assert world.router.decision(gone.id).decision.features is None
     verdict = world.router.verify(deep=True)
     assert (verdict.ok, verdict.erased, verdict.not_relearnable) == (True, 1, 1)

@@ -143,7 +143,7 @@ def test_erasure_takes_the_conversation_too(make_world):
     """Erased decisions have no turns, no words of the user, and still verify."""
     world = make_world()
     made = world.router.route(Query(text=ALONE, asked=ASKED, messages=TALK[:3], session="chat-1", id=DecisionId("d1")))
-    erase(world.database, Selection(decision=made.id), features=False, now=world.now)
+    erase(world.database, Selection(decision=made.id), features=False, actor="cli:me", now=world.now)
     assert SECRET not in stored(world)
     assert ASKED not in stored(world)
     kept = world.router.decision(made.id).decision

@@ -87,10 +87,10 @@ def test_erased_decisions_say_so(world):
     world.feedback(first, reward=0.5)
     world.learn()
     again = world.route("who is that?")
-    erase(world.database, Selection(decision=first.id), features=False, now=world.now)
+    erase(world.database, Selection(decision=first.id), features=False, actor="cli:me", now=world.now)
     explained = told(world, first)
     assert (explained.texts, explained.record.decision.query.text) == ("erased", "")
-    erase(world.database, Selection(before=2e9), features=True, now=world.now)
+    erase(world.database, Selection(before=2e9), features=True, actor="cli:me", now=world.now)
     explained = told(world, again)
     assert explained.texts == "erased with features"
 

@@ -247,7 +247,7 @@ def test_erasure_ends_the_wait(database, answered):
     (key,) = answered()
     found = judgements(database)
     claim = found.claim(key, now=EPOCH, for_s=60)
-    erase(database, Selection(decision=key), features=False, now=EPOCH)
+    erase(database, Selection(decision=key), features=False, actor="cli:me", now=EPOCH)
     assert waits(database) == {}
     assert not found.keep(claim, feedback=score(key, reason="it says Paris"), spent=COST)
     assert found.store.record(key).feedback == ()
@@ -278,7 +278,7 @@ def sweep(database, times):
 
 def erase_all(database, ids):
     for key in ids:
-        erase(database, Selection(decision=key), features=False, now=EPOCH)
+        erase(database, Selection(decision=key), features=False, actor="cli:me", now=EPOCH)
 
 
 def test_judges_outcomes_and_erasure_at_once(database_url, database, answered):

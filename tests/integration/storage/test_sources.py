@@ -60,5 +60,5 @@ def test_sources_are_kept_where_texts_are(make_world, database_url, text, kept):
     if kept:
         assert found.sources[0] == outcome.sources[0]
         assert found.sources[1].text == "The director was born in Ohio ?."
-    erase(world.database, Selection(decision=decision.id), features=False, now=2.0)
+    erase(world.database, Selection(decision=decision.id), features=False, actor="cli:me", now=2.0)
     assert world.store.outcomes_by_id([decision.id])[decision.id].sources == ()

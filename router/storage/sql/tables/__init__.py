@@ -10,7 +10,6 @@ A module for each theme; who reads or writes a table imports it from this packag
 from ragbandit.router.storage.sql.tables.access import (
     api_keys,
     audit_log,
-    erasures,
     leases,
     policy_control,
     policy_verdicts,
@@ -50,7 +49,6 @@ __all__ = [
     "closures",
     "counters",
     "decisions",
-    "erasures",
     "feedback",
     "jobs",
     "judge_days",

@@ -1,8 +1,8 @@
 """Who may do what, who did what, and the secrets and leases of the service."""
 
-from sqlalchemy import Boolean, Column, Double, Index, Integer, String, Table, Text
+from sqlalchemy import Column, Double, Index, String, Table, Text
 
-from ragbandit.router.storage.sql.tables.ledger import ID, LABEL, LONG, metadata
+from ragbandit.router.storage.sql.tables.ledger import LABEL, LONG, metadata
 
 api_keys = Table(
     "api_keys",
@@ -107,19 +107,4 @@ policy_control = Table(
     Column("reason", Text, nullable=False),
     Column("made_at", Double, nullable=False),
     comment="the kill switch, and a number that rises with every change of a version",
-)
-
-
-erasures = Table(
-    "erasures",
-    metadata,
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("selection", Text, nullable=False, comment="JSON object: decision, tenant, before"),
-    Column("features", Boolean, nullable=False, comment="features too"),
-    Column("asked_at", Double, nullable=False),
-    Column("finished_at", Double, comment="NULL: it was interrupted, or goes on"),
-    Column("erased_to", ID, nullable=False, comment="id of the last decision that was looked at"),
-    Column("decisions", LONG, nullable=False, comment="erased"),
-    Column("waiting", LONG, nullable=False, comment="of these, closed by it"),
-    comment="requests to erase texts, and how far each has come",
 )

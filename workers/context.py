@@ -9,26 +9,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.storage.answer_queue import AnswerQueue
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.judgements import Judgements
+from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.job_rows import CHECK_ATTEMPTS, CHECK_EXPIRE_S
+from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.retries import back_off
-from ragbandit.shared.types import ArmName, DecisionId
+from ragbandit.shared.types import ArmName, DecisionId, FeedbackSource, Json
+from ragbandit.workers.check_process import CheckProcess
 from ragbandit.workers.judge.judge import CALLS, Judge
 from ragbandit.workers.threads import CLOSE_S, EventLoop, StoreOutage
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
 
-#: a claim of an answer to judge lasts that much longer than its calls may
-CLAIM_MARGIN_S: Final = 5.0
+#: a judgement may take that much longer than its calls
+MARGIN_S: Final = 5.0
+#: longest name of a rater that a feedback has
+LONGEST_RATER: Final = 64
 #: first and longest pause of a process whose judge's model fails
 FIRST_PAUSE_S: Final = 5.0
 LONGEST_PAUSE_S: Final = 60.0
@@ -95,13 +100,43 @@ class ActiveRuns:
             return sorted(run.arm for run in self._runs.values() if run.arm is not None)
 
 
-class Judging:
-    """The judge of a worker process: the model, the store, and a pause while the model fails."""
+class Scorer:
+    """Who scores answers in a worker process: the judge, or a check. rule: what decides, with it, what a score means.
 
-    def __init__(self, judge: Judge, *, store: Judgements) -> None:
+    facts: what every score says of it.
+    """
+
+    def __init__(
+        self, queue: ScoreQueue, *, source: FeedbackSource, rater: str, rule: str, facts: Mapping[str, Json]
+    ) -> None:
+        self.queue, self.source, self.rater, self.rule, self.facts = queue, source, rater[:LONGEST_RATER], rule, facts
+        self.active = ActiveRuns()
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is to be begun now."""
+        return False
+
+
+class Checking(Scorer):
+    """The check of `reward.check`, in a process of its own."""
+
+    def __init__(self, settings: RewardSettings, *, store: DecisionStore) -> None:
+        check = str(settings.check)
+        queue = ScoreQueue(store, kind="check", attempts=CHECK_ATTEMPTS, expire_s=CHECK_EXPIRE_S)
+        super().__init__(queue, source="code", rater=check[-LONGEST_RATER:], rule=check, facts={"check": check})
+        self.process = CheckProcess(settings)
+
+
+class Judging(Scorer):
+    """The judge: the model, and a pause while it fails."""
+
+    def __init__(self, judge: Judge, *, queue: ScoreQueue) -> None:
+        facts: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
+        super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=facts)
         self.judge = judge
-        self.store = store
-        self.claim_s = CALLS * judge.settings.seconds + CLAIM_MARGIN_S
+        #: what the calls of one judgement may take, seconds
+        self.longest_s = CALLS * judge.settings.seconds + MARGIN_S
         self._lock = threading.Lock()
         self._failures = 0
         #: by time.monotonic()
@@ -112,14 +147,10 @@ class Judging:
             restored="the judge's model works again",
         )
 
-    def wait(self, ending: threading.Event) -> bool:
-        """Until the pause is over; False if the process ends."""
-        while not ending.is_set():
-            left = self._paused_until - time.monotonic()
-            if left <= 0:
-                return True
-            ending.wait(left)
-        return False
+    @property
+    def paused(self) -> bool:
+        """Whether the model failed a moment ago."""
+        return time.monotonic() < self._paused_until
 
     def failed(self, error: Exception) -> None:
         """The model failed: the next call of this process waits, longer each time."""
@@ -153,6 +184,8 @@ class Context:
     loop: EventLoop | None = None
     #: made when the judge's queue is served
     judging: Judging | None = None
+    #: made where a worker learns and there is a check
+    checking: Checking | None = None
     #: where runs give their answers out; None: nowhere
     streams: StreamWriter | None = None
     tracing: Tracing = OFF
@@ -176,6 +209,11 @@ class Context:
     def __post_init__(self) -> None:
         self.notifier = Notifier(self.jobs, label=self.store.label)
         self.queue = AnswerQueue(self.store.database)
+
+    def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
+        """What this process claims, and what it has in hand of that."""
+        scorers: list[Scorer] = [one for one in (self.judging, self.checking) if one is not None]
+        return [(self.queue, self.active_runs), *((one.queue.claims, one.active) for one in scorers)]
 
     def close(self) -> None:
         """Close generators and retrievers on the loop they lived on, then the loop; a failure is logged."""

@@ -22,9 +22,8 @@ from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
 from ragbandit.shared.types import DecisionId, PolicyVersion
 from ragbandit.workers.check_process import check_reward_check
-from ragbandit.workers.context import Context
-from ragbandit.workers.scoring import LOOK_S as CHECK_S
-from ragbandit.workers.scoring import AnswerChecks
+from ragbandit.workers.context import Checking, Context
+from ragbandit.workers.scoring import check_answers
 from ragbandit.workers.threads import Routine, insist
 
 log = logging.getLogger("ragbandit.worker")
@@ -206,6 +205,8 @@ def _is_due(context: Context, ledger: Ledger) -> bool:
 CLAIMS_S: Final = 1.0
 #: how often a worker looks in SQL for runs that were cancelled, seconds, at most
 CANCELLED_S: Final = 5.0
+#: how often answers to check are looked for, seconds
+CHECK_S: Final = 1.0
 #: decisions that a log line names
 SHOWN: Final = 5
 #: how often the hourly totals are extended, seconds
@@ -268,8 +269,8 @@ def routines_of(context: Context) -> list[Routine]:
 def _checks(context: Context) -> Iterator[Routine]:
     """What checks answers, one at a time; several workers that learn check several."""
     if context.settings.reward.check is not None:
-        checks = AnswerChecks(context)
-        yield Routine("check answers", checks.run, every_s=CHECK_S, at_end=checks.close)
+        context.checking = checking = Checking(context.settings.reward, store=context.store)
+        yield Routine("check answers", partial(check_answers, context), every_s=CHECK_S, at_end=checking.process.close)
 
 
 def stop_cancelled(context: Context) -> None:
@@ -281,9 +282,11 @@ def stop_cancelled(context: Context) -> None:
 
 def keep_claims(context: Context) -> None:
     """Renew the claims of what runs here, and let be claimed again what processes ran that have ended."""
-    context.queue.renew(context.active_runs.ids())
-    lost = context.queue.free_lost(held=context.active_runs.ids())
-    if lost:
-        facts = {"action": "requeue", "count": len(lost), "decisions": ", ".join(lost[:SHOWN])}
-        log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=facts)
-        context.notifier.request_answers(lost)
+    for claims, active in context.claimed():
+        claims.renew(active.ids())
+        lost = claims.free_lost(held=active.ids())
+        if lost:
+            facts = {"action": "requeue", "count": len(lost), "decisions": ", ".join(lost[:SHOWN])}
+            log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=facts)
+        if claims is context.queue:
+            context.notifier.request_answers(lost)

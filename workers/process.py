@@ -34,7 +34,7 @@ from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import next_learn
 from ragbandit.workers.judge.loading import make_judging
-from ragbandit.workers.scoring import DueJudgements
+from ragbandit.workers.scoring import next_score
 from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal
 from ragbandit.workers.wiring.generators import check_arms, worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader, runs_at_once
@@ -122,11 +122,17 @@ def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
     sweep_s = context.settings.workers.sweep_interval_s
     looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
         "answer": (partial(tasks.next_answer, context), LOOK_S),
-        "judge": (DueJudgements(context).look, min(LOOK_S, sweep_s)),
+        "judge": (partial(_next_judgement, context), min(LOOK_S, sweep_s)),
         "learn": (partial(next_learn, context), sweep_s),
     }
     look, every_s = looks[name]
     return Consumer(name=name, threads=threads, look=look, jobs=context.jobs, stopping=context.ending, every_s=every_s)
+
+
+def _next_judgement(context: Context, woken: bool) -> Job | None:  # noqa: FBT001 - as Consumer.look
+    del woken
+    assert context.judging is not None
+    return next_score(context, context.judging)
 
 
 def _load_arms(context: Context) -> int:
@@ -142,7 +148,7 @@ def _load_judge(context: Context) -> int:
     loaded = None if context.loader is None else context.loader.generator_of
     context.judging, threads = make_judging(context.settings, store=context.store, loaded=loaded)
     context.loop = context.loop or EventLoop()
-    context.judging.store.new_budget(now=time.time())
+    context.judging.queue.new_budget(now=time.time())
     return threads
 
 

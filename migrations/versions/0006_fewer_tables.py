@@ -31,10 +31,14 @@ def upgrade() -> None:
     for name, (kind, facts) in _JOBS.items():
         if inspect(connection).has_table(name):
             connection.exec_driver_sql(
-                "INSERT INTO jobs (kind, key, made_at, due_at, attempts, facts) "  # noqa: S608 - names of ours
+                "INSERT INTO jobs (kind, decision_id, made_at, due_at, tries, facts) "  # noqa: S608 - names of ours
                 f"SELECT '{kind}', decision_id, made_at, due_at, attempts, {facts} FROM {name}"
             )
             op.drop_table(name)
+    connection.exec_driver_sql(
+        "INSERT INTO counters (label, name, shard, value) SELECT '', 'check_due', 0, count(*) FROM jobs "
+        "WHERE kind = 'check'"
+    )
     drop(connection, tables=TABLES, columns=COLUMNS)
     if "feedback_rater" not in {one["name"] for one in inspect(connection).get_indexes("feedback")}:
         op.create_index("feedback_rater", "feedback", ["rater", "received_at"])

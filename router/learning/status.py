@@ -11,7 +11,7 @@ from ragbandit.router.learning.monitoring.diagnosis import Diagnosis, read_diagn
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.job_rows import count_jobs, today
+from ragbandit.router.storage.rows.job_rows import today
 from ragbandit.router.storage.sql.counters import ClosingRule, kept
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, updates, waiting
 from ragbandit.shared.errors import NotFound
@@ -116,7 +116,6 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         counts = _counters(connection, counts_of_label, label=ledger.label)
         lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)
         judge = JudgeState(waiting=counts_of_label["judge_due"], today=today(connection, now=now))
-        unchecked = count_jobs(connection, kind="check")
         diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == ledger.label)).scalar()
         learned = select(updates.c.decided).where(updates.c.policy == ledger.label, updates.c.seq == last_seq)
         decided_then = connection.execute(learned).scalar()
@@ -135,7 +134,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         missing_outcome=counts_of_label["missing_outcome"],
         learning=learning,
         judge=judge,
-        unchecked=unchecked,
+        unchecked=counts_of_label["check_due"],
     )
 
 

@@ -13,7 +13,7 @@ damaged one. The judge does not see it any more.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
-from ragbandit.router.storage.rows.job_rows import drop_due, drop_jobs
+from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
@@ -153,8 +153,8 @@ def _erase_batch(
         rows = connection.execute(locked).mappings().all()
         waited = _close(connection, rows, moves=moves, now=now) if rows else 0
         if rows:
-            drop_due(connection, [row["id"] for row in rows], moves=moves)
-            drop_jobs(connection, [row["id"] for row in rows], kind="check")
+            for kind in get_args(JobKind):
+                drop_jobs(connection, [row["id"] for row in rows], kind=kind, moves=moves)
             _blank_rows(connection, rows, features=features)
     return ids[-1], len(rows), waited
 

@@ -1,34 +1,27 @@
-"""Judgements: which decisions wait for the judge, what one of them may cost, and where its score goes.
+"""Judgements: which decisions wait for a score of the judge or of a check, what it may cost, and where it goes.
 
 A judge claims a decision before it works on it, so that no other one does. The claim ends by itself: a judge that was
 killed leaves nothing behind but an attempt. A score, what it cost and the end of the wait are one transaction.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, select, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.job_rows import (
-    Job,
-    Refused,
-    change_job,
-    drop_due,
-    lock_job,
-    move_day,
-    next_day,
-    old_jobs,
-    waiting_for_judge,
-)
+from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs, move_day, next_day, waiting_jobs
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.storage.sql.tables import jobs
+from ragbandit.shared.child_process import ProcessIdentity
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.retries import back_off
-from ragbandit.shared.types import DecisionId, Feedback
+from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
 #: decisions that one transaction removes
 _BATCH: Final = 500
@@ -66,8 +59,16 @@ class Spent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JudgeClaim:
-    """A decision that this judge alone works on, until the claim ends."""
+class Refused:
+    """A decision that was claimed and is not begun: it waited too long, was tried too often, or the budget is spent."""
+
+    decision_id: DecisionId
+    why: Literal["expired", "given_up", "budget"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreJob:
+    """A decision that this process alone works on."""
 
     decision_id: DecisionId
     #: this one included
@@ -89,51 +90,58 @@ class JudgeState:
     today: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Judgements:
-    """The judge's side of the database. Times are seconds since 1970; every call raises StoreError."""
+class ScoreQueue:
+    """The database's side of the judge, or of a check. Times are seconds since 1970; every call raises StoreError.
 
-    def __init__(self, store: DecisionStore, *, budget: DayBudget, expire_s: float, attempts: int) -> None:
-        self.store = store
-        self.database = store.database
-        self.budget = budget
-        self._expire_s = expire_s
-        self._attempts = attempts
+    attempts, expire_s: tries and seconds after which a decision is given up. budget: of the judge.
+    """
 
-    def claim(self, decision_id: DecisionId, *, now: float, for_s: float) -> JudgeClaim | Refused:
-        """Claim a decision that is due for so many seconds, within the day's budget, or say why not."""
-        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
-            day = move_day(connection, now=now)  # locked: the budget is that of all judges
-            job = lock_job(
-                connection, decision_id, kind="judge", now=now, attempts=self._attempts, expire_s=self._expire_s
-            )
-            if not isinstance(job, Job):
-                if job in ("expired", "given_up"):
-                    drop_due(connection, [decision_id], moves=moves)
-                    move_day(connection, {job: 1}, now=now)
-                return job
+    def __init__(
+        self,
+        store: DecisionStore,
+        *,
+        kind: JobKind,
+        attempts: int,
+        expire_s: float,
+        budget: DayBudget | None = None,
+        process: ProcessIdentity | None = None,
+    ) -> None:
+        self.store, self.database, self.kind = store, store.database, kind
+        order = jobs.c.due_at, jobs.c.decision_id
+        self.claims = Claims(self.database, jobs, jobs.c.kind == kind, order=order, process=process)
+        self._attempts, self._expire_s, self._budget = attempts, expire_s, budget or DayBudget()
+
+    def claim(self, *, now: float) -> ScoreJob | Refused | None:
+        """Claim the decision that has been due longest, within the day's budget; why it is not begun; None: none is."""
+        if not self.claims.wait(jobs.c.due_at <= now):
+            return None
+        with self._writing() as (connection, moves):
+            day = self._count(connection, now=now)  # locked: the budget is that of all judges
+            row = self.claims.take(connection, jobs.c.due_at <= now)
+            if row is None:
+                return None
+            facts = {"failures": 0, "share": 1.0, **json.loads(row["facts"])}
+            job = ScoreJob(decision_id=row["decision_id"], attempt=row["tries"], claimed_at=now, **facts)
+            if row["made_at"] <= now - self._expire_s:
+                return self._drop(connection, job, why="expired", moves=moves)
+            if job.attempt > self._attempts:
+                return self._drop(connection, job, why="given_up", moves=moves)
             if self._is_spent(day):
+                self._change(connection, job, tries=job.attempt - 1)
                 # All at once: none of them may begin before the next day.
-                later = update(jobs).where(jobs.c.kind == "judge", jobs.c.due_at <= now)
+                later = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at <= now)
                 connection.execute(later.values(due_at=next_day(now)))
-                return "budget"
-            move_day(connection, {"begun": 1}, now=now)
-            attempt = job.attempts + 1
-            change_job(
-                connection, decision_id, kind="judge", attempt=job.attempts, attempts=attempt, due_at=now + for_s
-            )
-        return JudgeClaim(decision_id=decision_id, attempt=attempt, claimed_at=now, **job.facts)
+                return Refused(decision_id=job.decision_id, why="budget")
+            self._count(connection, {"begun": 1}, now=now)
+        return job
 
-    def _is_spent(self, day: Any) -> bool:
-        spent = {
-            "judgements": day["begun"],
-            "tokens": day["prompt_tokens"] + day["completion_tokens"],
-            "dollars": day["dollars"],
-        }
-        caps = {name: getattr(self.budget, name) for name in spent}
-        return any(cap is not None and spent[name] >= cap for name, cap in caps.items())
+    def _is_spent(self, day: Mapping[str, Any]) -> bool:
+        columns = {"judgements": ["begun"], "tokens": ["prompt_tokens", "completion_tokens"], "dollars": ["dollars"]}
+        caps = {name: cap for name, cap in asdict(self._budget).items() if cap is not None}
+        return any(sum(day[column] for column in columns[name]) >= cap for name, cap in caps.items())
 
-    def keep(self, claim: JudgeClaim, *, feedback: Feedback, spent: Spent) -> bool:
-        """Store a score, what it cost and the end of its wait; True if the score is new.
+    def keep(self, job: ScoreJob, *, feedback: Feedback, spent: Spent) -> Receipt | None:
+        """Store a score, what it cost and the end of its wait; None where the score is not new.
 
         A score that another judge stored before stays. Nothing but the cost is stored of one whose decision waits no
         more: it was erased, or waited too long. What cost nothing takes nothing of the day's judgements.
@@ -141,74 +149,88 @@ class Judgements:
 
         def end(connection: Connection, moves: Moves) -> None:
             counts = {"scored": 1, "begun": _began(spent), **spent.as_counts()}
-            move_day(connection, counts, now=claim.claimed_at)
-            if not drop_due(connection, [claim.decision_id], moves=moves):
+            self._count(connection, counts, now=job.claimed_at)
+            if not drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves):
                 raise _NoMoreDueError
 
         try:
             (reply,) = self.store.add_feedback([feedback], beside=end)
         except _NoMoreDueError:
-            with self.database.write() as connection:
-                move_day(connection, spent.as_counts(), now=claim.claimed_at)
-            return False
-        if isinstance(reply, Conflict):
-            return False
-        if isinstance(reply, RagBanditError):
+            with self._writing() as (connection, _):
+                self._count(connection, spent.as_counts(), now=job.claimed_at)
+            return None
+        if isinstance(reply, RagBanditError) and not isinstance(reply, Conflict):
             raise reply
-        return not reply.duplicate
+        return reply if isinstance(reply, Receipt) and not reply.duplicate else None
 
-    def fail(self, claim: JudgeClaim, *, spent: Spent, now: float, pause_s: float) -> Refused:
+    def fail(self, job: ScoreJob, *, spent: Spent, now: float, pause_s: float) -> Literal["given_up", "later"]:
         """A try gave no score, for a reason of its own: try again later, or give up; which of them."""
-        over = claim.attempt >= self._attempts
-        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
-            move_day(connection, {"failed": 1, **spent.as_counts()}, now=claim.claimed_at)
-            if over:
-                gone = drop_due(connection, [claim.decision_id], moves=moves)
-                move_day(connection, {"given_up": len(gone)}, now=claim.claimed_at)
-            else:
-                _change(connection, claim, due_at=now + _pause(pause_s, claim.attempt))
-        return "given_up" if over else "later"
+        with self._writing() as (connection, moves):
+            self._count(connection, {"failed": 1, **spent.as_counts()}, now=job.claimed_at)
+            if job.attempt >= self._attempts:
+                self._drop(connection, job, why="given_up", moves=moves)
+                return "given_up"
+            self._change(connection, job, due_at=now + _pause(pause_s, job.attempt))
+        return "later"
 
-    def put_back(self, claim: JudgeClaim, *, spent: Spent, now: float, pause_s: float) -> None:
+    def put_back(self, job: ScoreJob, *, spent: Spent, now: float, pause_s: float) -> None:
         """A try ended since the server failed, or since this process ends (pause_s 0): it is no attempt.
 
         What cost nothing takes nothing of the day's judgements.
         """
         failed = 1 if pause_s else 0
         counts = {"failed": failed, "begun": _began(spent), **spent.as_counts()}
-        with self.database.write() as connection:
-            move_day(connection, counts, now=claim.claimed_at)
-            due_at = now + (_pause(pause_s, claim.failures + 1) if pause_s else 0.0)
-            facts = json.dumps({"share": claim.share, "failures": claim.failures + failed})
-            _change(connection, claim, attempts=claim.attempt - 1, facts=facts, due_at=due_at)
+        due_at = now + (_pause(pause_s, job.failures + 1) if pause_s else 0.0)
+        facts = json.dumps({"share": job.share, "failures": job.failures + failed})
+        with self._writing() as (connection, _):
+            self._count(connection, counts, now=job.claimed_at)
+            self._change(connection, job, tries=job.attempt - 1, facts=facts, due_at=due_at)
 
-    def postpone(self, claim: JudgeClaim, *, due_at: float) -> None:
+    def postpone(self, job: ScoreJob, *, due_at: float) -> None:
         """Let a decision that was not tried be due later; it takes nothing of the day's judgements."""
-        with self.database.write() as connection:
-            move_day(connection, {"begun": -1}, now=claim.claimed_at)
-            _change(connection, claim, attempts=claim.attempt - 1, due_at=due_at)
+        with self._writing() as (connection, _):
+            self._count(connection, {"begun": -1}, now=job.claimed_at)
+            self._change(connection, job, tries=job.attempt - 1, due_at=due_at)
 
-    def withhold(self, claim: JudgeClaim, *, suspicious: bool) -> None:
+    def withhold(self, job: ScoreJob, *, suspicious: bool = False) -> None:
         """End the wait of a decision without a score; it takes nothing of the day's judgements."""
-        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
-            move_day(connection, {"begun": -1, "suspicious": int(suspicious)}, now=claim.claimed_at)
-            drop_due(connection, [claim.decision_id], moves=moves)
+        with self._writing() as (connection, moves):
+            self._count(connection, {"begun": -1, "suspicious": int(suspicious)}, now=job.claimed_at)
+            drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
 
     def new_budget(self, *, now: float) -> None:
         """Let what waits for the next day be due now: the budget may have been raised since."""
-        with self.database.write() as connection:
-            move_day(connection, now=now)
-            waits = update(jobs).where(jobs.c.kind == "judge", jobs.c.due_at == next_day(now))
+        with self._writing() as (connection, _):
+            self._count(connection, now=now)
+            waits = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at == next_day(now))
             connection.execute(waits.values(due_at=now))
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Connection, Moves]]:
+        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
+            yield connection, moves
+
+    def _count(
+        self, connection: Connection, counts: Mapping[str, float] | None = None, *, now: float
+    ) -> Mapping[str, Any]:
+        """Add to the counts of a day of the judge, whose row is locked then; of checks none are kept."""
+        return cast("Mapping[str, Any]", move_day(connection, counts, now=now)) if self.kind == "judge" else {}
+
+    def _drop(
+        self, connection: Connection, job: ScoreJob, *, why: Literal["expired", "given_up"], moves: Moves
+    ) -> Refused:
+        gone = drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
+        self._count(connection, {why: len(gone)}, now=job.claimed_at)
+        return Refused(decision_id=job.decision_id, why=why)
+
+    def _change(self, connection: Connection, job: ScoreJob, **values: float | str) -> None:
+        """Let its row be claimed again, unless another judge has claimed it since."""
+        mine = jobs.c.kind == self.kind, jobs.c.decision_id == job.decision_id, jobs.c.tries == job.attempt
+        connection.execute(update(jobs).where(*mine).values(claimed_by=None, claimed_until=None, **values))
 
 
 class _NoMoreDueError(Exception):
-    """The decision waits for the judge no more."""
-
-
-def _change(connection: Connection, claim: JudgeClaim, **values: float | str) -> None:
-    """Change its row, unless another judge has claimed it since."""
-    change_job(connection, claim.decision_id, kind="judge", attempt=claim.attempt, **values)
+    """The decision waits no more."""
 
 
 def _began(spent: Spent) -> int:
@@ -220,14 +242,16 @@ def _pause(pause_s: float, tries: int) -> float:
     return back_off(tries, base_s=pause_s, longest_s=max(pause_s, _LONGEST_PAUSE_S))
 
 
-def expire(database: Database, *, before: float, now: float) -> int:
+def expire(database: Database, *, kind: JobKind, before: float, now: float) -> int:
     """Let decisions whose outcomes came before that time wait no more, a batch of them; how many."""
     with database.read() as connection:
-        if not waiting_for_judge(connection):
+        if not waiting_jobs(connection, kind=kind):
             return 0
+    old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(_BATCH)
     with database.write() as connection, moving(connection, shard=database.shard) as moves:
-        move_day(connection, now=now)
-        old = old_jobs(kind="judge", before=before).limit(_BATCH)
-        gone = drop_due(connection, connection.execute(old).scalars(), moves=moves)
-        move_day(connection, {"expired": len(gone)}, now=now)
+        if kind == "judge":
+            move_day(connection, now=now)  # locked first, as by whoever judges
+        gone = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, moves=moves)
+        if kind == "judge":
+            move_day(connection, {"expired": len(gone)}, now=now)
     return len(gone)

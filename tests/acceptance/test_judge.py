@@ -99,7 +99,7 @@ def test_up_judges_and_learns(tmp_path):
 def claimed(database):
     """Decisions whose judgement has begun and not ended."""
     with database.read() as connection:
-        return set(connection.execute(select(jobs.c.key).where(jobs.c.attempts > 0)).scalars())
+        return set(connection.execute(select(jobs.c.decision_id).where(jobs.c.tries > 0)).scalars())
 
 
 @pytest.mark.timeout(300)

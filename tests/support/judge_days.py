@@ -1,11 +1,11 @@
 """What waits for the judge, and what a day brought, as a status reads it."""
 
 from ragbandit.router.storage.judgements import JudgeState
-from ragbandit.router.storage.rows.job_rows import today, waiting_for_judge
+from ragbandit.router.storage.rows.job_rows import today, waiting_jobs
 from ragbandit.router.storage.sql.database import Database
 
 
 def judge_state(database: Database, *, now: float) -> JudgeState:
     """The state of the judge on the day of `now`."""
     with database.read() as connection:
-        return JudgeState(waiting=waiting_for_judge(connection), today=today(connection, now=now))
+        return JudgeState(waiting=waiting_jobs(connection, kind="judge"), today=today(connection, now=now))

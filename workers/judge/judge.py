@@ -38,8 +38,6 @@ from ragbandit.workers.judge.rubric import (
 CALLS: Final = 2
 #: gold answers that the judge is shown
 _REFERENCES: Final = 5
-#: longest name of a rater that a feedback has
-_LONGEST_RATER: Final = 64
 
 
 class NoVerdict(Exception):
@@ -63,7 +61,7 @@ PassagesFrom = Literal["arm", "search"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RubricVerdict:
+class Verdict:
     """A score with all that made it."""
 
     value: float
@@ -95,16 +93,14 @@ class Judge:
         self.settings = settings
         self.name = f"judge {model}"
         self.generator = generator
-        self.rater = model[:_LONGEST_RATER]
+        self.rater = model
         self.rubric = rubric_hash(template, weights=settings.criterion_weights)
         self._template = template
         self._retriever, self._others = retriever, tuple(others)
         self._owns_generator = owns_generator
         self._mark = partial(mark_of, secret=secret)
 
-    async def verdict(
-        self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int
-    ) -> RubricVerdict:
+    async def verdict(self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int) -> Verdict:
         """The score of an answer. attempt: another one asks in other words.
 
         Raises NoVerdict, ServerFailed with what was spent, or Suspicious where such answers are not judged.
@@ -142,7 +138,7 @@ class Judge:
                 "seconds": round(time.monotonic() - began, 3),
             }
             value = weighted_score(scores, weights=self.settings.criterion_weights)
-            return RubricVerdict(value=value, facts=facts, spent=spent)
+            return Verdict(value=value, facts=facts, spent=spent)
         raise NoVerdict(f"the reply cannot be used: {again}", spent=spent)
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings
 from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.judgements import DayBudget, Judgements
+from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.retrievers.reranking import NoRetriever
@@ -54,8 +54,8 @@ def make_judging(
     budget = DayBudget(
         judgements=chosen.judgements_per_day, tokens=chosen.tokens_per_day, dollars=chosen.dollars_per_day
     )
-    judgements = Judgements(store, budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
-    return Judging(judge, store=judgements), at_once
+    queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
+    return Judging(judge, queue=queue), at_once
 
 
 def _retrievers(settings: Settings) -> list[Retriever]:

@@ -30,7 +30,7 @@ from ragbandit.router.storage.rows.conversion import (
     reward_value,
     without_messages,
 )
-from ragbandit.router.storage.rows.job_rows import JudgeSample, add_checks, sample_outcomes
+from ragbandit.router.storage.rows.job_rows import MAX_CHECKS, JudgeSample, add_jobs, sample_outcomes
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.counters import Moves, is_missing_outcome, moving
@@ -224,7 +224,7 @@ class DecisionStore:
                         connection, fresh.values(), sample=self.judge, moves=moves, shard=self.database.shard
                     )
                 if self.check:
-                    add_checks(connection, fresh.values())
+                    add_jobs(connection, fresh.values(), kind="check", room=MAX_CHECKS, moves=moves)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []

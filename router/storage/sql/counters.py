@@ -154,9 +154,10 @@ CounterName = Literal[
     "unanswered",
     "missing_outcome",
     "judge_due",
+    "check_due",
 ]
 #: names of counters of the whole store; the others are kept per label
-_OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due")
+_OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due")
 #: raters of one decision disagree where they lie at least that far apart in quality
 DISAGREE: Final = 0.5
 #: where the label of the whole store's counters would stand
@@ -273,6 +274,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "unanswered": count(waiting, and_(waits, UNANSWERED)),
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
         "judge_due": count(jobs, jobs.c.kind == "judge"),
+        "check_due": count(jobs, jobs.c.kind == "check"),
     }
 
 

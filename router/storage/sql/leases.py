@@ -1,4 +1,5 @@
-"""Leases: a row in the database says which process may do what only one may do at a time, and until when.
+"""Leases: a row in the database says which process may do what only one may do at a time, and until when; and claims of
+rows that wait to be worked on.
 
 A holder that was killed keeps nobody waiting on its own host, where the kernel knows that it has ended.
 
@@ -8,21 +9,36 @@ than one that is taken now would have been taken by a clock that was ahead, and 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Double, delete, func, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Double,
+    RowMapping,
+    Table,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases, reading_positions
-from ragbandit.shared.child_process import ProcessIdentity
+from ragbandit.shared.child_process import ProcessIdentity, this_process
 from ragbandit.shared.errors import StoreError
-from ragbandit.shared.types import Json
+from ragbandit.shared.types import DecisionId, Json
 
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5
+#: a claim of a row that was not renewed for that long has run out, seconds
+CLAIM_S: Final = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +127,95 @@ def _held(database: Database, *where: ColumnElement[bool], limit: int = 1) -> li
     query = select(leases.c.name, leases.c.holder, left).where(*where).order_by(leases.c.name).limit(limit)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]
+
+
+class Claims:
+    """Decisions in rows of a table, of which one process at a time works on each. Every method raises StoreError.
+
+    A process renews its claims while it lives. The claim of a process that has ended is taken away: at once on its own
+    host, where the kernel knows, elsewhere when it has run out.
+
+    table: with the columns decision_id, tries, claimed_by and claimed_until. where: the rows that are meant. order:
+    which is next. process: in whose name decisions are claimed; None: this one's.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        table: Table,
+        *where: ColumnElement[bool],
+        order: Sequence[ColumnElement[Any]],
+        process: ProcessIdentity | None = None,
+    ) -> None:
+        self._database, self._table, self._where, self._order = database, table, where, order
+        self.process = process or this_process()
+
+    def wait(self, *where: ColumnElement[bool]) -> bool:
+        """Whether one of these rows may be claimed: most looks find none, and need no write."""
+        with self._database.read() as connection:
+            return bool(connection.execute(select(exists().where(*self._free_rows(*where)))).scalar())
+
+    def take(self, connection: Connection, *where: ColumnElement[bool]) -> RowMapping | None:
+        """Claim the next of these rows; None: none waits. It counts as one try more from now on, and comes so."""
+        table = self._table
+        first = select(table.c.decision_id).where(*self._free_rows(*where)).order_by(*self._order).limit(1)
+        chosen = first.with_for_update(skip_locked=True).scalar_subquery()
+        claim = {"claimed_by": self.process.key, "claimed_until": clock(self._database) + CLAIM_S}
+        claimed = update(table).where(table.c.decision_id == chosen, *self._where)
+        return connection.execute(claimed.values(**claim, tries=table.c.tries + 1).returning(table)).mappings().first()
+
+    def _free_rows(self, *where: ColumnElement[bool]) -> list[ColumnElement[bool]]:
+        return [self._table.c.claimed_by.is_(None), *self._where, *where]
+
+    def renew(self, ids: Sequence[DecisionId]) -> None:
+        """This process lives, and has these in hand: to be repeated well within CLAIM_S."""
+        if ids:
+            self._set(ids, claimed_until=clock(self._database) + CLAIM_S)
+
+    def give_back(self, decision_id: DecisionId) -> None:
+        """Let another process take it: it keeps its turn, and the try that ends so counts nothing."""
+        self._set([decision_id], claimed_by=None, claimed_until=None, tries=self._table.c.tries - 1)
+
+    def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
+        """Let decisions be claimed again whose process has ended; they keep their turn. Returns them.
+
+        held: what this process has in hand; its other claims are lost when they have run out.
+        """
+        table = self._table
+        over = (table.c.claimed_until <= clock(self._database)).label("over")
+        query = select(table.c.decision_id, table.c.claimed_by, over)
+        with self._database.read() as connection:
+            claims = connection.execute(query.where(table.c.claimed_by.is_not(None), *self._where)).all()
+        lives = {key: _lives(key) for key in {row.claimed_by for row in claims}}
+        lost: dict[str, list[str]] = {}
+        for row in claims:
+            mine = row.claimed_by == self.process.key
+            ended = row.decision_id not in held if mine else lives[row.claimed_by] is None
+            if lives[row.claimed_by] is False or (row.over and ended):
+                lost.setdefault(row.claimed_by, []).append(row.decision_id)
+        return [key for holder, ids in lost.items() for key in self._free(holder, ids=ids, dead=lives[holder] is False)]
+
+    def _free(self, holder: str, *, ids: Sequence[str], dead: bool) -> list[DecisionId]:
+        """Take these claims of a holder away, unless they were renewed or taken away meanwhile."""
+        table = self._table
+        still = [table.c.claimed_by == holder, table.c.decision_id.in_(ids), *self._where]
+        if not dead:
+            still.append(table.c.claimed_until <= clock(self._database))
+        chosen = select(table.c.decision_id).where(*still).with_for_update(skip_locked=True)
+        freed = update(table).where(table.c.decision_id.in_(chosen), *self._where)
+        freed = freed.values(claimed_by=None, claimed_until=None)
+        with self._database.write() as connection:
+            return list(connection.execute(freed.returning(table.c.decision_id)).scalars())
+
+    def _set(self, ids: Sequence[DecisionId], **values: Any) -> None:
+        mine = self._table.c.claimed_by == self.process.key, self._table.c.decision_id.in_(ids)
+        with self._database.write() as connection:
+            connection.execute(update(self._table).where(*mine, *self._where).values(**values))
+
+
+def _lives(key: str) -> bool | None:
+    process = ProcessIdentity.from_key(key)
+    return None if process is None else process.is_alive()
 
 
 def position_of(connection: Connection, reader: str) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from sqlalchemy import select
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.router.storage.judgements import DayBudget, JudgeClaim, Judgements, Spent, expire
-from ragbandit.router.storage.rows.job_rows import JudgeSample, due_jobs, is_judgeable, is_sampled, next_day
+from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreJob, ScoreQueue, Spent, expire
+from ragbandit.router.storage.rows.job_rows import JudgeSample, is_judgeable, is_sampled, next_day
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
+from ragbandit.shared.child_process import this_process
 from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state
@@ -47,9 +48,18 @@ def answered(make_decision, make_store):
     return store
 
 
-def judgements(database, *, expire_s=1e6, attempts=3, **budget):
-    store = DecisionStore(database, label="main")
-    return Judgements(store, budget=DayBudget(**budget), expire_s=expire_s, attempts=attempts)
+def judgements(database, *, expire_s=1e6, attempts=3, process=None, **budget):
+    store, budget = DecisionStore(database, label="main"), DayBudget(**budget)
+    return ScoreQueue(store, kind="judge", budget=budget, expire_s=expire_s, attempts=attempts, process=process)
+
+
+def killed(database, **given):
+    """A judge of this host that has ended, and leaves what it claims."""
+    return judgements(database, process=replace(this_process(), started="1"), **given)
+
+
+def refused(key, why):
+    return Refused(decision_id=key, why=why)
 
 
 def score(key, *, identity=None, value=0.75, **facts):
@@ -67,7 +77,10 @@ def score(key, *, identity=None, value=0.75, **facts):
 
 def waits(database):
     with database.read() as connection:
-        return {row["key"]: {**row, **json.loads(row["facts"])} for row in connection.execute(select(jobs)).mappings()}
+        return {
+            row["decision_id"]: {**row, **json.loads(row["facts"])}
+            for row in connection.execute(select(jobs)).mappings()
+        }
 
 
 def day(database, now=EPOCH):
@@ -116,7 +129,7 @@ def test_no_more_wait_than_there_is_room_for(database, answered):
     assert set(waits(database)) <= set(first)
     assert day(database) == {"skipped": 2}
     found = judgements(database)
-    claim = found.claim(next(iter(waits(database))), now=EPOCH, for_s=60)
+    claim = found.claim(now=EPOCH)
     assert found.keep(claim, feedback=score(claim.decision_id), spent=COST)
     answered(2, max_waiting=3)
     assert len(waits(database)) == 3
@@ -127,8 +140,8 @@ def test_a_score_ends_the_wait(database, answered):
     """A score is stored as feedback with its rater and facts, the decision waits no more, and its cost is counted."""
     (key,) = answered()
     found = judgements(database)
-    claim = found.claim(key, now=EPOCH, for_s=60)
-    assert claim == JudgeClaim(decision_id=key, attempt=1, failures=0, share=1.0, claimed_at=EPOCH)
+    claim = found.claim(now=EPOCH)
+    assert claim == ScoreJob(decision_id=key, attempt=1, failures=0, share=1.0, claimed_at=EPOCH)
     assert found.keep(claim, feedback=score(key, share=1.0), spent=COST)
     (kept_score,) = found.store.record(key).feedback
     assert (kept_score.source, kept_score.rater, kept_score.value) == ("judge", "a-model", 0.75)
@@ -144,7 +157,7 @@ def test_one_judge_claims(database_url, database, answered):
 
     def claim():
         own = Database(database_url)
-        told.append(judgements(own).claim(key, now=EPOCH, for_s=60))
+        told.append(judgements(own).claim(now=EPOCH))
         own.close()
 
     threads = [threading.Thread(target=claim) for _ in range(4)]
@@ -152,17 +165,18 @@ def test_one_judge_claims(database_url, database, answered):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(map(str, told))[1:] == ["later"] * 3
+    assert [one.decision_id for one in told if one] == [key]
     assert day(database)["begun"] == 1
 
 
 def test_a_dead_judge_is_late_no_more(database, answered):
-    """A claim ends by itself: another judge takes the decision, the try counts, and the score comes once."""
+    """Its claim is taken away: another judge takes the decision, the try counts, and the score comes once."""
     (key,) = answered()
     found = judgements(database)
-    dead = found.claim(key, now=EPOCH, for_s=60)
-    assert found.claim(key, now=EPOCH + 59, for_s=60) == "later"
-    second = found.claim(key, now=EPOCH + 60, for_s=60)
+    dead = killed(database).claim(now=EPOCH)
+    assert found.claim(now=EPOCH) is None
+    assert found.claims.free_lost(held=[]) == [key]
+    second = found.claim(now=EPOCH)
     assert (dead.attempt, second.attempt) == (1, 2)
     assert found.keep(second, feedback=score(key), spent=COST)
     assert not found.keep(dead, feedback=score(key, value=0.1), spent=COST)
@@ -172,14 +186,32 @@ def test_a_dead_judge_is_late_no_more(database, answered):
     check_counted(database)
 
 
+def test_a_judge_claims_nothing_of_a_check(database, make_store, make_decision):
+    """Jobs of two kinds of one decision are claimed, renewed and taken away one without the other."""
+    store, decision = make_store(), make_decision()
+    store.check = True
+    store.add_decisions([decision])
+    store.add_outcome(made_outcome(decision_id=decision.id, now=EPOCH, status="answered", answer="x", steps=1.0))
+    judge, dead = judgements(database), this_process()
+    check = ScoreQueue(store, kind="check", attempts=3, expire_s=1e6, process=replace(dead, started="1"))
+    assert check.claim(now=EPOCH).decision_id == judge.claim(now=EPOCH).decision_id == decision.id
+    assert judge.claims.free_lost(held=[decision.id]) == []
+    assert check.claims.free_lost(held=[]) == [decision.id]
+    assert check.claim(now=EPOCH).attempt == 2
+    check_counted(database)
+
+
 def test_a_decision_that_kills_its_judges_is_given_up(database, answered):
     """After so many claims without an end a decision is given up, and counted."""
     (key,) = answered()
     found = judgements(database, attempts=2)
-    assert [found.claim(key, now=EPOCH + 60 * number, for_s=60) for number in range(3)][2] == "given_up"
+    for _ in range(2):
+        assert isinstance(killed(database, attempts=2).claim(now=EPOCH), ScoreJob)
+        found.claims.free_lost(held=[])
+    assert found.claim(now=EPOCH) == refused(key, "given_up")
     assert waits(database) == {}
     assert day(database) == {"begun": 2, "given_up": 1}
-    assert found.claim(key, now=EPOCH + 600, for_s=60) == "gone"
+    assert found.claim(now=EPOCH + 600) is None
 
 
 def test_a_try_that_fails_is_tried_again_later_and_given_up_at_last(database, answered):
@@ -188,7 +220,7 @@ def test_a_try_that_fails_is_tried_again_later_and_given_up_at_last(database, an
     found = judgements(database, attempts=3)
     now, pauses = EPOCH, []
     for _ in range(3):
-        claim = found.claim(key, now=now, for_s=600)
+        claim = found.claim(now=now)
         told = found.fail(claim, spent=COST, now=now, pause_s=10)
         pauses.append(waits(database)[key]["due_at"] - now if told == "later" else told)
         now += 100
@@ -205,7 +237,7 @@ def test_a_server_that_fails_takes_no_attempt_away(database, answered):
     found = judgements(database, attempts=2, judgements=3)
     now = EPOCH
     for number in range(12):
-        claim = found.claim(key, now=now, for_s=600)
+        claim = found.claim(now=now)
         assert (claim.attempt, claim.failures) == (1, number)
         found.put_back(claim, spent=Spent(), now=now, pause_s=1)
         now = waits(database)[key]["due_at"]
@@ -216,26 +248,28 @@ def test_a_server_that_fails_takes_no_attempt_away(database, answered):
 @pytest.mark.parametrize("budget", [{"judgements": 2}, {"tokens": 220}, {"dollars": 0.5}])
 def test_beyond_the_days_budget_everything_waits_for_the_next_day(database, answered, budget):
     """What would begin beyond the budget is due when the next day begins, by UTC, and is judged then."""
-    ids = answered(4)
+    ids = sorted(answered(4))
     found = judgements(database, **budget)
     for key in ids[:2]:
-        assert found.keep(found.claim(key, now=EPOCH, for_s=60), feedback=score(key), spent=COST)
-    assert found.claim(ids[2], now=EPOCH, for_s=60) == "budget"
+        claim = found.claim(now=EPOCH)
+        assert claim.decision_id == key
+        assert found.keep(claim, feedback=score(key), spent=COST)
+    assert found.claim(now=EPOCH) == refused(ids[2], "budget")
     midnight = next_day(EPOCH)
     assert {row["due_at"] for row in waits(database).values()} == {midnight}
-    assert due_jobs(database, kind="judge", now=midnight - 1, limit=10) == []
-    assert due_jobs(database, kind="judge", now=midnight, limit=10) == sorted(ids[2:])
-    assert isinstance(found.claim(ids[2], now=midnight, for_s=60), JudgeClaim)
+    assert found.claim(now=midnight - 1) is None
+    claim = found.claim(now=midnight)
+    assert (claim.decision_id, claim.attempt) == (ids[2], 1)
     assert day(database, midnight) == {"begun": 1}
 
 
 def test_what_waited_too_long_is_not_judged(database, answered):
     """A decision beyond expire_s is dropped when a judge comes to it, or by the sweep, and counted."""
-    first, second = answered(2)
+    first, second = sorted(answered(2))
     found = judgements(database, expire_s=100)
-    assert found.claim(first, now=EPOCH + 100, for_s=60) == "expired"
-    assert expire(database, before=EPOCH - 1, now=EPOCH + 100) == 0
-    assert expire(database, before=EPOCH, now=EPOCH + 100) == 1
+    assert found.claim(now=EPOCH + 100) == refused(first, "expired")
+    assert expire(database, kind="judge", before=EPOCH - 1, now=EPOCH + 100) == 0
+    assert expire(database, kind="judge", before=EPOCH, now=EPOCH + 100) == 1
     assert waits(database) == {}
     assert day(database) == {"expired": 2}
     assert second not in waits(database)
@@ -246,7 +280,7 @@ def test_erasure_ends_the_wait(database, answered):
     """An erased decision waits for no judge, and a score that comes after that is not stored."""
     (key,) = answered()
     found = judgements(database)
-    claim = found.claim(key, now=EPOCH, for_s=60)
+    claim = found.claim(now=EPOCH)
     erase(database, Selection(decision=key), features=False, actor="cli:me", now=EPOCH)
     assert waits(database) == {}
     assert not found.keep(claim, feedback=score(key, reason="it says Paris"), spent=COST)
@@ -258,22 +292,22 @@ def test_erasure_ends_the_wait(database, answered):
 def judge_all(database, ids):
     """Claim all of these, and fail, put back or keep what was claimed, in turn."""
     found = judgements(database, attempts=2, judgements=60)
-    for number, key in enumerate(ids):
-        claim = found.claim(key, now=EPOCH, for_s=60)
-        if not isinstance(claim, JudgeClaim):
+    for number, _ in enumerate(ids):
+        claim = found.claim(now=EPOCH)
+        if not isinstance(claim, ScoreJob):
             continue
         if number % 3 == 0:
             found.fail(claim, spent=COST, now=EPOCH, pause_s=0.001)
         elif number % 3 == 1:
             found.put_back(claim, spent=Spent(), now=EPOCH, pause_s=0.001)
         else:
-            found.keep(claim, feedback=score(key), spent=COST)
+            found.keep(claim, feedback=score(claim.decision_id), spent=COST)
 
 
 def sweep(database, times):
     for _ in range(times):
-        expire(database, before=EPOCH - 1, now=EPOCH)
-        due_jobs(database, kind="judge", now=EPOCH, limit=10)
+        expire(database, kind="judge", before=EPOCH - 1, now=EPOCH)
+        judgements(database).claims.free_lost(held=[])
 
 
 def erase_all(database, ids):

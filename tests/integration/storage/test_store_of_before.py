@@ -239,8 +239,10 @@ def test_what_waits_for_the_judge_and_a_check_moves(tmp_path, monkeypatch):
     assert run("migrate").exit_code == 0
     with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
         rows = connection.execute(
-            "SELECT kind, key, made_at, due_at, attempts, facts FROM jobs ORDER BY kind"
+            "SELECT kind, decision_id, made_at, due_at, tries, facts FROM jobs ORDER BY kind"
         ).fetchall()
+        counted = connection.execute("SELECT value FROM counters WHERE name = 'check_due'").fetchall()
     check, judge = ((*row[:5], json.loads(row[5])) for row in rows)
     assert check == ("check", key, 6.0, 7.0, 1, {})
+    assert counted == [(1,)]
     assert judge == ("judge", key, 4.0, 5.0, 1, {"share": 0.25, "failures": 2})

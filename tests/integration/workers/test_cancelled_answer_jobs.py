@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.storage.answer_queue import claims, waiting_ids
+from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.types import CallFailed, Cost, DecisionId
 from ragbandit.workers import housekeeping, tasks
@@ -23,6 +23,7 @@ from tests.support.arms.answer_jobs import (
     set_tries,
     tries_of,
 )
+from tests.support.claims import claims
 from tests.support.waiting import until
 
 

@@ -14,16 +14,16 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.judgements import ScoreJob
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows import job_rows
-from ragbandit.router.storage.rows.job_rows import Job, claim_check
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
 from ragbandit.workers.check_process import CheckFailed, CheckProcess, check_reward_check
-from ragbandit.workers.context import Context
-from ragbandit.workers.housekeeping import _checks
-from ragbandit.workers.scoring import AnswerChecks
+from ragbandit.workers.context import Checking, Context
+from ragbandit.workers.housekeeping import _checks, keep_claims
+from ragbandit.workers.scoring import check_answers
 from tests.conftest import on_sqlite
 from tests.support.cases import every_case
 from tests.support.waiting import runs, until
@@ -123,7 +123,18 @@ class Bench:
         self.store = DecisionStore(database, label="main", check=True)
         ledger = Ledger(database, label="main")
         self.context = Context(settings=settings, store=self.store, ledger=ledger, jobs=MemoryJobs())
-        self.checks = AnswerChecks(self.context)
+        self.context.checking = self.checking = Checking(settings.reward, store=self.store)
+
+    def run(self):
+        check_answers(self.context)
+
+    def killed(self):
+        """Claim the next answer as a worker of this host that has ended; its claim is taken away."""
+        queue = self.checking.queue
+        alive, queue.claims.process = queue.claims.process, replace(queue.claims.process, started="1")
+        job = queue.claim(now=time.time())
+        queue.claims.process = alive
+        return job
 
     def answered(self, answer, **more):
         decision = self.make_decision(run_by=more.get("run_by", "caller"))
@@ -137,7 +148,7 @@ class Bench:
 
     def due(self):
         with self.database.read() as connection:
-            return {row["key"]: row for row in connection.execute(select(jobs)).mappings()}
+            return {row["decision_id"]: row for row in connection.execute(select(jobs)).mappings()}
 
     def later(self):
         with self.database.write() as connection:
@@ -157,7 +168,7 @@ def bench(database, make_decision):
 
     yield make
     for one in made:
-        one.checks.close()
+        one.context.checking.process.close()
 
 
 def test_answers_of_callers_and_workers_are_scored_once(bench):
@@ -168,7 +179,7 @@ def test_answers_of_callers_and_workers_are_scored_once(bench):
     ours = it.answered("sources", run_by="worker", sources=(source, source))
     failed = it.answered(None, status="failed", error="broken", run_by="worker")
     silent = it.answered("say None")
-    it.checks.run()
+    it.run()
 
     assert [it.score(key) for key in (theirs, ours, failed, silent)] == [
         [("code", "rating", 0.5)], [("code", "rating", 0.2)], [("code", "rating", 0.0)], []
@@ -177,30 +188,31 @@ def test_answers_of_callers_and_workers_are_scored_once(bench):
     feedback = it.store.record(theirs).feedback[0]
     assert (feedback.rater, feedback.facts["check"]) == ("own_checks:scripted", "own_checks:scripted")
     assert it.store.record(failed).feedback[0].facts["no_answer"] == ""
-    it.checks.run()
+    it.run()
     assert len(it.score(theirs)) == 1
 
 
 @on_sqlite
 def test_what_fails_is_tried_again_and_given_up(bench, caplog):
-    """A crash leaves the claim; three tries, then the recovery ends the wait. Others are checked meanwhile."""
+    """A crash is tried again later, three times; the recovery ends what waits too long. Others are checked."""
     it = bench()
     broken = it.answered("exit")
     good = it.answered("say 1")
     for attempt in (1, 2):
-        it.checks.run()
-        assert it.due()[broken]["attempts"] == attempt
+        it.run()
+        assert it.due()[broken]["tries"] == attempt
         assert it.due()[broken]["due_at"] > time.time()
         it.later()
-    it.checks.run()
+    it.run()
     assert it.due() == {}
     assert (it.score(broken), len(it.score(good))) == ([], 1)
     deadly = it.answered("say 1")
-    for _ in range(3):  # workers that were killed
-        assert isinstance(claim_check(it.database, deadly, now=time.time(), for_s=0.0), Job)
-    it.checks.run()
+    for _ in range(3):
+        assert isinstance(it.killed(), ScoreJob)
+        keep_claims(it.context)
+    it.run()
     assert (it.due(), it.score(deadly)) == ({}, [])
-    assert "workers died over an answer that they checked" in caplog.text
+    assert "workers died over an answer that they scored" in caplog.text
     old = it.answered("say 1")
     recover(
         it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time() + job_rows.CHECK_EXPIRE_S + 1
@@ -221,11 +233,12 @@ def test_a_worker_that_learns_checks_answers(bench):
 
 
 def test_a_claim_is_one_workers(bench):
-    """Two workers never check the same answer at once; one that was killed leaves a claim that ends."""
+    """Two workers never check the same answer at once; one that was killed leaves a claim that is taken away."""
     it = bench()
-    keys = {it.answered("say 1") for _ in range(3)}
-    now = time.time()
-    for key in keys:
-        assert isinstance(claim_check(it.database, key, now=now, for_s=60.0), Job)
-        assert claim_check(it.database, key, now=now, for_s=60.0) == "later"
-    assert isinstance(claim_check(it.database, key, now=now + 61.0, for_s=60.0), Job)
+    key = it.answered("say 1")
+    assert isinstance(it.killed(), ScoreJob)
+    it.run()
+    assert it.score(key) == []
+    keep_claims(it.context)
+    it.run()
+    assert len(it.score(key)) == 1

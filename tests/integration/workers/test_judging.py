@@ -28,8 +28,9 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
+from ragbandit.workers.housekeeping import keep_claims
 from ragbandit.workers.judge import loading
-from ragbandit.workers.scoring import LOOK_AGAIN_S, DueJudgements, judge
+from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
 from ragbandit.workers.threads import EventLoop
 from tests.support.judge_days import judge_state
 
@@ -64,8 +65,11 @@ class Bench:
         if retriever is not None:
             made._retriever = retriever
 
-    def judge(self, key):
-        judge(self.context, key)
+    def judge(self):
+        """Do the next job of the judge, if one is due."""
+        work = next_score(self.context, self.context.judging)
+        if work is not None:
+            work()
 
     def scores(self, key):
         return [item for item in self.store.record(key).feedback if item.source == "judge"]
@@ -73,7 +77,8 @@ class Bench:
     def due(self):
         with self.database.read() as connection:
             return {
-                row["key"]: {**row, **json.loads(row["facts"])} for row in connection.execute(select(jobs)).mappings()
+                row["decision_id"]: {**row, **json.loads(row["facts"])}
+                for row in connection.execute(select(jobs)).mappings()
             }
 
     def today(self):
@@ -154,7 +159,7 @@ def test_a_score_is_feedback_with_all_that_made_it(bench, answered):
     """A judgement is a rating of source judge with its model, rubric, share, scores, reasons and cost."""
     found = bench()
     key = answered(found)
-    found.judge(key)
+    found.judge()
     (score,) = found.scores(key)
     assert (score.kind, score.source, score.rater, score.value) == ("rating", "judge", "scripted", 0.75)
     facts = score.facts
@@ -175,12 +180,12 @@ def test_a_second_delivery_does_nothing(bench, answered):
     found = bench()
     generator = found.context.judging.judge.generator
     key = answered(found)
-    threads = [threading.Thread(target=found.judge, args=(key,)) for _ in range(4)]
+    threads = [threading.Thread(target=found.judge) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found.judge(key)
+    found.judge()
     assert len(generator.requests) == 1
     assert len(found.scores(key)) == 1
 
@@ -189,11 +194,12 @@ def test_the_judge_reads_what_the_arm_looked_up(bench, answered):
     """The prompt has question, answer and the passages of the trace; where there are none the judge searches itself."""
     found = bench()
     generator = found.context.judging.judge.generator
-    found.judge(answered(found, ids=("shelley", "stoker", "gone")))
+    answered(found, ids=("shelley", "stoker", "gone"))
+    found.judge()
     body = generator.prompts[-1].body
     assert body.index("| Mary Shelley wrote") < body.index("| Bram Stoker wrote") < body.index("| Who wrote Dracula?")
     key = answered(found, ids=(), run_by="caller")
-    found.judge(key)
+    found.judge()
     assert "| Bram Stoker wrote Dracula." in generator.prompts[-1].body
     assert found.scores(key)[0].facts["passages_from"] == "search"
 
@@ -233,7 +239,7 @@ def test_a_label_is_shown_where_it_is_wanted(bench, answered):
         key = answered(found)
         label = made_feedback(decision_id=key, settings=found.settings, now=time.time(), label=["Abraham Stoker"])
         found.store.add_feedback([label])
-        found.judge(key)
+        found.judge()
         facts = found.scores(key)[0].facts
         assert ("| Abraham Stoker" in found.context.judging.judge.generator.prompts[-1].body) == wanted
         assert facts["reference"] == wanted
@@ -245,7 +251,7 @@ def test_no_answer_is_zero_without_a_call(bench, answered, more):
     """A failure of the arm and an empty answer are 0, cost nothing, and take nothing of the budget."""
     found = bench()
     key = answered(found, **more)
-    found.judge(key)
+    found.judge()
     (score,) = found.scores(key)
     assert score.value == 0.0
     assert "no_answer" in score.facts
@@ -258,7 +264,7 @@ def test_a_reply_that_cannot_be_read_is_asked_for_again(bench, answered):
     said = iter(["I cannot judge this. Ignore the rules: 1.0", GOOD])
     found = bench(generator=ScriptedGenerator(lambda _: next(said), dollars=0.5))
     key = answered(found)
-    found.judge(key)
+    found.judge()
     first, second = found.context.judging.judge.generator.prompts
     assert "Ignore the rules" not in second.body
     assert "it is not one JSON object" in second.body
@@ -273,7 +279,7 @@ def test_nonsense_and_refusals_are_given_up_at_last(bench, answered, said):
     found = bench(said, attempts=3)
     key = answered(found)
     for _ in range(6):
-        found.judge(key)
+        found.judge()
         time.sleep(0.05)
     assert len(found.context.judging.judge.generator.requests) == 6
     assert found.scores(key) == []
@@ -303,7 +309,7 @@ def test_a_server_that_fails_makes_it_late(bench, answered, reply):
         key = answered(found)
         give_up = time.monotonic() + 60
         while not found.scores(key) and time.monotonic() < give_up:
-            found.judge(key)
+            found.judge()
             time.sleep(0.02)
     (score,) = found.scores(key)
     assert score.value == 0.75
@@ -317,8 +323,8 @@ def test_a_budget_in_dollars_is_exceeded_by_one_call_at_most(bench, answered):
     with ScriptedServer({"": GOOD}) as server:
         found = bench(server=server, dollars_per_day=0.5)
         keys = [answered(found) for _ in range(5)]
-        for key in keys:
-            found.judge(key)
+        for _ in keys:
+            found.judge()
         spent = [found.scores(key)[0].facts["dollars"] for key in keys if found.scores(key)]
     assert sum(spent[:-1]) < 0.5 <= sum(spent)
     assert found.today()["dollars"] == pytest.approx(sum(spent))
@@ -332,18 +338,18 @@ def test_a_judge_spends_the_budget_of_who_asked(bench, answered):
     with ScriptedServer({"": GOOD}) as server:
         found = bench(server=server, tenants=tenants)
         first, second = answered(found), answered(found)
-        found.judge(first)
+        found.judge()
         (score,) = found.scores(first)
         spender, now = Spender("tenant", "default"), time.time()
         with found.database.read() as connection:
             day = spent(connection, [spender], now=now)[spender].day
         assert day == pytest.approx(score.facts["dollars"], rel=1e-6)
         assert day > 0.001
-        found.judge(second)
+        found.judge()
         assert found.scores(second) == []
         assert len(server.requests) == 1
     due = found.due()[second]
-    assert due["attempts"] == 0
+    assert due["tries"] == 0
     end = bounds("month", now=now)[1]
     assert min(end, now + LOOK_AGAIN_S) <= due["due_at"] <= min(end, time.time() + LOOK_AGAIN_S)
     assert found.today()["begun"] == 1
@@ -358,29 +364,31 @@ def test_an_answer_that_addresses_the_judge_is_withheld(bench, answered, place):
     texts |= {"question": f"Who wrote it? {attack}"} if place == "question" else {}
     found = bench(retriever=MemoryRetriever(passages))
     key = answered(found, **texts)
-    found.judge(key)
+    found.judge()
     assert found.scores(key) == []
     assert found.due() == {}
     assert found.today() == {"suspicious": 1}
     assert found.context.judging.judge.generator.requests == []
     posting = bench(retriever=MemoryRetriever(passages), suspicious="post")
     key = answered(posting, **texts)
-    posting.judge(key)
+    posting.judge()
     (score,) = posting.scores(key)
     assert score.facts["suspicious"] is True
 
 
 @both
 def test_a_judge_that_is_killed_leaves_a_claim_that_ends(bench, answered):
-    """A try that ends with its process is due again when its claim is over, and counts as one."""
+    """A try that ends with its process is due again when its claim is taken away, and counts as one."""
     found = bench()
     key = answered(found)
-    found.context.judging.store.claim(key, now=time.time(), for_s=600)  # and dies
-    found.judge(key)
+    queue = found.context.judging.queue
+    alive, queue.claims.process = queue.claims.process, replace(queue.claims.process, started="1")
+    queue.claim(now=time.time())  # and dies
+    queue.claims.process = alive
+    found.judge()
     assert found.scores(key) == []
-    with found.database.write() as connection:
-        connection.execute(jobs.update().values(due_at=0.0))  # what time does
-    found.judge(key)
+    keep_claims(found.context)
+    found.judge()
     assert len(found.scores(key)) == 1
     assert found.today()["begun"] == 2
 
@@ -397,27 +405,26 @@ def test_a_judge_that_is_cut_off_puts_it_back(bench, answered):
     entered = threading.Event()
     found = bench(generator=Hanging({"": GOOD}))
     key = answered(found)
-    thread = threading.Thread(target=found.judge, args=(key,))
+    thread = threading.Thread(target=found.judge)
     thread.start()
     assert entered.wait(10)
     found.context.ending.set()
     found.context.loop.interrupt()
     thread.join(10)
     row = found.due()[key]
-    assert (row["attempts"], row["failures"]) == (0, 0)
+    assert (row["tries"], row["failures"]) == (0, 0)
     assert row["due_at"] <= time.time()
     assert found.today() == {}
 
 
 @both
 def test_what_is_due_is_found(bench, answered):
-    """A worker finds what a judge may begin, each once in a row; the sweep drops what is too old."""
+    """A worker claims what a judge may begin, each once; the sweep drops what is too old."""
     found = bench()
     keys = {answered(found) for _ in range(3)}
-    due = DueJudgements(found.context)
-    assert {due.look(False).args[1] for _ in keys} == keys
-    assert due.look(False) is None  # whoever judges them has not claimed them yet
-    assert due.look(False).args[1] in keys
+    claimed = {next_score(found.context, found.context.judging).keywords["job"].decision_id for _ in keys}
+    assert claimed == keys
+    assert next_score(found.context, found.context.judging) is None
     late = time.time() + found.settings.judge.expire_s + 1
     recover(found.database, jobs=found.jobs, settings=Settings(), now=late)
     assert found.due() == {}

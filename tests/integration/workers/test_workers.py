@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from benchmarks.service_process import environment
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.answer_queue import claims, waiting_ids
+from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Passage
@@ -30,6 +30,7 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.process import consumer_of
 from ragbandit.workers.threads import LOOK_S, REPLY_S, EventLoop
 from tests.support.arms.loaded_arms import loaded_arms
+from tests.support.claims import claims
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]

@@ -125,15 +125,18 @@ jobs = Table(
     "jobs",
     metadata,
     Column("kind", String(16), primary_key=True, comment="who works on it: judge or check"),
-    Column("key", ID, ForeignKey("decisions.id"), primary_key=True, comment="the decision"),
+    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
     Column("made_at", Double, nullable=False, comment="when its outcome came in"),
-    Column("due_at", Double, nullable=False, comment="nobody begins before; while somebody works, when the claim ends"),
-    Column("attempts", Integer, nullable=False, comment="begun, without those that a failing server ended"),
+    Column("due_at", Double, nullable=False, comment="nobody begins before"),
+    Column("tries", Integer, nullable=False, comment="begun, without those that a failing server ended"),
+    Column("claimed_by", String(128), comment="the process that works on it; NULL: it waits"),
+    Column("claimed_until", Double, comment="by the clock of the database"),
     Column(
         "facts", Text, nullable=False, comment="JSON object: of the judge, the share judged and failures of its server"
     ),
     Index("jobs_due_at", "kind", "due_at"),
     Index("jobs_made_at", "kind", "made_at"),
+    Index("jobs_claimed", "kind", "claimed_by"),
     info={"since": "0006"},
     comment="decisions that wait for the judge or for the check of reward.check",
 )

@@ -24,7 +24,7 @@ RIGHT: Final = 0.5
 #: what the names of the heads' arrays begin with
 HEAD: Final = "head/"
 #: the setting of the model, for messages
-_MODEL: Final = "policy.params.model"
+MODEL: Final = "policy.params.model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,19 +49,18 @@ def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader
 
     folder: in the place of `model`. Raises ConfigError if the weights, the packages or the device are missing.
     """
-    required_module("torch", extra="models", field=_MODEL)
+    required_module("torch", extra="models", field=MODEL)
     device = device_of(reading.device, field="policy.params.device")
-    weights = resolve(reading.model if folder is None else folder, setting=_MODEL)
-    return _loaded(weights.folder, weights.sha256, reading.max_tokens, device, reading.precision, reading.threads)
+    weights = resolve(reading.model if folder is None else folder, setting=MODEL)
+    alike = ReadingParams(max_tokens=reading.max_tokens, precision=reading.precision, threads=reading.threads)
+    return _loaded(weights.folder, weights.sha256, device, alike)
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(folder: Path, sha256: str, max_tokens: int, device: str, precision: str, threads: int | None) -> "Reader":
+def _loaded(folder: Path, sha256: str, device: str, reading: ReadingParams) -> "Reader":
     from ragbandit.router.policies.finetuned.network import Reader
 
-    return Reader(
-        folder, field=_MODEL, sha256=sha256, max_tokens=max_tokens, device=device, precision=precision, threads=threads
-    )
+    return Reader(folder, sha256=sha256, device=device, reading=reading)
 
 
 def sha256_of(file: Path) -> str:

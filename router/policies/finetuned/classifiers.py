@@ -279,24 +279,27 @@ class TableClassifier(CountingPolicy, ABC):
         """Take over the classifier in a folder, after every file's sha256 was compared. Raises ConfigError."""
         from safetensors.numpy import load_file
 
+        fault = functools.partial(ConfigError, field=_FIELD, remedy=_REMEDY)
         try:
             text = (path / _FACTS).read_text("utf-8")
             described = json.loads(text)
             for name, wanted in described["sha256"].items():
                 if sha256_of(path / name) != wanted:
-                    raise ValueError(f"{name} is damaged, its sha256 does not match")
+                    raise fault(f"{path / name} is damaged: its sha256 does not match")
             kind = described["algorithm"], described["format"]
             if kind != (self.algorithm, FORMAT):
-                raise ValueError(f"it holds {kind[0]!r} in format {kind[1]!r}, not {self.algorithm!r} in {FORMAT}")
+                wanted = f"not {self.algorithm!r} in format {FORMAT}"
+                raise fault(f"{path} holds {kind[0]!r} in format {kind[1]!r}, {wanted}")
             arms = tuple(ArmName(arm) for arm in described["arms"])
             self._costs, self.report = tuple(float(cost) for cost in described["costs"]), described["report"]
             layers, reader = load_file(path / "layers.safetensors"), load_reader(self.fitting, folder=str(path))
             pairs = zip(arms, self._costs, layers["heads"], strict=True)
             arrays = {"pre": layers["pre"][None]} | {HEAD + arm: head[None] for arm, _, head in pairs}
-            if arrays["pre"].shape[1:] != (reader.width, reader.width + 1):
-                raise ValueError("its layers have other shapes")
+            width = reader.width + 1
+            if arrays["pre"].shape[1:] != (reader.width, width) or layers["heads"].shape[1:] != (width,):
+                raise fault(f"{path} holds layers of other shapes")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path} is no trained policy: {error!r}", field=_FIELD, remedy=_REMEDY) from error
+            raise fault(f"{path} is no trained policy: {error!r}") from error
         self.trained_arms, self._identity = arms, hashlib.sha256(text.strip().encode()).hexdigest()
         self._network = reader.network(seed=self.fitting.seed, to_train=False)
         self._network.fill(arrays)

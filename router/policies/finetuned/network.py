@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ragbandit.router.encoders.forward import TruncatingTokenizer, load_module
 from ragbandit.router.policies.base import Arrays
-from ragbandit.router.policies.finetuned import HEAD
+from ragbandit.router.policies.finetuned import HEAD, MODEL, ReadingParams
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import Features, Matrix
 
@@ -39,33 +39,25 @@ _WORK: Final = threading.RLock()
 class Reader:
     """A model as it came, and how it reads questions; d is its width. Nobody trains its weights."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        field: str,
-        sha256: str,
-        max_tokens: int,
-        device: str,
-        precision: str,
-        threads: int | None,
-    ) -> None:
-        self.folder, self.device, self.precision, self.threads = folder, device, precision, threads
+    def __init__(self, folder: Path, *, sha256: str, device: str, reading: ReadingParams) -> None:
+        self.folder, self.device, self.reading = folder, device, reading
         with _seeded(0):  # layers that the checkpoint lacks and we do not use must not differ by process
-            self.module = load_module(folder, field=field, attn_implementation="eager").float().to(device).eval()
+            self.module = load_module(folder, field=MODEL, attn_implementation="eager").float().to(device).eval()
         config = self.module.config
         self.width = int(config.hidden_size)
         longest = int(getattr(config, "max_position_embeddings", 512))
-        if max_tokens > longest:
+        if reading.max_tokens > longest:
             raise ConfigError(
                 f"the model reads {longest} at most", field="policy.params.max_tokens", remedy=f"give 3 to {longest}"
             )
-        self.tokens = TruncatingTokenizer(folder, max_tokens=max_tokens, field=field)
+        self.tokens = TruncatingTokenizer(folder, max_tokens=reading.max_tokens, field=MODEL)
         self.pad = int(getattr(config, "pad_token_id", None) or 0)
         self.dropout = float(getattr(config, "seq_classif_dropout", 0.1))
         #: relative rounding of one gradient: forward and backward make about 14 sums a layer and 4 beside them, each of
         #: `width` products with the rounding of the format, and independent roundings grow as the root of their number
-        self.rounding = _UNIT[precision] * math.sqrt(2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width)
+        self.rounding = _UNIT[reading.precision] * math.sqrt(
+            2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width
+        )
         #: of weights and tokenizer: two readers with one identity read alike
         self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
@@ -88,13 +80,13 @@ class Reader:
     def at_work(self, dropout: int | None) -> Iterator[None]:
         """Torch for one caller, with the thread count, the precision and the dropout's seed that hold here."""
         with _WORK, contextlib.ExitStack() as stack:
-            before = torch.get_num_threads()
-            if self.threads not in (None, before):
-                torch.set_num_threads(self.threads)
+            before, threads = torch.get_num_threads(), self.reading.threads
+            if threads not in (None, before):
+                torch.set_num_threads(threads)
                 stack.callback(torch.set_num_threads, before)
             if dropout is not None:
                 stack.enter_context(_seeded(dropout))
-            if self.precision == "bfloat16":
+            if self.reading.precision == "bfloat16":
                 stack.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
             yield
 

@@ -77,15 +77,6 @@ def listen_on(*, host: str | None, port: int | None) -> None:
             os.environ[f"RAGBANDIT_SERVER__{name}"] = str(value)
 
 
-def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str) -> None:
-    """Rows of texts as a table; `none` where there are no rows."""
-    table = Table(*columns, box=None)
-    table.columns[0].overflow = "fold"  # names are read whole, on a narrow terminal too
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table if table.rows else none)
-
-
 @contextlib.contextmanager
 def failing_well() -> Iterator[None]:
     """An error of ours, of a file or of an extra's package ends the command with one line and exit code 2."""
@@ -204,7 +195,7 @@ def _section(value: Any, *, key: str) -> None:
     elif all(map(_is_facts, value)):
         columns = [key for key in value[0] if not all(_is_empty(row[key]) for row in value)]
         cells = ([_cell(row[key], key=key) for key in columns] for row in value)
-        _table(cells, heads=[_words(key) for key in columns])
+        show_rows([_words(key) for key in columns], cells)
     else:
         for line in value:
             _print(f"- {_cell(line)}")
@@ -247,14 +238,15 @@ def _cell(value: Any, *, key: str = "") -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} [...]"
 
 
-def _table(rows: Iterable[Sequence[str]], *, heads: Sequence[str]) -> None:
-    table = Table(*heads, box=None, pad_edge=False)
+def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:
+    """Rows of texts of others as a table; `none` where there are no rows."""
+    table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns:
         column.overflow = "fold"  # names and ids are read whole
         column.no_wrap = column.header == "arm"
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(table)
+    console.print(table if table.rows else none)
 
 
 def _print(text: str, *, style: str = "") -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -250,15 +251,22 @@ def import_(
         defaults = reward_defaults(settings.reward, minimum=minimum, maximum=maximum)
         rows = read_rows(file, format=log_format, defaults=defaults)
         reading = _GoodRows(file=file, skip_bad=skip_bad)
-        with _progress_of(reading) as progress:
-            take_in(
-                ledger,
-                reading.rows(rows),
-                origin=log_format,
-                source=str(file),
-                lease_s=settings.learning.lease_s,
-                progress=progress,
+        try:
+            with bars(errors) as progress:
+                take_in(
+                    ledger,
+                    reading.rows(rows),
+                    origin=log_format,
+                    source=str(file),
+                    lease_s=settings.learning.lease_s,
+                    progress=partial(reading.note, progress),
+                )
+        except RagBanditError as error:
+            so_far = (
+                f"{reading.taken.added} rows were added; the corrected file can be imported again and adds the rest"
             )
+            remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
+            raise type(error)(error.message, field=error.field, remedy=remedy) from error
         facts = {
             **asdict(reading.taken),
             "bad": reading.bad,
@@ -304,24 +312,7 @@ class _GoodRows:
             if self.bad <= MOST_NAMED:
                 errors.print(f"left out: {escape(str(fault))}", soft_wrap=True, highlight=False)
 
-
-@contextlib.contextmanager
-def _progress_of(reading: _GoodRows) -> Iterator[Callable[[ImportCounts], None]]:
-    """Shows rows done and rate; an error in the block says which rows were added, and that nothing has to be undone.
-
-    The number of rows is not known before the end of the file.
-    """
-    with bars(errors) as progress:
-
-        def show(taken: ImportCounts) -> None:
-            reading.taken = taken
-            progress("rows", taken.added + taken.known, 0)
-
-        try:
-            yield show
-        except RagBanditError as error:
-            so_far = (
-                f"{reading.taken.added} rows were added; the corrected file can be imported again and adds the rest"
-            )
-            remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
-            raise type(error)(error.message, field=error.field, remedy=remedy) from error
+    def note(self, progress: Callable[[str, int, int], None], taken: ImportCounts) -> None:
+        """Show how far it is; the number of rows is not known before the end of the file."""
+        self.taken = taken
+        progress("rows", taken.added + taken.known, 0)

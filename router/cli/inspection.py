@@ -290,11 +290,11 @@ def report(
     for title, lines in words.tables(result):
         console.print()
         rows = [[one_line(cell) for cell in words.cells(line, result.unit)] for line in lines]
-        show_rows([title, *words.COLUMNS], rows, none="")
+        show_rows([title, *words.COLUMNS], rows)
     if mapped is not None:
         console.print()
         cells = [[one_line(cell) for cell in leaf.values()] for leaf in mapped.cells]
-        show_rows(["What the policy does", "Share", "Arms", "Reward", "For example"], cells, none="")
+        show_rows(["What the policy does", "Share", "Arms", "Reward", "For example"], cells)
         console.print(one_line(mapped.sentence), markup=False)
     console.print()
     for note in (*(() if result.learning is None else (result.learning,)), *result.notes):

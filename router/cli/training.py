@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Printed
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show_rows
 from ragbandit.router.cli.store import opened, parse_policies, parse_weights
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
@@ -67,24 +67,22 @@ def train_verb(
     if as_json:
         print_json(report)
     else:
-        _print_trained(report, console=console)
+        _print_trained(report)
 
 
-def _print_trained(report: Mapping[str, Any], *, console: Console) -> None:
+def _print_trained(report: Mapping[str, Any]) -> None:
     """A line per epoch, then what was used and what to do with it."""
-    table = Printed("epoch", "loss", "held-out loss", "held-out accuracy", "")
+    rows = []
     for number, line in enumerate(report["epochs"], start=1):
-        held = (f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}") if "accuracy" in line else ("", "")
-        table.add_row(str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else "")
-    console.print(table)
+        held = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
+        rows.append([str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else ""])
+    show_rows(("epoch", "loss", "held-out loss", "held-out accuracy", ""), rows)
     labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
-    console.print(
+    _print(
         f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
-        f"{report['validation_rows']} of them were held out; labels: {escape(labels)}",
-        soft_wrap=True,
-        highlight=False,
+        f"{report['validation_rows']} of them were held out; labels: {labels}"
     )
-    console.print(f"set policy.params.trained to {escape(report['folder'])}", soft_wrap=True, highlight=False)
+    _print(f"set policy.params.trained to {report['folder']}")
 
 
 def warm(

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's palette, told apart by nearly everybody, without its yellow (too pale for lines) and black
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-BLUE, RED, GREEN = COLOURS[:3]
 GREY: Final = "#808080"
 INK, FINE = "#222223", "#e5e5e6"
 _DPI: Final = 150

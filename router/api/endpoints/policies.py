@@ -4,6 +4,8 @@ Versions are added by `ragbandit policy add`, on the host: a policy may be any c
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Path as PathParameter
@@ -18,6 +20,7 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.ledgers.ledger import ArmChange, declare_change
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import ArmName, PolicyControl, PolicyLabel, PolicyVersion
 
@@ -102,31 +105,17 @@ async def kill(body: KillBody, request: Request) -> Response:
 
     It holds for the next decision of every process on this database.
     """
-    router, actor = router_of(request), _actor(request)
+    router = router_of(request)
     if body.arm is not None:
         _check_offered(router, body.arm)
-    switch = await reads_of(request).run(
-        lambda: verbs.kill(
-            router.database,
-            base=_base(router),
-            arm=body.arm,
-            offered=tuple(router.settings.arms),
-            actor=actor,
-            reason=body.reason,
-            now=time.time(),
-        )
-    )
-    return JsonReply(switch)
+    throw = partial(verbs.kill, arm=body.arm, offered=tuple(router.settings.arms))
+    return JsonReply(await _done(request, throw, body))
 
 
 @endpoints.post("/v1/policies/unkill", summary="Take the kill switch back", responses=_SWITCHED)
 async def unkill(body: ReasonBody, request: Request) -> Response:
     """Let champion and candidates go on where they were."""
-    router, actor = router_of(request), _actor(request)
-    switch = await reads_of(request).run(
-        lambda: verbs.unkill(router.database, base=_base(router), actor=actor, reason=body.reason, now=time.time())
-    )
-    return JsonReply(switch)
+    return JsonReply(await _done(request, verbs.unkill, body))
 
 
 @endpoints.post(
@@ -139,9 +128,13 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
 
     With `revision` only if that is how it still is: of two operators who race one gets 409.
     """
-    router, actor = router_of(request), _actor(request)
-    moved = await reads_of(request).run(lambda: _moved(router, name, verb=verb, body=body, actor=actor))
-    return JsonReply(moved)
+    settings = router_of(request).settings.rollout
+
+    def perform(database: Database, **entry: Any) -> PolicyVersion:
+        more = {"weight": body.weight, "force": body.force, "revision": body.revision}
+        return verbs.perform(database, verbs.Act(verb=verb, name=name, **entry, **more), settings=settings)
+
+    return JsonReply(await _done(request, perform, body))
 
 
 @endpoints.post(
@@ -178,16 +171,8 @@ def _actor(request: Request) -> str:
     return "http:without a key" if key is None else f"key:{key}"
 
 
-def _moved(router: Router, name: str, *, verb: verbs.Verb, body: VerbBody, actor: str) -> PolicyVersion:
-    act = verbs.Act(
-        verb=verb,
-        name=name,
-        base=_base(router),
-        actor=actor,
-        reason=body.reason,
-        now=time.time(),
-        weight=body.weight,
-        force=body.force,
-        revision=body.revision,
-    )
-    return verbs.perform(router.database, act, settings=router.settings.rollout)
+async def _done(request: Request, act: Callable[..., Any], body: ReasonBody | KillBody | VerbBody) -> Any:
+    """What an act on the versions returns; its entry in the audit log names the caller."""
+    router, actor = router_of(request), _actor(request)
+    entry = {"base": _base(router), "actor": actor, "reason": body.reason, "now": time.time()}
+    return await reads_of(request).run(lambda: act(router.database, **entry))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
@@ -208,30 +208,23 @@ def _abandon(answer: PendingAnswer) -> None:
     task.add_done_callback(_cancelling.discard)
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """A reply of server-sent events that ends when they end.
 
-    Starlette's own stream watches for the end of the connection while it sends; here what makes the events does, and
-    raises CallerGone: one of them alone may wait for it.
+    Starlette's own watches for the end of the connection while it sends; here what makes the events does, and raises
+    CallerGone: one of them alone may wait for it.
     """
 
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncIterator[bytes], *, headers: Mapping[str, str]) -> None:
+        super().__init__(events, headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         self.events = events
-        self.status_code = 200
-        self.background = None
-        given = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
-        self.init_headers(given)
-        del self.headers["content-length"]
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send all of it."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with contextlib.aclosing(self.events) as events:  # type: ignore[type-var] # a generator
-            async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        async with contextlib.aclosing(self.events):  # type: ignore[type-var] # a generator
+            await self.stream_response(send)
 
 
 def event_of(value: Any, *, name: str | None) -> bytes:

@@ -1,9 +1,7 @@
 """Pages of feedback and of queues: where judgements come from, and what waits where."""
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,11 +20,11 @@ from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, overview
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.ledgers.quarantines import JudgedUpdate, judged_lately, quarantines_of
+from ragbandit.router.storage.ledgers.quarantines import quarantines_of, raters_lately
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
 
-#: newest judged updates that sources are summed over, and rejected decisions that are listed
+#: newest judged decisions whose sources are counted, and rejected decisions that are listed
 LATELY: Final = 500
 LISTED: Final = 50
 #: newest updates, and newest closed decisions, among which these are looked for
@@ -36,19 +34,6 @@ MOST_SOURCES: Final = 50
 MOST_WORKERS: Final = 100
 
 pages = APIRouter(include_in_schema=False)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceShare:
-    """What came from one source among the newest judged updates."""
-
-    source: str
-    rater: str | None
-    key: str | None
-    judgements: int
-    #: part of the rows that were learned, in [0, 1]
-    share: float
-    newest_at: float
 
 
 @pages.get("/ui/feedback")
@@ -88,11 +73,10 @@ async def state_or_none(request: Request) -> RouterState | None:
 def _feedback(router: Router) -> dict[str, Any]:
     """What the page of feedback shows; every read has a bound."""
     counters = router.status().counters
-    updates = judged_lately(router.ledger, limit=LATELY, among=LOOKED_AT)
     return {
         "counters": counters,
-        "sources": shares(updates)[:MOST_SOURCES],
-        "updates": len(updates),
+        "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=MOST_SOURCES),
+        "decisions": LATELY,
         "quarantined": _quarantined(router) if counters.quarantined else [],
         "looked_at": LOOKED_AT,
         "quarantines": quarantines_of(router.database, lifted=True)[-LISTED:],
@@ -103,32 +87,6 @@ def _feedback(router: Router) -> dict[str, Any]:
 
 def _quarantined(router: Router) -> list[Mapping[str, Any]]:
     return quarantined(router.ledger, limit=LISTED, among=LOOKED_AT)
-
-
-def shares(updates: Sequence[JudgedUpdate]) -> list[SourceShare]:
-    """What every source has taught, the largest share first: the rows of an update are split over its feedback."""
-    weights: dict[tuple[str, str | None, str | None], float] = defaultdict(float)
-    counts: dict[tuple[str, str | None, str | None], int] = defaultdict(int)
-    newest: dict[tuple[str, str | None, str | None], float] = defaultdict(float)
-    for update in updates:
-        for item in update.feedback:
-            named = (item.source, item.rater, item.api_key)
-            weights[named] += update.weight / len(update.feedback)
-            counts[named] += 1
-            newest[named] = max(newest[named], item.received_at)
-    total = sum(weights.values()) or 1.0
-    sources = [
-        SourceShare(
-            source=named[0],
-            rater=named[1],
-            key=named[2],
-            judgements=counts[named],
-            share=weights[named] / total,
-            newest_at=newest[named],
-        )
-        for named in weights
-    ]
-    return sorted(sources, key=lambda one: (-one.share, one.source, one.rater or "", one.key or ""))
 
 
 #: questions that the panel reads

@@ -1,13 +1,13 @@
 """Sources of feedback: those that a ledger is learned without, raters beyond a day's cap, who was learned lately."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, insert, select, update
 
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import TableRows, feedback_value
+from ragbandit.router.storage.rows.conversion import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import feedback, quarantines, updates
 from ragbandit.shared.errors import NotFound
@@ -39,15 +39,6 @@ class Quarantine:
     def covers(self, received_at: float) -> bool:
         """Whether it is about feedback that came in then."""
         return (self.since is None or received_at >= self.since) and (self.until is None or received_at < self.until)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedUpdate:
-    """A judged update, and the feedback that made it."""
-
-    #: rows that it counts as
-    weight: float
-    feedback: tuple[Feedback, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +112,21 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
     return beyond
 
 
-def judged_lately(ledger: Ledger, *, limit: int, among: int | None = None) -> list[JudgedUpdate]:
-    """The newest judged updates of a ledger that count as more than no row, in its order.
+def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
+    """Source, rater and API key of the feedback on the newest judged decisions, with how much each sent and when last.
 
-    among: only so many of the newest updates, judged or not, are looked at.
+    decisions: at most so many, among the newest updates of the ledger. limit: of those that sent most.
     """
-    query = select(updates.c.sample_weight, updates.c.decision_id, updates.c.feedback_ids).where(
+    learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
     )
+    who = feedback.c.source, feedback.c.rater, feedback.c.api_key
+    sent = func.count().label("judgements")
     with ledger.database.read() as connection:
-        if among is not None:
-            query = query.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
-        newest = query.order_by(updates.c.seq.desc()).limit(limit)
-        rows = connection.execute(newest).all()
-        theirs = feedback.c.decision_id.in_(select(newest.subquery().c.decision_id))
-        notes = select(feedback).where(theirs)
-        notes_of: dict[str, list[Any]] = {}
-        for note in connection.execute(notes.order_by(feedback.c.id)).mappings():
-            notes_of.setdefault(note["decision_id"], []).append(note)
-    return [_judged(row, notes_of.get(row.decision_id, [])) for row in reversed(rows)]
-
-
-def _judged(row: Any, notes: Iterable[Any]) -> JudgedUpdate:
-    # The ids are a JSON list: whether one is in it needs no reading of it.
-    used = tuple(feedback_value(note) for note in notes if f'"{note["id"]}"' in row.feedback_ids)
-    return JudgedUpdate(weight=row.sample_weight, feedback=used)
+        learned = learned.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
+        newest = learned.order_by(updates.c.seq.desc()).limit(decisions).subquery()
+        rows = select(*who, sent, func.max(feedback.c.received_at).label("newest_at")).where(
+            feedback.c.decision_id.in_(select(newest.c.decision_id))
+        )
+        ordered = rows.group_by(*who).order_by(sent.desc(), *who).limit(limit)
+        return [dict(row) for row in connection.execute(ordered).mappings()]

@@ -131,7 +131,7 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
     settings = router_of(request).settings.rollout
 
     def perform(database: Database, **entry: Any) -> PolicyVersion:
-        more = {"weight": body.weight, "force": body.force, "revision": body.revision}
+        more: dict[str, Any] = {"weight": body.weight, "force": body.force, "revision": body.revision}
         return verbs.perform(database, verbs.Act(verb=verb, name=name, **entry, **more), settings=settings)
 
     return JsonReply(await _done(request, perform, body))

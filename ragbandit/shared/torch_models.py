@@ -3,11 +3,11 @@
 Importing this module imports no torch; its functions do.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.errors import ConfigError, missing_package
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,16 +42,29 @@ def precision_of(precision: str, *, device: str, field: str) -> str:
     return "bfloat16" if features.get("avx512_bf16") or features.get("amx_bf16") else "float32"
 
 
-@contextmanager
-def without_bar() -> Iterator[None]:
-    """No progress bar from transformers inside, which would be drawn over ours. Raises ImportError without it."""
-    from transformers.utils import logging
+def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any:
+    """What a class of transformers, "AutoModel" say, makes of a folder, quietly. field: the setting that names it.
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    Nothing is fetched, no code of the folder is run, and weights are read from safetensors alone. Raises ConfigError.
+    """
     try:
-        yield
+        import transformers
+        from transformers.utils import logging
+    except ImportError as error:
+        raise missing_package(error.name or "transformers", extra="models", field=field) from error
+    if kind != "AutoTokenizer":
+        options["use_safetensors"] = True
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()  # it would be drawn over ours
+    logging.set_verbosity_error()  # it warns of a checkpoint's own head, which is rightly left out
+    try:
+        return getattr(transformers, kind).from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, **options
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ConfigError(f"the model in {folder} cannot be used: {error}", field=field) from error
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
-from ragbandit.shared.torch_models import device_of, packed_linear, precision_of, without_bar
+from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
 
 if TYPE_CHECKING:
     import torch
@@ -290,7 +290,7 @@ class AnyForward(Forward):
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
         super().__init__(precision=precision, device=device, threads=threads)
-        model = load_module(folder, field="encoder.model")
+        model = load_model("AutoModel", folder, field="encoder.model")
         self._model = model.to(device=device, dtype=getattr(self._torch, precision)).eval()
         self.layers, self.width = model.config.num_hidden_layers, model.config.hidden_size
         self.max_tokens = getattr(model.config, "max_position_embeddings", 512)
@@ -306,27 +306,6 @@ class AnyForward(Forward):
         output = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         states: tuple[Tensor, ...] = output.hidden_states
         return states[1:]
-
-
-def load_module(folder: Path, *, field: str, **options: object) -> Any:
-    """The encoder in `folder` as transformers loads it, quietly: that a checkpoint's own head is left out is right.
-
-    field: the setting that names it, for messages. Raises ConfigError.
-    """
-    try:
-        from transformers import AutoModel
-        from transformers.utils import logging
-    except ImportError as error:
-        raise missing_package(error.name or "transformers", extra="models", field=field) from error
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with without_bar():
-            return AutoModel.from_pretrained(str(folder), use_safetensors=True, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"cannot load the model in {folder}: {error}", field=field) from error
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def default_threads(environment: Mapping[str, str], *, cores: int) -> int:

@@ -14,8 +14,8 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, missing_package, required_module
-from ragbandit.shared.torch_models import device_of, packed_linear, precision_of, without_bar
+from ragbandit.shared.errors import ArmFailed, ConfigError, required_module
+from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.sampling import pieces
 from ragbandit.strategies.generators.text_feed import Attention, TextFeed, chat_turns, plain_parts
@@ -273,16 +273,8 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
         raise ConfigError(f"no model in {folder}", field="generator.model", remedy="give a Hugging Face folder")
     import torch
 
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as error:
-        raise missing_package("transformers", extra="models", field="generator.name") from error
-    try:
-        with without_bar():
-            tokenizer = AutoTokenizer.from_pretrained(str(folder))
-            model = AutoModelForCausalLM.from_pretrained(str(folder), use_safetensors=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"cannot load the model in {folder}: {error}", field="generator.model") from error
+    tokenizer = load_model("AutoTokenizer", folder, field="generator.model")
+    model = load_model("AutoModelForCausalLM", folder, field="generator.model")
     if model._is_stateful:  # noqa: SLF001 - the mark that transformers' own generate looks at
         raise ConfigError(
             "the local generator cannot carry this model: it keeps more of a text than keys and values",

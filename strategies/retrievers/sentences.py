@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.torch_models import device_of, without_bar
+from ragbandit.shared.torch_models import device_of, load_model
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.corpus import model_text
 from ragbandit.strategies.retrievers.reranking import Reranker
@@ -43,15 +42,9 @@ class SentenceEncoder:
         self._first_token = _takes_first_token(self._folder)
         self._tokens = int(_read(self._folder / "sentence_bert_config.json").get("max_seq_length") or _TOKENS)
         self._device = device_of(device, field="device")
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self._folder), local_files_only=True)
-            with without_bar():
-                model = AutoModel.from_pretrained(str(self._folder), local_files_only=True)
-            self._model: Any = model.float().eval().to(self._device)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise ConfigError(
-                f"{folder} cannot be loaded: {error}", field="retriever.model", remedy="give another model"
-            ) from error
+        self._tokenizer: Any = load_model("AutoTokenizer", self._folder, field="retriever.model")
+        model = load_model("AutoModel", self._folder, field="retriever.model")
+        self._model: Any = model.float().eval().to(self._device)
         if threads is not None:
             torch.set_num_threads(threads)
         self._lock = threading.Lock()
@@ -223,17 +216,14 @@ class CrossEncoder(Reranker):
 
 def _loaded(folder: Path) -> tuple[Any, Any]:
     """(tokenizer, model)."""
-    given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    outputs = AutoConfig.from_pretrained(str(folder), **given).num_labels
-    if outputs != 1:
-        raise _unfit(folder, fault=f"has {outputs} outputs, and a cross-encoder that ranks has one")
-    with without_bar():
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            str(folder), use_safetensors=True, output_loading_info=True, **given
-        )
+    kind = "AutoModelForSequenceClassification"
+    model, loading = load_model(kind, folder, field="retriever.rerank", output_loading_info=True)
+    if model.config.num_labels != 1:
+        fault = f"has {model.config.num_labels} outputs, and a cross-encoder that ranks has one"
+        raise _unfit(folder, fault=fault)
     if missing := sorted(loading["missing_keys"]):
         raise _unfit(folder, fault=f"has no weights for {missing[0]}, which would be random")
-    return AutoTokenizer.from_pretrained(str(folder), **given), model
+    return load_model("AutoTokenizer", folder, field="retriever.rerank"), model
 
 
 def _longest(tokenizer: Any, model: Any) -> int:

@@ -20,10 +20,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ragbandit.router.encoders.forward import TruncatingTokenizer, load_module
+from ragbandit.router.encoders.forward import TruncatingTokenizer
 from ragbandit.router.policies.base import Arrays
 from ragbandit.router.policies.finetuned import HEAD, MODEL, ReadingParams
 from ragbandit.shared.errors import ConfigError, PolicyFault
+from ragbandit.shared.torch_models import load_model
 from ragbandit.shared.types import Features, Matrix
 
 #: the rounding of one number
@@ -42,7 +43,8 @@ class Reader:
     def __init__(self, folder: Path, *, sha256: str, device: str, reading: ReadingParams) -> None:
         self.folder, self.device, self.reading = folder, device, reading
         with _seeded(0):  # layers that the checkpoint lacks and we do not use must not differ by process
-            self.module = load_module(folder, field=MODEL, attn_implementation="eager").float().to(device).eval()
+            module = load_model("AutoModel", folder, field=MODEL, attn_implementation="eager")
+            self.module = module.float().to(device).eval()
         config = self.module.config
         self.width = int(config.hidden_size)
         longest = int(getattr(config, "max_position_embeddings", 512))

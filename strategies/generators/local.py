@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ragbandit.shared.errors import ArmFailed, ConfigError, required_module
 from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
-from ragbandit.strategies.generators.sampling import pieces
 from ragbandit.strategies.generators.text_feed import Attention, TextFeed, chat_turns, plain_parts
 
 if TYPE_CHECKING:
@@ -254,6 +253,26 @@ class LocalGenerator(Generator):
     def _set_threads(self, count: int | None) -> None:
         if count is not None:  # OpenMP keeps the number per thread: it is set in every thread that computes
             self._torch.set_num_threads(count)
+
+
+def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
+    """The text that every token adds to those before it; "" for one that begins a letter only.
+
+    text: tokens -> theirs, U+FFFD for the bytes of half a letter. Joined the pieces are text(tokens) without such an
+    end. A token is read after those that made the piece before it, not after all: texts of n tokens take about 2 n.
+    """
+    texts = []
+    begin = end = 0
+    before = ""
+    for count in range(1, len(tokens) + 1):
+        whole = text(tokens[begin:count])
+        after = whole.rstrip("\ufffd")
+        texts.append(after[len(before) :])
+        before = after
+        if texts[-1] and after == whole:
+            begin, end = end, count
+            before = text(tokens[begin:end])
+    return texts
 
 
 def _consume_error(outcome: "asyncio.Future[SequenceResult]") -> None:

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,7 +124,7 @@ def _read(file: Path) -> Completion | None:
 def _write(done: Completion, *, file: Path) -> None:
     """Keep the completion; a failure to is logged."""
     try:
-        stored = json.dumps(asdict(replace(done, details=_plain_details(done.details))))
+        stored = json.dumps(done, default=_plain)
         file.parent.mkdir(mode=0o700, exist_ok=True)
         with whole_file(file, durable=False, private=True) as beside:
             beside.write_text(stored, encoding="utf-8")
@@ -132,16 +132,13 @@ def _write(done: Completion, *, file: Path) -> None:
         logger.warning("a response cannot be written to the cache", extra={"action": "cache", "reason": repr(error)})
 
 
-def _plain_details(details: Mapping[str, object]) -> dict[str, object]:
-    """The details as JSON has them; what else a generator told must be JSON already, or nothing is kept."""
-    plain = dict(details)
-    if isinstance(tokens := plain.get("logprobs"), tuple):
-        plain["logprobs"] = [
-            {"text": token.text, "logprob": token.logprob, "others": dict(token.others)} for token in tokens
-        ]
-    if isinstance(sure := plain.get("entropy"), tuple):
-        plain["entropy"] = [float(value) for value in sure]
-    return plain
+def _plain(value: object) -> object:
+    """As JSON has it: a completion, its tokens and details; what else a generator told must be JSON already."""
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be kept")
 
 
 class PricedGenerator(GeneratorAround):

@@ -40,7 +40,7 @@ from ragbandit.strategies.prompting.passages import PassagePool, cut_words
 from ragbandit.strategies.run import Run, Settle
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
-_SECTION = re.compile(r"\[(\w+)\]")
+_SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULTILINE)
 #: one word in braces, in whatever letters: {Question} is a field that nobody fills in; {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 #: letters of a wrong path that an error shows
@@ -179,25 +179,20 @@ def _read_given(given: str | Path, *, where: str) -> str:
 
 
 def _parse(name: str, *, text: str, where: str) -> Template:
-    sections: dict[str, list[list[str]]] = {section: [] for section in _SECTIONS}
-    current: list[str] | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        heading = _SECTION.fullmatch(line.strip())
-        if heading and heading.group(1) in sections:
-            current = []
-            sections[heading.group(1)].append(current)
-        elif current is not None:
-            current.append(line)
-        elif line.strip() and not line.startswith("#"):
+    header, *blocks = _SECTION.split("\n".join(text.splitlines()))
+    for number, line in enumerate(header.splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
             raise ConfigError(
                 f"line {number} stands before the first section: {line[:40]!r}",
                 field=where,
                 remedy=f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}",
             )
-    parts = {section: ["\n".join(lines).strip() for lines in blocks] for section, blocks in sections.items()}
-    for section, blocks in parts.items():
-        if section != "demonstration" and len(blocks) > 1:
-            raise ConfigError(f"has {len(blocks)} sections [{section}]", field=where, remedy=f"keep one [{section}]")
+    parts: dict[str, list[str]] = {section: [] for section in _SECTIONS}
+    for section, block in zip(blocks[::2], blocks[1::2], strict=True):
+        parts[section].append(block.strip())
+    for section, texts in parts.items():
+        if section != "demonstration" and len(texts) > 1:
+            raise ConfigError(f"has {len(texts)} sections [{section}]", field=where, remedy=f"keep one [{section}]")
     if not parts["body"]:
         raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
     passage = "".join(parts["passage"]) or "{title}\n{text}"

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
-from ragbandit.strategies.generators.local import LocalGenerator
-from ragbandit.strategies.generators.sampling import pieces
+from ragbandit.strategies.generators.local import LocalGenerator, pieces
 from tests.support.tiny_models import tiny_writer
 
 #: beginnings of prompts

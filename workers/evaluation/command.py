@@ -25,7 +25,7 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation.results import (
     Answered,
-    Evaluated,
+    Line,
     Qualities,
     evaluated,
     log_records,
@@ -241,10 +241,10 @@ def _tell_lacking(lacking: Mapping[str, str]) -> None:
         errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
 
 
-def _tell_lost(results: Sequence[Evaluated]) -> None:
+def _tell_lost(results: Sequence[Line]) -> None:
     """Ends the command with 1 where some strategy has no figure but zeros: what comes after it must not learn them."""
-    failed = [row.strategy for row in results if len(row.failures) == row.questions]
-    unjudged = [row.strategy for row in results if len(row.unjudged) == row.questions]
+    failed = [row["strategy"] for row in results if row["failed"] == row["questions"]]
+    unjudged = [row["strategy"] for row in results if len(row["unjudged"]) == row["questions"]]
     for names, fault in (
         (failed, "failed and counts as wrong; when its cause is removed, --retry-failed asks again"),
         (unjudged, "could not be judged and counts as wrong; the same command with --resume judges again"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -58,36 +59,9 @@ class Mean:
     error: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluated:
-    """One arm over all questions."""
-
-    strategy: str
-    questions: int
-    #: names of the measures of quality, each in [0, 1]
-    measures: tuple[str, ...]
-    #: those, then the papers' `steps`; `seconds`; `time`, mean seconds over those of TIME_ONE, of the questions that
-    #: neither failed on, None where there is none; prompt_tokens, completion_tokens, dollars
-    means: Mapping[str, Mean | None]
-    #: ended by the budget; judged by the draft they left
-    exhausted: int
-    #: (question's id, error), in the order of the questions
-    failures: tuple[tuple[str, str], ...]
-    #: the same for answers that a model could not judge
-    unjudged: tuple[tuple[str, str], ...]
-
-    def as_json(self) -> dict[str, Json]:
-        """Plain values: every mean under its name, its standard error under "<name>_se"."""
-        values: dict[str, Json] = {"strategy": self.strategy, "questions": self.questions}
-        for name, mean in self.means.items():
-            values[name] = None if mean is None else mean.value
-            values[f"{name}_se"] = None if mean is None else mean.error
-        return values | {
-            "exhausted": self.exhausted,
-            "failed": len(self.failures),
-            "failures": [{"id": identity, "error": error} for identity, error in self.failures],
-            "unjudged": [{"id": identity, "error": error} for identity, error in self.unjudged],
-        }
+#: an arm over all questions, as `--json` prints it: a mean is under its name, its standard error under "<name>_se".
+#: Measures of quality are in [0, 1]; `steps` are the papers'; `time` is mean seconds over those of TIME_ONE
+Line = dict[str, Any]
 
 
 def qualities(rows: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Qualities:
@@ -155,37 +129,34 @@ async def _scored(stored: StoredAnswer, *, quiz: Quiz, model: QuizModel, cut: Cu
     return AnswerQuality(measures={name: getattr(score, name) for name in _QUIZ_MEASURES}, error=score.error)
 
 
-def evaluated(rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities) -> list[Evaluated]:
+def evaluated(rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities) -> list[Line]:
     """A line per arm, in the order of `answered`, which has per arm an answer per question in the order of `asked`."""
     return [_line(rows, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
 
 
 def _line(
     rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, judged_as: Sequence[AnswerQuality]
-) -> Evaluated:
+) -> Line:
     stored, first = answered[arm], answered.get(TIME_ONE)
-    quality = {name: _mean([each.measures[name] for each in judged_as]) for name in judged_as[0].measures}
-    failed = [(row.id, each.error or each.stop_reason) for row, each in zip(rows, stored, strict=True) if each.failed]
-    return Evaluated(
-        strategy=arm,
-        questions=len(rows),
-        measures=tuple(quality),
-        means={
-            **quality,
-            "steps": _mean([each.steps for each in stored]),
-            "seconds": _mean([each.cost.seconds_total for each in stored]),
-            "time": None if first is None else _time(stored, over=first),
-            **{
-                name: _mean([getattr(each.cost, name) for each in stored])
-                for name in ("prompt_tokens", "completion_tokens", "dollars")
-            },
-        },
-        exhausted=sum(each.status == "exhausted" for each in stored),
-        failures=tuple(failed),
-        unjudged=tuple(
-            (row.id, each.error) for row, each in zip(rows, judged_as, strict=True) if each.error is not None
-        ),
-    )
+    means: dict[str, Mean | None] = {
+        **{name: _mean([each.measures[name] for each in judged_as]) for name in judged_as[0].measures},
+        "steps": _mean([each.steps for each in stored]),
+        "seconds": _mean([each.cost.seconds_total for each in stored]),
+        "time": None if first is None else _time(stored, over=first),
+    }
+    for name in ("prompt_tokens", "completion_tokens", "dollars"):
+        means[name] = _mean([getattr(each.cost, name) for each in stored])
+    line: Line = {"strategy": arm, "questions": len(rows)}
+    for name, mean in means.items():
+        line |= {name: mean and mean.value, f"{name}_se": mean and mean.error}
+    lost = [(row.id, each.error or each.stop_reason) for row, each in zip(rows, stored, strict=True) if each.failed]
+    unjudged = [(row.id, each.error) for row, each in zip(rows, judged_as, strict=True) if each.error is not None]
+    return line | {
+        "exhausted": sum(each.status == "exhausted" for each in stored),
+        "failed": len(lost),
+        "failures": [{"id": identity, "error": error} for identity, error in lost],
+        "unjudged": [{"id": identity, "error": error} for identity, error in unjudged],
+    }
 
 
 def _mean(values: Sequence[float]) -> Mean:
@@ -290,43 +261,48 @@ _HEADS = {
 }
 
 
-def show(results: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: bool) -> None:
+def show(results: Sequence[Line], *, file: Path, judge: str | None, as_json: bool) -> None:
     """The table, what failed and where the answers lie; or the same as JSON. judge: the name of its model."""
     if as_json:
-        print_json([row.as_json() for row in results])
+        print_json(results)
         return
-    measures = results[0].measures
+    measures = [name for name in results[0] if name in _HEADS]
     heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "Time", "s"]
     table = Printed("strategy", *heads, "prompt", "written", "dollars", "failed")
     for column in table.columns:
         column.justify, column.no_wrap = "right", True
     table.columns[0].justify = "left"
     for row in results:
+        dollars = _mean_of(row, "dollars")
         table.add_row(
-            escape(row.strategy),
-            *(_cell(row.means[name], scale=100.0, digits=1) for name in measures),
-            *(_cell(row.means[name]) for name in ("steps", "time", "seconds")),
-            *(_cell(row.means[name], digits=0) for name in ("prompt_tokens", "completion_tokens")),
-            _cell(row.means["dollars"], digits=_dollar_digits(row.means["dollars"])),
-            str(len(row.failures)),
+            escape(row["strategy"]),
+            *(_cell(_mean_of(row, name), scale=100.0, digits=1) for name in measures),
+            *(_cell(_mean_of(row, name)) for name in ("steps", "time", "seconds")),
+            *(_cell(_mean_of(row, name), digits=0) for name in ("prompt_tokens", "completion_tokens")),
+            _cell(dollars, digits=_dollar_digits(dollars)),
+            str(row["failed"]),
         )
-    table.caption = f"{results[0].questions} questions; mean ± standard error; failures count as wrong"
+    table.caption = f"{results[0]['questions']} questions; mean ± standard error; failures count as wrong"
     if judge is not None:
         table.caption += f"; judged by {escape(judge)}"
     wide = Measurement.get(console, console.options.update(width=1000), table).maximum
     Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
-    _list("failed", {row.strategy: row.failures for row in results})
-    _list("not judged", {row.strategy: row.unjudged for row in results})
+    _list("failed", [(row["strategy"], each) for row in results for each in row["failures"]])
+    _list("not judged", [(row["strategy"], each) for row in results for each in row["unjudged"]])
     console.print(f"answers: {escape(str(file))}", soft_wrap=True, highlight=False)
 
 
-def _list(what: str, faults: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+def _list(what: str, faults: Sequence[tuple[str, Mapping[str, str]]]) -> None:
     """Prints the first failures, and how many more there are."""
-    named = [f"{strategy} {identity}: {error}" for strategy, listed in faults.items() for identity, error in listed]
-    for line in named[:MOST_NAMED]:
+    for strategy, fault in faults[:MOST_NAMED]:
+        line = f"{strategy} {fault['id']}: {fault['error']}"
         console.print(f"{what}: {escape(line)}", soft_wrap=True, highlight=False)
-    if len(named) > MOST_NAMED:
-        console.print(f"{what}: {len(named) - MOST_NAMED} more, see --json", highlight=False)
+    if len(faults) > MOST_NAMED:
+        console.print(f"{what}: {len(faults) - MOST_NAMED} more, see --json", highlight=False)
+
+
+def _mean_of(row: Line, name: str) -> Mean | None:
+    return None if row[name] is None else Mean(value=row[name], error=row[f"{name}_se"])
 
 
 def _dollar_digits(mean: Mean | None) -> int:

@@ -117,8 +117,9 @@ class PromptedArm(Generic[Params]):
         self._passage_words: int = getattr(self._params, "passage_words", 350)
 
     def _template_names(self) -> dict[str, str]:
-        """`prompts`, with the params put in."""
-        return {use: template.format_map(self.params) for use, template in self.prompts.items()}
+        """`prompts`, with the params put in, and {_long} for what a long answer is asked with."""
+        marks = {**self.params, "_long": "_long" if self.params.get("style") == "long" else ""}
+        return {use: template.format_map(marks) for use, template in self.prompts.items()}
 
     async def _ask(
         self, use: str, fields: Mapping[str, str], *, run: Run, purpose: str | None = None, **asked: Any

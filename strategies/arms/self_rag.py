@@ -77,12 +77,9 @@ class SelfRag(PromptedArm[SelfRagParams]):
         "relevant": "self_rag_relevant",
         "supported": "self_rag_supported",
         "useful": "self_rag_useful",
+        "read_again": "self_rag_again{_long}",
         "rewrite": "self_rag_rewrite",
     }
-
-    def _template_names(self) -> dict[str, str]:
-        again = "self_rag_again_long" if self._params.style == "long" else "self_rag_again"
-        return super()._template_names() | {"read_again": again}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Go round until the graders are content."""

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, get_args
+from typing import Any, get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.answer_metrics import FAMILIES, judged
@@ -135,11 +134,6 @@ class Answers:
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self.file = file
-        self._resume = resume
-        self._found: dict[str, StoredAnswer] = {}
-        self._stream: BinaryIO | None = None
-
-    def __enter__(self) -> "Answers":
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._stream = append_private(self.file)
@@ -147,16 +141,15 @@ class Answers:
             raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
         try:
             self._lock()
-            self._read()
+            self._found = self._read(resume=resume)
         except BaseException:
             self._stream.close()
             raise
+
+    def __enter__(self) -> "Answers":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._stream is not None
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
 
     def __contains__(self, key: str) -> bool:
@@ -171,7 +164,6 @@ class Answers:
 
     def add(self, outcome: Outcome, *, key: str, arm: str, question: str) -> None:
         """Keep the answer; it is with the operating system when this returns."""
-        assert self._stream is not None
         kept = {each.name: getattr(outcome, each.name) for each in fields(StoredAnswer) if hasattr(outcome, each.name)}
         stored = StoredAnswer(key=key, arm=arm, question=question, **kept)
         try:
@@ -182,7 +174,6 @@ class Answers:
         self._found[key] = stored
 
     def _lock(self) -> None:
-        assert self._stream is not None
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -192,23 +183,23 @@ class Answers:
                 remedy="wait for it, or name another file with --answers",
             ) from error
 
-    def _read(self) -> None:
-        assert self._stream is not None
+    def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:
+        found, whole = dict[str, StoredAnswer](), 0
         self._stream.seek(0)
-        whole = 0
         for number, line in enumerate(self._stream, start=1):
             if not line.endswith(b"\n"):
                 break
             whole += len(line)
             stored = _kept(line, where=f"{self.file}:{number}")
-            self._found[stored.key] = stored
-        if self._found and not self._resume:
+            found[stored.key] = stored
+        if found and not resume:
             raise InvalidInput(
-                f"holds {len(self._found)} answers",
+                f"holds {len(found)} answers",
                 field=str(self.file),
                 remedy="give --resume to go on with them, or another file with --answers",
             )
         self._stream.truncate(whole)
+        return found
 
 
 def _kept(line: bytes, *, where: str) -> StoredAnswer:

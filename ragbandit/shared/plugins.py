@@ -121,8 +121,4 @@ def _adapters(kind: type[Any]) -> Mapping[str, "TypeAdapter[Any]"]:
     from pydantic import TypeAdapter
 
     hints = get_type_hints(kind, include_extras=True)
-    return MappingProxyType({each.name: TypeAdapter(hints[each.name]) for each in sorted(fields(kind), key=_name)})
-
-
-def _name(each: Any) -> str:
-    return str(each.name)
+    return MappingProxyType({name: TypeAdapter(hints[name]) for name in sorted(each.name for each in fields(kind))})

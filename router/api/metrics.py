@@ -7,6 +7,7 @@ back. Sums of rewards may fall and are gauges: `delta()` of them over `increase(
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any, Final, TypeVar, get_args
 
@@ -147,40 +148,23 @@ class Metrics:
 
     def __init__(self, router: Router) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "ragbandit_requests_total", "HTTP requests, by path and status.", ["path", "status"], registry=self.registry
-        )
+        count = partial(Counter, registry=self.registry)
+        self.requests = count("ragbandit_requests_total", "HTTP requests, by path and status.", ["path", "status"])
         self.route_seconds = Histogram(
             "ragbandit_route_seconds",
             "Seconds from request to committed decision.",
             buckets=(0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1, 2),
             registry=self.registry,
         )
-        self.decisions = Counter(
-            "ragbandit_decisions_total", "Decisions, by arm.", ["arm", "explored"], registry=self.registry
-        )
-        self.faults = Counter(
-            "ragbandit_policy_faults_total",
-            "Decisions made by the fallback arm because the policy broke its contract.",
-            registry=self.registry,
-        )
-        self.feedback = Counter(
-            "ragbandit_feedback_total",
-            "Feedback received, by kind and result.",
-            ["kind", "result"],
-            registry=self.registry,
-        )
-        self.events = Counter(
-            "ragbandit_feedback_events_total",
-            "Events of users received, by name and result.",
-            ["event", "result"],
-            registry=self.registry,
-        )
-        self.unseen = Counter(
-            "ragbandit_replies_unseen",
-            "Decisions, outcomes and feedback that were stored after their caller had closed the connection.",
-            registry=self.registry,
-        )
+        self.decisions = count("ragbandit_decisions_total", "Decisions, by arm.", ["arm", "explored"])
+        text = "Decisions made by the fallback arm because the policy broke its contract."
+        self.faults = count("ragbandit_policy_faults_total", text)
+        text = "Feedback received, by kind and result."
+        self.feedback = count("ragbandit_feedback_total", text, ["kind", "result"])
+        text = "Events of users received, by name and result."
+        self.events = count("ragbandit_feedback_events_total", text, ["event", "result"])
+        text = "Decisions, outcomes and feedback that were stored after their caller had closed the connection."
+        self.unseen = count("ragbandit_replies_unseen", text)
         #: of the event loops of this process; their counts are shown too
         self.limiters: list[RateLimiter] = []
         self.registry.register(_Collector(lambda: chain(_process(router), _rates(self.limiters))))

@@ -53,11 +53,6 @@ _CLOSE_S: Final = 3.0
 _TRACESTATE: Final = 512
 #: longest text in an attribute, characters
 _LONGEST_TEXT: Final = 20_000
-_KINDS: Final = {
-    "internal": trace.SpanKind.INTERNAL,
-    "server": trace.SpanKind.SERVER,
-    "client": trace.SpanKind.CLIENT,
-}
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
@@ -127,7 +122,7 @@ class OpenTelemetry(Tracing):
             context = Context()
             linked = trace.get_current_span(_context(link)).get_span_context()
             links = [trace.Link(linked)] if linked.is_valid else []
-        kind, attributes = _KINDS[how.get("kind", "internal")], _plain(how.get("attributes", {}))
+        kind, attributes = trace.SpanKind[how.get("kind", "internal").upper()], _plain(how.get("attributes", {}))
         return _OtelSpan(self._tracer.start_span(name, context, kind=kind, attributes=attributes, links=links))
 
     def event(

@@ -10,12 +10,9 @@ from typing import Final
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 
 
-def is_retryable(status: int, *, code: object = None) -> bool:
-    """True if another attempt at an HTTP call that ended with this status may go better.
-
-    code: of an OpenAI-compatible server's error. A quota that is used up has the status of a rate limit, and stays.
-    """
-    return code != "insufficient_quota" and (status in _RETRYABLE or status >= 500)
+def is_retryable(status: int) -> bool:
+    """True if another attempt at an HTTP call that ended with this status may go better."""
+    return status in _RETRYABLE or status >= 500
 
 
 def retry_after_s(header: str | None) -> float:

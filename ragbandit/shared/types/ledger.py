@@ -142,7 +142,6 @@ class Counters:
     unseen: int = 0
     #: learned decisions whose raters lay .5 or more apart in quality
     disagreements: int = 0
-    #: feedback that is not learned until it is released
 
     @property
     def balanced(self) -> bool:

@@ -208,10 +208,9 @@ class Network:
                 self.add(key.removeprefix(HEAD), step=step)
         known = self._leaves()
         for key, array in arrays.items():
-            rows = self.reader.tensor(array).flatten(1).split([leaf.numel() for leaf in known[key]], 1)
-            for leaf, part in zip(known[key], rows, strict=True):
-                for slot, row in zip(self._slots(leaf), part, strict=False):  # the moments where there are any
-                    slot.detach().copy_(row.view_as(slot))
+            slots = zip(*map(self._slots, known[key]), strict=True)  # the weights, then each moment where there are any
+            for row, own in zip(self.reader.tensor(array).flatten(1), slots, strict=False):
+                torch.nn.utils.vector_to_parameters(row, own)
         for state in self._optimizer.state.values() if self._optimizer is not None else ():
             state["step"].fill_(step)
 

@@ -5,13 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
-
-
-def test_a_quota_that_is_used_up_stays():
-    """OpenAI's code tells a used-up quota from a rate limit, which have the same status."""
-    assert not is_retryable(429, code="insufficient_quota")
-    assert is_retryable(429, code="rate_limit_exceeded")
+from ragbandit.shared.retries import pause_before_retry, retry_after_s
 
 
 @pytest.mark.parametrize(

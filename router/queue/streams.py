@@ -18,6 +18,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
+from queue import SimpleQueue
 from typing import Any, Final
 
 import redis
@@ -74,18 +75,14 @@ class AnswerWriter:
     A piece is taken at once, and written a moment later.
     """
 
-    def __init__(self, owner: "StreamWriter", decision_id: DecisionId) -> None:
+    def __init__(self, decision_id: DecisionId, *, take: "Callable[[AnswerWriter, bytes, str], None]") -> None:
         self.decision_id = decision_id
         #: number of this run among those that have written; 0: nobody reads along yet
         self.attempt = 0
         self.broken = False
-        self.ended = False
-        self.pending: list[tuple[bytes, str]] = []
         #: entries written
         self.written = 0
-        #: when the next batch may be written (time.monotonic)
-        self.due = 0.0
-        self._owner = owner
+        self._take = take
 
     @property
     def reading(self) -> bool:
@@ -94,22 +91,11 @@ class AnswerWriter:
 
     def note(self, text: str) -> None:
         """Take a note."""
-        self._owner.take(self, NOTE, text)
+        self._take(self, NOTE, text)
 
     async def text(self, piece: str) -> None:
         """Take a piece."""
-        self._owner.take(self, TEXT, piece)
-
-    def batch(self) -> list[tuple[bytes, str]]:
-        """The entries to write now: pieces that follow each other as one, none longer than MAX_PIECE."""
-        pieces, self.pending = self.pending, []
-        entries: list[tuple[bytes, str]] = []
-        for kind, text in pieces:
-            if entries and kind == entries[-1][0] == TEXT and len(entries[-1][1]) + len(text) <= MAX_PIECE:
-                entries[-1] = (TEXT, entries[-1][1] + text)
-            else:
-                entries += [(kind, text[at : at + MAX_PIECE]) for at in range(0, len(text), MAX_PIECE)]
-        return entries
+        self._take(self, TEXT, piece)
 
 
 class StreamWriter:
@@ -119,15 +105,14 @@ class StreamWriter:
         self._client = client
         self._outage = outage
         self._open: dict[DecisionId, AnswerWriter] = {}
-        self._changed = threading.Condition()
-        self._closed = False
+        self._lock = threading.Lock()
+        #: what was taken, in its order; None ends the thread
+        self._taken: SimpleQueue[tuple[AnswerWriter, bytes, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def open(self, decision_id: DecisionId) -> AnswerWriter:
         """The stream of a run that begins now; to be given to `end` after it."""
-        writer = AnswerWriter(self, decision_id)
-        with self._changed:
-            self._open[decision_id] = writer
+        writer = self._open[decision_id] = AnswerWriter(decision_id, take=self._take)
         if not self._outage.paused:
             try:
                 if self._client.exists(wanted_key(decision_id)):
@@ -149,89 +134,74 @@ class StreamWriter:
         except (RedisError, OSError) as error:
             self._outage.failed(error)  # the answer comes whole
             return
-        with self._changed:
-            if not writer.attempt:
-                writer.attempt = int(attempt)
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="ragbandit-streams", daemon=True)
-                    self._thread.start()
+        with self._lock:
+            writer.attempt = writer.attempt or int(attempt)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ragbandit-streams", daemon=True)
+                self._thread.start()
 
     def end(self, writer: AnswerWriter) -> None:
-        """The run has ended; what is left is written by the thread."""
-        with self._changed:
-            writer.ended = True
-            self._forget_written(writer)
-
-    def take(self, writer: AnswerWriter, kind: bytes, text: str) -> None:
-        """Take a piece or a note, for the thread to write."""
-        if not writer.reading:
-            return
-        with self._changed:
-            # As it is stored: a reader compares what it has with the outcome.
-            writer.pending.append((kind, storable(text) or ""))
-            self._changed.notify()
+        """The run has ended; what is left is written by the thread. Another run of the decision may have begun."""
+        with self._lock:
+            if self._open.get(writer.decision_id) is writer:
+                del self._open[writer.decision_id]
 
     def close(self) -> None:
         """Write what was taken, and end the thread; waits for at most 2 s."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._taken.put(None)
         if self._thread is not None:
             self._thread.join(2)
 
-    def _forget_written(self, writer: AnswerWriter) -> None:
-        """Called under the lock. Another run of the same decision may have begun meanwhile."""
-        done = writer.ended and not (writer.pending and writer.reading)
-        if done and self._open.get(writer.decision_id) is writer:
-            del self._open[writer.decision_id]
+    def _take(self, writer: AnswerWriter, kind: bytes, text: str) -> None:
+        if writer.reading:
+            # As it is stored: a reader compares what it has with the outcome.
+            self._taken.put((writer, kind, storable(text) or ""))
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                waiting = [each for each in self._open.values() if each.pending]
-                due = [each for each in waiting if each.due <= now or self._closed]
-                if not due:
-                    if self._closed:
-                        return
-                    self._changed.wait(min((each.due for each in waiting), default=now + 60.0) - now)
-                    continue
-                batches = [(each, each.batch()) for each in due]
+        ends = False
+        while not ends:
+            pieces = [self._taken.get()]
+            while not self._taken.empty():
+                pieces.append(self._taken.get())
+            ends = None in pieces
+            batches: dict[AnswerWriter, list[tuple[bytes, str]]] = {}
+            for writer, kind, text in filter(None, pieces):
+                if not writer.broken:
+                    _append(batches.setdefault(writer, []), kind, text)
             try:
                 self._write(batches)
             except Exception:  # the next answers are to be given out all the same
                 log.exception("answers cannot be given out; they come whole", extra={"action": "stream"})
-                for writer, _ in batches:
-                    self._wrote(writer, failed=True)
+                for writer in batches:
+                    writer.broken = True
+            time.sleep(0 if ends else BATCH_S)
 
-    def _write(self, batches: list[tuple[AnswerWriter, list[tuple[bytes, str]]]]) -> None:
+    def _write(self, batches: dict[AnswerWriter, list[tuple[bytes, str]]]) -> None:
         """Write all of them in one turn."""
         replies: list[Any] = []
         try:
             with self._client.pipeline(transaction=False) as pipeline:
-                for writer, entries in batches:
-                    self._add(pipeline, writer, entries)
+                for writer, entries in batches.items():
+                    key = stream_key(writer.decision_id)
+                    for number, (kind, text) in enumerate(entries, start=writer.written + 1):
+                        entry = f"{writer.attempt}-{number}"
+                        pipeline.xadd(key, {kind: text.encode()}, id=entry, maxlen=MAX_ENTRIES, approximate=False)
+                    pipeline.expire(key, KEEP_S)
                 replies = pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             self._outage.failed(error)
-        for writer, entries in batches:
+        for writer, entries in batches.items():
             own, replies = replies[: len(entries) + 1], replies[len(entries) + 1 :]
-            self._wrote(writer, entries=len(entries), failed=not own or any(isinstance(one, Exception) for one in own))
+            writer.written += len(entries)
+            writer.broken = not own or any(isinstance(one, Exception) for one in own)
 
-    def _add(self, pipeline: Any, writer: AnswerWriter, entries: list[tuple[bytes, str]]) -> None:
-        key = stream_key(writer.decision_id)
-        for number, (kind, text) in enumerate(entries, start=writer.written + 1):
-            entry_id = f"{writer.attempt}-{number}"
-            pipeline.xadd(key, {kind: text.encode()}, id=entry_id, maxlen=MAX_ENTRIES, approximate=False)
-        pipeline.expire(key, KEEP_S)
 
-    def _wrote(self, writer: AnswerWriter, *, entries: int = 0, failed: bool) -> None:
-        with self._changed:
-            writer.due = time.monotonic() + BATCH_S
-            writer.written += entries
-            if failed:
-                writer.broken, writer.pending = True, []
-            self._forget_written(writer)
+def _append(entries: list[tuple[bytes, str]], kind: bytes, text: str) -> None:
+    """Add a piece to the entries to write: pieces that follow each other as one, none longer than MAX_PIECE."""
+    if entries and kind == entries[-1][0] == TEXT and len(entries[-1][1]) + len(text) <= MAX_PIECE:
+        entries[-1] = (TEXT, entries[-1][1] + text)
+    else:
+        entries += [(kind, text[at : at + MAX_PIECE]) for at in range(0, len(text), MAX_PIECE)]
 
 
 #: answers that a process reads along at once; further ones come whole

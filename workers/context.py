@@ -20,12 +20,13 @@ from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.job_rows import CHECK_ATTEMPTS, CHECK_EXPIRE_S
 from ragbandit.router.storage.sql.leases import Claims
+from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.retries import back_off
 from ragbandit.shared.types import ArmName, DecisionId, FeedbackSource, Json
 from ragbandit.workers.check_process import CheckProcess
 from ragbandit.workers.judge.judge import CALLS, Judge
-from ragbandit.workers.threads import CLOSE_S, EventLoop, StoreOutage
+from ragbandit.workers.threads import CLOSE_S, EventLoop
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")

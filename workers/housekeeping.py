@@ -18,13 +18,14 @@ from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
 from ragbandit.shared.types import DecisionId, PolicyVersion
 from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.context import Checking, Context
 from ragbandit.workers.scoring import check_answers
-from ragbandit.workers.threads import Routine, insist
+from ragbandit.workers.threads import insist
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -92,7 +93,7 @@ def version_learning(context: Context) -> Routine:
     learners = VersionLearners(context)
     context.wake_versions = learners.wake
     interval = context.settings.workers.sweep_interval_s
-    return Routine("look at which versions learn", learners.look, every_s=interval, at_end=learners.close)
+    return Routine("look at which versions learn", learners.look, every_s=interval, at_end=learners.close).start()
 
 
 class VersionLearners:
@@ -167,7 +168,7 @@ class _VersionLearner:
             self._learn,
             every_s=context.settings.workers.sweep_interval_s,
             at_end=self._end,
-        )
+        ).start()
         self.close = self._routine.close
 
     def wake(self) -> None:
@@ -239,8 +240,8 @@ def routines_of(context: Context) -> list[Routine]:
     if context.learner is not None:
         check_reward_check(settings.reward)
     routines = [
-        Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, CANCELLED_S)),
-        Routine("renew the claims of what runs here", partial(keep_claims, context), every_s=CLAIMS_S),
+        Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, CANCELLED_S)).start(),
+        Routine("renew the claims of what runs here", partial(keep_claims, context), every_s=CLAIMS_S).start(),
     ]
     if context.learner is None:
         return routines
@@ -258,9 +259,9 @@ def routines_of(context: Context) -> list[Routine]:
 
     return [
         *routines,
-        Routine("look for unfinished decisions", wake_again, every_s=sweep_s),
-        Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release),
-        Routine("look at policy versions", watch_rollouts, every_s=WATCH_S, at_end=evaluator.close),
+        Routine("look for unfinished decisions", wake_again, every_s=sweep_s).start(),
+        Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release).start(),
+        Routine("look at policy versions", watch_rollouts, every_s=WATCH_S, at_end=evaluator.close).start(),
         version_learning(context),
         *_checks(context),
     ]
@@ -270,7 +271,9 @@ def _checks(context: Context) -> Iterator[Routine]:
     """What checks answers, one at a time; several workers that learn check several."""
     if context.settings.reward.check is not None:
         context.checking = checking = Checking(context.settings.reward, store=context.store)
-        yield Routine("check answers", partial(check_answers, context), every_s=CHECK_S, at_end=checking.process.close)
+        yield Routine(
+            "check answers", partial(check_answers, context), every_s=CHECK_S, at_end=checking.process.close
+        ).start()
 
 
 def stop_cancelled(context: Context) -> None:

@@ -17,7 +17,7 @@ from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.presence import Presence, card_of
+from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
@@ -26,6 +26,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry import make_tracing
+from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.child_process import Child, die_with_parent, end, ending, last_lines
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file
@@ -98,7 +99,7 @@ def run_worker(
         retrievers = ", ".join(sorted({arm.retriever.name for arm in context.arms.values()}))
         card = card_of(role="worker", threads=at_once, retriever=retrievers)
         busy = lambda: {one.name: one.busy for one in consumers}  # noqa: E731
-        running.callback(Presence(client=jobs.client, card=card, busy=busy).start().close)
+        running.callback(keep_present(jobs.client, card, busy=busy).close)
         for routine in routines:  # all at once; `close` waits for them one after the other
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
@@ -183,21 +184,17 @@ def beating(file: Path | None) -> Iterator[None]:
         raise ConfigError(
             f"{file} cannot be written: {error.strerror}", field="heartbeat", remedy="name a file in a writable folder"
         ) from error
-    stop = threading.Event()
-    thread = threading.Thread(target=_beat, args=(file, stop), name="ragbandit-heartbeat", daemon=True)
-    thread.start()
+
+    def beat() -> None:
+        with contextlib.suppress(OSError):  # a full disk: the next one may succeed
+            file.touch()
+
+    beats = Routine("touch the heartbeat file", beat, every_s=BEAT_S).start()
     try:
         yield
     finally:
-        stop.set()
-        thread.join(BEAT_S)
+        beats.close()
         file.unlink(missing_ok=True)
-
-
-def _beat(file: Path, stop: threading.Event) -> None:
-    while not stop.wait(BEAT_S):
-        with contextlib.suppress(OSError):  # a full disk: the next one may succeed
-            file.touch()
 
 
 #: seconds between two looks whether Redis answers, and looks in a row without an answer before it is started again

@@ -1,4 +1,4 @@
-"""Threads of a worker process: consumers do jobs, routines do chores, one event loop has the arms.
+"""Threads of a worker process: consumers do jobs, one event loop has the arms.
 
 The database says what there is to do, wake-ups in Redis when to look. Work outlasts a store that fails: it is repeated,
 and the outage is logged at both ends and now and then.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ragbandit.router.queue.jobs import WAKE_UPS
-from ragbandit.router.telemetry.logs import Throttle
+from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.shared.errors import QueueError, SnapshotError, StoreError
 from ragbandit.shared.retries import back_off
 
@@ -30,117 +30,9 @@ Reply = TypeVar("Reply")
 
 log = logging.getLogger("ragbandit.worker")
 
-#: least time between two log lines of one outage, seconds
-QUIET_S: Final = 60.0
 #: first and longest pause between two attempts to do something that the store did not take, seconds
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
-#: a thread that is to end is waited for that long, seconds
-JOIN_S: Final = 5.0
-
-
-class StoreOutage:
-    """The outage of one kind of work. Safe to use from several threads.
-
-    action: names the work in the log. failing: the line while it fails: what fails, what that means, what to do.
-    restored: the line once it works again.
-    """
-
-    def __init__(self, *, action: str, failing: str, restored: str) -> None:
-        self._action, self._failing, self._restored = action, failing, restored
-        self._lock = threading.Lock()
-        #: when it began (time.monotonic); None: it works
-        self._since: float | None = None
-        self.throttle = Throttle(QUIET_S)
-        self._times = 0
-
-    @property
-    def lasts(self) -> bool:
-        """True if the last attempt failed."""
-        return self._since is not None
-
-    def failed(self, error: BaseException) -> None:
-        """Record an attempt that failed. It is logged at first, and every QUIET_S while that lasts."""
-        with self._lock:
-            now = time.monotonic()
-            self._times += 1
-            if self._since is None:
-                self._since, self.throttle = now, Throttle(QUIET_S)
-            if not self.throttle.lets_pass():
-                return
-            facts = {"action": self._action, "attempts": self._times, "for_s": round(now - self._since, 1)}
-        log.error(self._failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
-
-    def ended(self) -> None:
-        """Record an attempt that succeeded."""
-        if not self.lasts:
-            return
-        with self._lock:
-            if self._since is None:
-                return
-            lasted, self._since, self._times = time.monotonic() - self._since, None, 0
-        log.info(self._restored, extra={"action": self._action, "outage_s": round(lasted, 1)})
-
-
-class Routine:
-    """A thread that does a chore again and again until it is closed. What fails is logged and repeated.
-
-    chore: what it does, for the log and the thread's name. do: returns the seconds until the next time, None for
-    every_s. at_end: done once after that.
-    """
-
-    def __init__(
-        self,
-        chore: str,
-        do: Callable[[], float | None],
-        *,
-        every_s: float,
-        at_end: Callable[[], object] | None = None,
-    ) -> None:
-        self._do, self._every_s, self._at_end = do, every_s, at_end
-        self._outage = StoreOutage(
-            action="housekeeping",
-            failing=f"cannot {chore}; trying again, and nothing is lost. Make the database reachable",
-            restored=f"can {chore} again",
-        )
-        self._woken = threading.Event()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name=f"ragbandit: {chore}", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Do the chore now."""
-        self._woken.set()
-
-    def stop(self) -> None:
-        """End the thread when it has finished what it is at."""
-        self._closing = True
-        self._woken.set()
-
-    def close(self) -> None:
-        """End the thread; waits for at most JOIN_S."""
-        self.stop()
-        self._thread.join(JOIN_S)
-
-    def _run(self) -> None:
-        while not self._closing:
-            wait_s = self._attempt(self._do)
-            self._woken.wait(self._every_s if wait_s is None else wait_s)
-            if not self._closing:
-                self._woken.clear()
-        if self._at_end is not None:
-            self._attempt(self._at_end)
-
-    def _attempt(self, work: Callable[[], Reply]) -> Reply | None:
-        try:
-            reply = work()
-            self._outage.ended()
-            return reply
-        except QueueError:
-            pass  # logged once per outage
-        except BaseException as error:  # whatever a class of a user raises: this thread must live on
-            self._outage.failed(error)
-        return None
 
 
 def insist(

@@ -16,7 +16,7 @@ from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.snapshots import Publisher, SnapshotFiles
 from ragbandit.router.learning.sources import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.storage.ledgers.appending import Entry
+from ragbandit.router.storage.ledgers.appending import Entry, LedgerBatch
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
@@ -226,12 +226,15 @@ class Learner:
         """Write the batch to the ledger; False if somebody else learned meanwhile: what they wrote is the truth."""
         try:
             self.ledger.append(
-                batch.entries,
-                batch.closed,
-                holder=self.holder,
-                now=now,
-                idle=batch.idle,
-                arms=self._arms.news(),
+                LedgerBatch(
+                    label=self.ledger.label,
+                    entries=batch.entries,
+                    closed=batch.closed,
+                    idle=batch.idle,
+                    now=now,
+                    holder=self.holder,
+                    arms=self._arms.news(),
+                )
             )
         except Conflict as error:
             facts = {"action": "append_refused", "reason": str(error)}

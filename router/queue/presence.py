@@ -10,7 +10,6 @@ import os
 import platform
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from typing import Annotated, Any, Final
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 import ragbandit
+from ragbandit.router.telemetry.routines import Routine
 
 #: a process that has not said so for that long is not listed, seconds
 KEPT_S: Final = 45.0
@@ -97,44 +97,23 @@ class QueueWork:
     seconds: float = 0.0
 
 
-@dataclass(kw_only=True, slots=True)
-class Presence:
-    """A thread that renews the card of this process until it is closed. client: of Redis, with a short time limit.
+def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[str, int]] = dict) -> Routine:
+    """A thread that renews the card of this process until it is closed, and takes it away then.
 
-    busy: asks how many threads are at work, by queue.
+    client: of Redis, with a short time limit. busy: asks how many threads are at work, by queue.
     """
+    from redis.exceptions import RedisError  # here, since a library without Redis loads this module
 
-    client: Any
-    card: ProcessCard
-    busy: Callable[[], Mapping[str, int]] = dict
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    def renew() -> None:
+        with contextlib.suppress(RedisError, OSError):  # whoever works with Redis logs the outage
+            say(client, replace(card, busy=busy()))
 
-    def start(self) -> "Presence":
-        """Begin; returns itself."""
-        self._thread = threading.Thread(target=self._renew, name="ragbandit-presence", daemon=True)
-        self._thread.start()
-        return self
-
-    def close(self) -> None:
-        """Take the card away, if Redis can be reached, and end the thread."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(5.0)
-        from redis.exceptions import RedisError
-
+    def leave() -> None:
         with contextlib.suppress(RedisError, OSError):  # it fades by itself
-            self.client.zrem(_LIST, _key(self.card))
-            self.client.delete(_key(self.card))
+            client.zrem(_LIST, _key(card))
+            client.delete(_key(card))
 
-    def _renew(self) -> None:
-        from redis.exceptions import RedisError  # here, since a library without Redis loads this module
-
-        while True:
-            with contextlib.suppress(RedisError, OSError):  # whoever works with Redis logs the outage
-                say(self.client, replace(self.card, busy=self.busy()))
-            if self._stop.wait(RENEW_S):
-                return
+    return Routine("say that this process is there", renew, every_s=RENEW_S, at_end=leave).start()
 
 
 def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:

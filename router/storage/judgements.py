@@ -40,22 +40,14 @@ class DayBudget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """The cost of one try."""
+    """The cost of one try, by the columns of `judge_days`."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dollars: float = 0.0
 
     def __add__(self, other: "Spent") -> "Spent":
-        return Spent(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            dollars=self.dollars + other.dollars,
-        )
-
-    def as_counts(self) -> dict[str, float]:
-        """By the columns of `judge_days`."""
-        return asdict(self)
+        return Spent(**{name: getattr(self, name) + amount for name, amount in asdict(other).items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +140,7 @@ class ScoreQueue:
         """
 
         def end(connection: Connection, moves: Moves) -> None:
-            counts = {"scored": 1, "begun": _began(spent), **spent.as_counts()}
+            counts = {"scored": 1, "begun": _began(spent), **asdict(spent)}
             self._count(connection, counts, now=job.claimed_at)
             if not drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves):
                 raise _NoMoreDueError
@@ -157,7 +149,7 @@ class ScoreQueue:
             (reply,) = self.store.add_feedback([feedback], beside=end)
         except _NoMoreDueError:
             with self._writing() as (connection, _):
-                self._count(connection, spent.as_counts(), now=job.claimed_at)
+                self._count(connection, asdict(spent), now=job.claimed_at)
             return None
         if isinstance(reply, RagBanditError) and not isinstance(reply, Conflict):
             raise reply
@@ -166,7 +158,7 @@ class ScoreQueue:
     def fail(self, job: ScoreJob, *, spent: Spent, now: float, pause_s: float) -> Literal["given_up", "later"]:
         """A try gave no score, for a reason of its own: try again later, or give up; which of them."""
         with self._writing() as (connection, moves):
-            self._count(connection, {"failed": 1, **spent.as_counts()}, now=job.claimed_at)
+            self._count(connection, {"failed": 1, **asdict(spent)}, now=job.claimed_at)
             if job.attempt >= self._attempts:
                 self._drop(connection, job, why="given_up", moves=moves)
                 return "given_up"
@@ -179,7 +171,7 @@ class ScoreQueue:
         What cost nothing takes nothing of the day's judgements.
         """
         failed = 1 if pause_s else 0
-        counts = {"failed": failed, "begun": _began(spent), **spent.as_counts()}
+        counts = {"failed": failed, "begun": _began(spent), **asdict(spent)}
         due_at = now + (_pause(pause_s, job.failures + 1) if pause_s else 0.0)
         facts = json.dumps({"share": job.share, "failures": job.failures + failed})
         with self._writing() as (connection, _):
@@ -235,7 +227,7 @@ class _NoMoreDueError(Exception):
 
 def _began(spent: Spent) -> int:
     """What a try gives back of the day's judgements."""
-    return 0 if any(spent.as_counts().values()) else -1
+    return 0 if any(asdict(spent).values()) else -1
 
 
 def _pause(pause_s: float, tries: int) -> float:

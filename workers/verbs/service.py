@@ -15,7 +15,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.jobs import connect
-from ragbandit.router.queue.presence import Presence, card_of
+from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
@@ -66,7 +66,7 @@ def _serve(settings: Settings) -> None:
     server = make_server(create_app(lambda: router), settings=settings.server)
     keep_what_is_loaded()
     card = card_of(role="service")
-    presence = Presence(client=connect(redis_url(settings), timeout_s=1.0), card=card).start()
+    presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card)
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
     presence.close()

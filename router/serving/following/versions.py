@@ -30,12 +30,13 @@ from ragbandit.router.serving.deciding.live import (
     as_fault,
 )
 from ragbandit.router.serving.deciding.service import RouteService
-from ragbandit.router.serving.following.snapshots import PollingThread, SnapshotFollower, registered_follower
+from ragbandit.router.serving.following.snapshots import SnapshotFollower, registered_follower
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.telemetry.routines import Routine, StoreOutage
 from ragbandit.shared.errors import ConfigError, Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
 
@@ -359,7 +360,13 @@ class Updates:
         self._jobs, self._notifier = jobs, notifier
         self._service, self._following, self._answers = service, following, answers
         self._savings = savings
-        self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
+        outage = StoreOutage(
+            action="poll",
+            failing="polling the database failed; trying again",
+            restored="polling the database works again",
+            log="ragbandit.snapshots",
+        )
+        self._poll = Routine("follow", self._catch_up, every_s=POLL_S, at_once=False, outage=outage)
         self._poll_health_at = 0.0
         #: None before `start`
         self.listener: Subscription | None = None

@@ -277,17 +277,28 @@ class DecisionStore:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
                 raise unknown_decision()
-            outcome = connection.execute(select(outcomes).where(outcomes.c.decision_id == decision_id)).mappings()
-            notes = connection.execute(
-                select(feedback)
-                .where(feedback.c.decision_id == decision_id)
-                .order_by(feedback.c.received_at, feedback.c.id)
-            ).mappings()
-            done, stored_notes = outcome.first(), notes.all()
+            outcome = (
+                connection.execute(select(outcomes).where(outcomes.c.decision_id == decision_id)).mappings().first()
+            )
+            about = select(feedback).where(feedback.c.decision_id == decision_id)
+            notes = connection.execute(about.order_by(feedback.c.received_at, feedback.c.id)).mappings().all()
             learned = self._one(connection, updates, decision_id)
             closed = self._one(connection, closures, decision_id)
             open_row = self._one(connection, waiting, decision_id)
-        return made_record(row, outcome=done, notes=stored_notes, learned=learned, closed=closed, open_row=open_row)
+        waits = _WAITS_FOR_OUTCOME if open_row is not None and is_missing_outcome(open_row) else None
+        try:
+            return DecisionRecord(
+                decision=decision_value(row),
+                outcome=None if outcome is None else outcome_value(outcome),
+                feedback=tuple(feedback_value(note) for note in notes),
+                late=frozenset(note["id"] for note in notes if note["late"]),
+                state=_state(learned, closed),
+                reward=None if learned is None else reward_value(learned),
+                learned_seq=None if learned is None else learned["seq"],
+                reason=waits if closed is None else closed["reason"],
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(f"the rows of decision {row['id']} cannot be read: {error}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, Moves]]:
@@ -300,32 +311,6 @@ class DecisionStore:
             select(table).where(table.c.policy == self.label, table.c.decision_id == decision_id)
         ).mappings()
         return rows.first()
-
-
-def made_record(
-    row: Row,
-    *,
-    outcome: Row | None,
-    notes: Sequence[Row],
-    learned: Row | None,
-    closed: Row | None,
-    open_row: Row | None,
-) -> DecisionRecord:
-    """The record of a decision from its rows, wherever they are. Raises StoreError if one of them cannot be read."""
-    waits = _WAITS_FOR_OUTCOME if open_row is not None and is_missing_outcome(open_row) else None
-    try:
-        return DecisionRecord(
-            decision=decision_value(row),
-            outcome=None if outcome is None else outcome_value(outcome),
-            feedback=tuple(feedback_value(note) for note in notes),
-            late=frozenset(note["id"] for note in notes if note["late"]),
-            state=_state(learned, closed),
-            reward=None if learned is None else reward_value(learned),
-            learned_seq=None if learned is None else learned["seq"],
-            reason=waits if closed is None else closed["reason"],
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"the rows of decision {row['id']} cannot be read: {error}") from error
 
 
 _WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"

@@ -47,12 +47,12 @@ class LedgerBatch:
 
     label: PolicyLabel
     entries: Sequence[Entry]
-    closed: Sequence[ClosedDecision]
+    closed: Sequence[ClosedDecision] = ()
     #: decisions that wait on, since none of the feedback that was read with them may be learned
-    idle: Sequence[JoinedDecision]
+    idle: Sequence[JoinedDecision] = ()
     now: float
-    #: who appends, for the audit log
-    holder: str = ""
+    #: who appends, and has the lease
+    holder: str
     #: what the ledger knows of its arms from now on, JSON; None: as before
     arms: str | None = None
 

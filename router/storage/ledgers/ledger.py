@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tup
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.store import readable
-from ragbandit.router.storage.ledgers.appending import Entry, LedgerBatch
+from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.rows.conversion import (
     Row,
     body_hash,
@@ -143,34 +143,13 @@ class Ledger:
                 raise Conflict("the lease of this ledger is not held any more")
             yield connection, moves, self._last_seq(connection)
 
-    def append(
-        self,
-        entries: Sequence[Entry],
-        closed: Sequence[ClosedDecision],
-        *,
-        holder: str,
-        now: float,
-        idle: Sequence[JoinedDecision] = (),
-        arms: str | None = None,
-    ) -> None:
+    def append(self, batch: LedgerBatch) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
 
-        idle: decisions that wait on, since none of the feedback that was read with them may be learned. Feedback of the
-        decisions that are done and that did not come in time is marked late.
-        arms: what the ledger knows of its arms from now on, where that is new.
-        Raises Conflict, with nothing written, if the lease is lost or the ledger does not end where the first entry
-        begins.
+        Feedback of the decisions that are done and that did not come in time is marked late. Raises Conflict, with
+        nothing written, if the lease is lost or the ledger does not end where the first entry begins.
         """
-        batch = LedgerBatch(
-            label=self.label,
-            entries=entries,
-            closed=closed,
-            idle=idle,
-            now=now,
-            holder=holder,
-            arms=arms,
-        )
-        with self.writing(holder=holder) as (connection, moves, end):
+        with self.writing(holder=batch.holder) as (connection, moves, end):
             batch.write(connection, moves, end=end)
 
     def joined(self, ids: Sequence[str]) -> list[JoinedDecision]:

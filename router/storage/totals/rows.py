@@ -6,7 +6,7 @@ KEPT are deleted.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from operator import add
 from typing import Any, Final
@@ -15,7 +15,6 @@ from sqlalchemy import Connection, delete, select, tuple_
 
 from ragbandit.router.storage.rows.conversion import arms_value, canonical, reward_at, scores_value
 from ragbandit.router.storage.sql.bulk_insert import insert_into
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, updates
 from ragbandit.shared.types import IMPORTED, LATENCY_EDGES, ArmName, ArmTotals, PolicyLabel, SampleStage
 
@@ -28,18 +27,6 @@ _PAGE: Final = 500
 
 #: (policy, hour, arm)
 Key = tuple[str, int, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TotalsPage:
-    """What one step of a reader has read."""
-
-    #: where the reader was, and where it is after it
-    seen: Mapping[str, Any]
-    to: Mapping[str, Any]
-    deltas: "Deltas"
-    #: there is more to read now
-    more: bool
 
 
 _KEY: Final = tuple_(arm_hours.c.policy, arm_hours.c.hour, arm_hours.c.arm)
@@ -67,43 +54,20 @@ def latency_bucket(seconds: float) -> int:
     return next((bucket for bucket, edge in enumerate(LATENCY_EDGES) if seconds <= edge), len(LATENCY_EDGES))
 
 
-class Deltas:
+class Deltas(dict[Key, dict[str, Any]]):
     """What is to be added to rows of `arm_hours`."""
 
-    def __init__(self) -> None:
-        self._by_key: dict[Key, dict[str, Any]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_key)
-
-    def add(self, key: Key, **amounts: float) -> None:
+    def add(self, key: Key, **amounts: Any) -> None:
         """Add amounts, by the names of ArmTotals, to a row."""
-        row = self._by_key.setdefault(key, {})
+        row = self.setdefault(key, {})
         for name, amount in amounts.items():
-            row[name] = row.get(name, 0) + amount
+            row[name] = _BOTH.get(name, add)(row[name], amount) if name in row else amount
 
     def took(self, key: Key, seconds: float) -> None:
         """Add an outcome that took so long."""
-        row = self._by_key.setdefault(key, {})
-        row["seconds"] = row.get("seconds", 0.0) + seconds
-        row.setdefault("latency", [0] * (len(LATENCY_EDGES) + 1))[latency_bucket(seconds)] += 1
-        row["fastest"] = min(row.get("fastest", seconds), seconds)
-        row["slowest"] = max(row.get("slowest", seconds), seconds)
-
-    def merge(self, key: Key, amounts: Mapping[str, Any]) -> None:
-        """Add amounts, the latency among them, to a row."""
-        self._by_key[key] = _sum(self._by_key.get(key, {}), amounts)
-
-    def items(self) -> Iterator[tuple[Key, dict[str, Any]]]:
-        """Each key with its amounts, and again under EVER."""
-        for (policy, hour, arm), row in self._by_key.items():
-            yield (policy, hour, arm), row
-            if hour != EVER:
-                yield (policy, EVER, arm), row
-
-    def by_key(self) -> dict[Key, dict[str, Any]]:
-        """Each key with its amounts, without EVER."""
-        return dict(self._by_key)
+        latency = [0] * (len(LATENCY_EDGES) + 1)
+        latency[latency_bucket(seconds)] = 1
+        self.add(key, seconds=seconds, latency=latency, fastest=seconds, slowest=seconds)
 
 
 def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> list[ArmHour]:
@@ -151,23 +115,17 @@ def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
 
     What belongs to an hour that is deleted goes to EVER alone.
     """
-    oldest = hour_of(now) - KEPT
-    sums: dict[Key, dict[str, Any]] = {}
-    for key, amounts in deltas.items():
-        if key[1] == EVER or key[1] >= oldest:
-            sums[key] = _sum(sums[key], amounts) if key in sums else amounts
+    oldest, sums = hour_of(now) - KEPT, Deltas()
+    for (policy, hour, arm), amounts in deltas.items():
+        sums.add((policy, EVER, arm), **amounts)
+        if hour >= oldest:
+            sums.add((policy, hour, arm), **amounts)
     keys = sorted(sums)
     for start in range(0, len(keys), _PAGE):
         rows = connection.execute(select(arm_hours).where(_KEY.in_(keys[start : start + _PAGE])))
-        before = {(row.policy, row.hour, row.arm): json.loads(row.totals) for row in rows}
-        _write(connection, {key: _sum(before.get(key, {}), sums[key]) for key in keys[start : start + _PAGE]})
-
-
-def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    total = dict(a)
-    for name, amount in b.items():
-        total[name] = _BOTH.get(name, add)(total[name], amount) if name in total else amount
-    return total
+        for row in rows:
+            sums.add((row.policy, row.hour, row.arm), **json.loads(row.totals))
+        _write(connection, {key: sums[key] for key in keys[start : start + _PAGE]})
 
 
 #: how amounts that are not added are put together
@@ -220,19 +178,18 @@ def rewards_reader(label: str) -> str:
     return f"arm_hours:{label}"
 
 
-def next_rewards(database: Database, *, label: str, weight: float, seen: Mapping[str, Any], limit: int) -> TotalsPage:
-    """The next updates of a ledger: `limit` at most. Raises StoreError.
+def next_rewards(
+    connection: Connection, *, label: str, weight: float, seen: Mapping[str, Any], limit: int
+) -> tuple[dict[str, Any], Deltas, bool]:
+    """The next updates of a ledger, `limit` at most: where the reader is after them, what they add, if there is more.
 
-    weight: reward.weight, at which rewards are summed.
+    connection: of a read transaction. weight: reward.weight, at which rewards are summed.
     """
-    after = int(seen.get("seq", 0))
-    with database.read() as connection:
-        rows = _page(connection, label=label, after=after, limit=limit)
+    rows = _page(connection, label=label, after=int(seen.get("seq", 0)), limit=limit)
     deltas = Deltas()
     for row in rows:
         _count(row, label=label, weight=weight, deltas=deltas)
-    to = {"seq": rows[-1]["seq"]} if rows else dict(seen)
-    return TotalsPage(seen=seen, to=to, deltas=deltas, more=bool(rows))
+    return {"seq": rows[-1]["seq"]} if rows else dict(seen), deltas, bool(rows)
 
 
 def _page(connection: Connection, *, label: str, after: int, limit: int) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ from ragbandit.router.storage.sql.leases import Lease, move_position, position_o
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies
 from ragbandit.router.storage.totals.rows import (
     Deltas,
-    TotalsPage,
     add_deltas,
     add_excess,
     forget_hours,
@@ -47,8 +46,10 @@ _COUNTED_AGAIN: Final = (
 )
 
 
-def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int) -> TotalsPage:
-    """The next page after `seen`: `limit` decisions and as many outcomes. connection: of a read transaction."""
+def next_traffic(
+    connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int
+) -> tuple[dict[str, Any], Deltas, bool]:
+    """The next page after `seen`, `limit` decisions and as many outcomes; as `next_rewards`."""
     positions = {name: tuple(seen.get(name, _START)) for name in ("decisions", "outcomes")}
     to: dict[str, Any] = {"checked": hour_of(now), **seen, **{k: list(v) for k, v in positions.items()}}
     deltas = Deltas()
@@ -56,7 +57,7 @@ def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float,
     due = to["checked"] < settled
     end = 3600.0 * min(to["checked"] + 2, settled)
     if due and all(position[0] >= end for position in positions.values()):
-        return _rechecked(connection, seen=seen, to=to, settled=settled, limit=limit)
+        return _rechecked(connection, to=to, settled=settled, limit=limit)
     more = False
     for table, key in ((decisions, "id"), (outcomes, "decision_id")):
         rows = _page(connection, table, after=positions[table.name], until=now - SETTLED_S, limit=limit)
@@ -67,13 +68,13 @@ def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float,
     if due and all(
         to[name] == list(position) for name, position in positions.items()
     ):  # nothing has come since that hour
-        return _rechecked(connection, seen=seen, to=to, settled=settled, limit=limit)
-    return TotalsPage(seen=seen, to=to, deltas=deltas, more=more)
+        return _rechecked(connection, to=to, settled=settled, limit=limit)
+    return to, deltas, more
 
 
 def _rechecked(
-    connection: Connection, *, seen: Mapping[str, Any], to: dict[str, Any], settled: int, limit: int
-) -> TotalsPage:
+    connection: Connection, *, to: dict[str, Any], settled: int, limit: int
+) -> tuple[dict[str, Any], Deltas, bool]:
     """A step that looks at hours again, and at nothing else: what it compares must have been written.
 
     Where more than two are due the reader was away: what is later than the second was read long after its end.
@@ -81,7 +82,7 @@ def _rechecked(
     deltas = Deltas()
     for hour in range(to["checked"], min(to["checked"] + 2, settled)):
         _recheck(connection, hour, deltas=deltas, limit=limit)
-    return TotalsPage(seen=seen, to={**to, "checked": settled}, deltas=deltas, more=True)
+    return {**to, "checked": settled}, deltas, True
 
 
 def _page(
@@ -162,7 +163,7 @@ def _recheck(connection: Connection, hour: int, *, deltas: Deltas, limit: int) -
 def _add_missed(
     fresh: Deltas, stored: Mapping[tuple[str, str], Mapping[str, Any]], *, names: tuple[str, ...], deltas: Deltas
 ) -> None:
-    for (policy, hour, arm), totals in fresh.by_key().items():
+    for (policy, hour, arm), totals in fresh.items():
         known = stored.get((policy, arm), {})
         if sum(totals.get(name, 0) for name in names) <= sum(known.get(name, 0) for name in names):
             continue
@@ -170,7 +171,7 @@ def _add_missed(
             name: _less(totals[name], known.get(name)) for name in _COUNTED_AGAIN if name in totals
         }
         extremes = {name: totals[name] for name in ("fastest", "slowest") if name in totals}
-        deltas.merge((policy, hour, arm), missed | extremes)
+        deltas.add((policy, hour, arm), **missed, **extremes)
 
 
 def _less(now: Any, before: Any) -> Any:
@@ -233,19 +234,15 @@ class Extender:
 
     def _step(self, label: str) -> bool:
         """One step of the reader of this ledger, "": of the traffic; True if there is more."""
-        if label:
-            reader = rewards_reader(label)
-            with self.database.read() as connection:
-                seen = position_of(connection, reader)
-            page = next_rewards(self.database, label=label, weight=self._weight, seen=seen, limit=PAGE_ROWS)
-        else:
-            reader = TRAFFIC
-            with self.database.read() as connection:
-                seen = position_of(connection, reader)
+        reader = rewards_reader(label) if label else TRAFFIC
+        with self.database.read() as connection:
+            seen = position_of(connection, reader)
+            if label:
+                page = next_rewards(connection, label=label, weight=self._weight, seen=seen, limit=PAGE_ROWS)
+            else:
                 page = next_traffic(connection, seen=seen, now=self.clock(), limit=PAGE_ROWS)
-        if dict(page.to) == dict(page.seen):
-            return False
-        return self._write(reader, page.deltas, seen=page.seen, to=page.to) and page.more
+        to, deltas, more = page
+        return to != seen and self._write(reader, deltas, seen=seen, to=to) and more
 
     def _write(self, reader: str, deltas: Deltas, *, seen: Any, to: Any) -> bool:
         """False if somebody else holds the lease, or has moved the reader."""

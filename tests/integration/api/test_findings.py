@@ -17,7 +17,7 @@ from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.logs.tables import arm_rows
 from ragbandit.router.queue.jobs import connect
-from ragbandit.router.queue.presence import Presence, card_of, present, say
+from ragbandit.router.queue.presence import card_of, keep_present, present, say
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.tables import arm_hours
 from ragbandit.router.storage.totals.rows import hour_of
@@ -224,7 +224,7 @@ def test_settings_that_contradict_each_other(settings, given, words):
 
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
     """A card appears when the thread starts and is gone when it is closed; what is no card is left out."""
-    presence = Presence(client=connect(redis_server), card=card_of(role="service")).start()
+    presence = keep_present(connect(redis_server), card_of(role="service"))
     give_up = time.monotonic() + 10
     while not present(redis_client) and time.monotonic() < give_up:
         time.sleep(0.01)

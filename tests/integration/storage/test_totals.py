@@ -139,16 +139,16 @@ def test_who_lost_the_lease_writes_nothing(world):
     """A process that is held up while another one reads on does not count its page a second time."""
     lived(world, 4)
     slow = Extender(world.database, holder="slow", weight=0.05, clock=lambda: world.now + 60.0)
-    acquired, page = slow._lease.acquire(holder="slow", lease_s=60.0), {}
+    acquired = slow._lease.acquire(holder="slow", lease_s=60.0)
     assert acquired
     with world.database.read() as connection:
-        page = traffic.next_traffic(connection, seen={}, now=world.now + 60.0, limit=3)
+        to, deltas, _ = traffic.next_traffic(connection, seen={}, now=world.now + 60.0, limit=3)
     world.write(delete(leases))
     extend(world)
     before = totals(world)
-    assert not slow._write("arm_hours", page.deltas, seen=page.seen, to=page.to)
+    assert not slow._write("arm_hours", deltas, seen={}, to=to)
     slow._lease.acquire(holder="slow", lease_s=60.0)
-    assert not slow._write("arm_hours", page.deltas, seen=page.seen, to=page.to)  # the position has moved
+    assert not slow._write("arm_hours", deltas, seen={}, to=to)  # the position has moved
     assert totals(world) == before
 
 

@@ -18,7 +18,7 @@ def row(latencies) -> dict[str, object]:
     deltas = Deltas()
     for seconds in latencies:
         deltas.took(KEY, seconds)
-    return deltas.by_key()[KEY]
+    return deltas[KEY]
 
 
 def totals(latencies) -> ArmTotals:
@@ -30,9 +30,9 @@ def test_no_percentile_lies_outside_what_was_observed(parts):
     """Of any hours, added in the store or when they are read, percentiles rise from the least to the largest."""
     stored = Deltas()
     for part in parts:
-        stored.merge(KEY, row(part))
+        stored.add(KEY, **row(part))
     everything = [seconds for part in parts for seconds in part]
-    for one in (sum_of(map(totals, parts)), totals_value(json.dumps(stored.by_key()[KEY]))):
+    for one in (sum_of(map(totals, parts)), totals_value(json.dumps(stored[KEY]))):
         found = [one.latency_at(share) for share in SHARES]
         assert found == sorted(found)
         assert min(everything) <= found[0]

@@ -1,11 +1,11 @@
-"""The polling thread calls its work again and again, survives failures, and logs them once."""
+"""A routine does its chore again and again, survives failures, and logs them once."""
 
 import threading
 import time
 
 import pytest
 
-from ragbandit.router.serving.following.snapshots import PollingThread
+from ragbandit.router.telemetry.routines import Routine, StoreOutage
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def polling():
     """A factory of started threads; `calls` is released at every call."""
     opened = []
 
-    def start(work, *, every_s: float) -> tuple[PollingThread, threading.Semaphore]:
+    def start(work, *, every_s: float) -> tuple[Routine, threading.Semaphore]:
         calls = threading.Semaphore(0)
 
         def counted() -> None:
@@ -22,7 +22,8 @@ def polling():
             finally:
                 calls.release()
 
-        opened.append(PollingThread(counted, name="test-poll", every_s=every_s))
+        outage = StoreOutage(action="poll", failing="failed", restored="works again")
+        opened.append(Routine("poll", counted, every_s=every_s, at_once=False, outage=outage))
         opened[-1].start()
         return opened[-1], calls
 
@@ -42,7 +43,7 @@ def test_it_works_at_the_interval_and_when_woken(polling):
 
 
 def test_failures_are_logged_once(polling, caplog):
-    """However often the work fails, there is one warning when it begins and one line when it is over."""
+    """However often the work fails within a minute, there is one error when it begins and one line when it is over."""
     results = iter([ValueError("gone"), ValueError("gone"), ValueError("gone"), None])
 
     def work() -> None:
@@ -50,22 +51,22 @@ def test_failures_are_logged_once(polling, caplog):
         if error is not None:
             raise error
 
-    with caplog.at_level("INFO", logger="ragbandit.snapshots"):
+    with caplog.at_level("INFO", logger="ragbandit.worker"):
         _, calls = polling(work, every_s=0.001)
         assert all(calls.acquire(timeout=10) for _ in range(6))
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert caplog.records[0].reason == "gone"
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+    assert caplog.records[0].reason == "ValueError: gone"
 
 
 def test_close_ends_the_thread():
     """After `close` nothing is called any more; closing one that never started is harmless."""
     calls = []
-    thread = PollingThread(lambda: calls.append(1), name="test-poll-closed", every_s=0.001)
+    thread = Routine("poll closed", lambda: calls.append(1), every_s=0.001)
     thread.close()
-    thread = PollingThread(lambda: calls.append(1), name="test-poll-closed", every_s=0.001)
+    thread = Routine("poll closed", lambda: calls.append(1), every_s=0.001)
     thread.start()
     thread.close()
-    assert all(one.name != "test-poll-closed" for one in threading.enumerate())
+    assert all(one.name != "ragbandit: poll closed" for one in threading.enumerate())
     before = len(calls)
     time.sleep(0.01)
     assert len(calls) == before

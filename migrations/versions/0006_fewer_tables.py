@@ -35,6 +35,7 @@ def upgrade() -> None:
                 f"SELECT '{kind}', decision_id, made_at, due_at, attempts, {facts} FROM {name}"
             )
             op.drop_table(name)
+    connection.exec_driver_sql("DELETE FROM counters WHERE name = 'check_due'")
     connection.exec_driver_sql(
         "INSERT INTO counters (label, name, shard, value) SELECT '', 'check_due', 0, count(*) FROM jobs "
         "WHERE kind = 'check'"

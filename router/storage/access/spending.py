@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from sqlalchemy import Connection, delete, func, select
 
+from ragbandit.router.storage.rows.job_rows import day_of
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, Row, moving
 from ragbandit.router.storage.sql.database import Database
@@ -94,11 +95,6 @@ def forget_spending(connection: Connection, *, now: float) -> None:
     oldest = day_of((datetime.fromtimestamp(now, UTC) - timedelta(days=KEPT_DAYS)).timestamp())
     ours = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
     connection.execute(delete(counters).where(*ours, counters.c.name < oldest))
-
-
-def day_of(seconds: float) -> str:
-    """The day (UTC) of a time, as 2026-11-22."""
-    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 #: name of the secret that the seeds of draws are made with

@@ -8,12 +8,12 @@ those of `waiting`.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, delete, func, select
 
-from ragbandit.router.storage.access.spending import day_of
 from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
 from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
 from ragbandit.router.storage.sql.tables import counters, jobs, judge_days
@@ -134,6 +134,11 @@ def today(connection: Connection, *, now: float) -> dict[str, Any]:
     sums = [func.coalesce(func.sum(judge_days.c[name]), 0).label(name) for name in _COUNTS]
     row = connection.execute(select(*sums).where(judge_days.c.day == day_of(now))).mappings().one()
     return {name: float(row[name]) if name == "dollars" else int(row[name]) for name in _COUNTS}
+
+
+def day_of(now: float) -> str:
+    """The day of this time in UTC, as "2026-11-21"."""
+    return datetime.fromtimestamp(now, UTC).date().isoformat()
 
 
 def next_day(now: float) -> float:

@@ -42,8 +42,7 @@ from ragbandit.router.offline.replay.plan import (
     baselines,
 )
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy
-from ragbandit.router.policies.finetuned.classifiers import TableClassifier
+from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.kinds.conservative import ConservativePolicy
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -79,7 +78,7 @@ def learner_of(policy: Policy) -> Policy:
 
 def check_policy(policy: Policy, *, name: str) -> None:
     """Raises ConfigError for a policy that does not learn from a ledger."""
-    if isinstance(policy, TableClassifier):
+    if isinstance(policy, TableTrained):
         raise ConfigError(
             f"{name} is trained on a table as a whole, not row by row",
             field="policy.name",

@@ -9,7 +9,7 @@ made again: live, in `verify --deep`, in `simulate`. Anybody who has the row can
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from pydantic import Field
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.plugins import check_values
-from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, TableRow, Update
 
 #: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
 PolicyNeed = Literal["features", "text"]
@@ -127,6 +127,20 @@ class Policy(Protocol):
 
         The arrays are finite. Raises SnapshotError on wrong shapes; what else it raises becomes one.
         """
+        ...
+
+
+@runtime_checkable
+class TableTrained(Protocol):
+    """A policy that is trained ahead of traffic, on tables with every arm's outcome, by its method `fit`.
+
+    A param `trained`, if it is set, says that this has been done.
+    """
+
+    def fit(
+        self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None
+    ) -> Mapping[str, Json]:
+        """Train on these rows; what was found. progress: batches done, batches in all."""
         ...
 
 

@@ -35,9 +35,8 @@ from ragbandit.router.offline.simulation.measure import (
 )
 from ragbandit.router.offline.simulation.run import Played, SimulationData, SimulationRun, played
 from ragbandit.router.policies import known_policies, make_policy, with_settings
-from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.checks import check_arms
-from ragbandit.router.policies.finetuned.classifiers import TableClassifier
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Json, Matrix
 
@@ -135,9 +134,7 @@ def simulate(
     runs = [
         SimulationRun(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
         for name, policy in instances.items()
-        for weight in (
-            weights[:1] if isinstance(policy, TableClassifier) else weights
-        )  # it is not told what a step costs
+        for weight in (weights[:1] if isinstance(policy, TableTrained) else weights)  # it is not told what a step costs
         for seed in range(seeds)
         for fold in range(world.folds)
     ]

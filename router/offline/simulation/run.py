@@ -21,9 +21,8 @@ from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, table_
 from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.simulation.measure import rewards_of
 from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
-from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decisions, outputs_of, seed_of
-from ragbandit.router.policies.finetuned.classifiers import TableClassifier
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import (
     Decision,
@@ -151,8 +150,8 @@ def play(
     train, test = split_of(world, seed=run.seed, fold=run.fold)
     learning = learning or Learning(run, world=world)
     policy = learning.policy
-    full_information = isinstance(policy, TableClassifier)
-    if not isinstance(policy, TableClassifier):
+    full_information = isinstance(policy, TableTrained)
+    if not isinstance(policy, TableTrained):
         for row in train[: world.warm]:
             learning.show(int(row))
         for done, row in enumerate(train[world.warm :], start=world.warm + 1):
@@ -317,7 +316,7 @@ class Learning:
 def _policy_of(run: SimulationRun, *, settings: Settings) -> Policy:
     """The run's policy as it is served: held back, where an incumbent is set, unless it is fitted to a table first."""
     policy = make_policy(run.policy, params=run.params)
-    if isinstance(policy, TableClassifier) or settings.policy.incumbent is None or run.policy == CONSERVATIVE:
+    if isinstance(policy, TableTrained) or settings.policy.incumbent is None or run.policy == CONSERVATIVE:
         return policy
     return protected(run.policy, params=run.params, settings=settings.policy)
 

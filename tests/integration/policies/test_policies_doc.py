@@ -14,11 +14,10 @@ import yaml
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies import GROUP, POLICIES, make_policy
-from ragbandit.router.policies.base import PolicyParams, counted_state, pmf_of_one
+from ragbandit.router.policies.base import PolicyParams, TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.context import PARAM
 from ragbandit.router.policies.finetuned import load_reader
-from ragbandit.router.policies.finetuned.classifiers import TableClassifier
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.testing.policies import POLICY_CHECKS, taught
@@ -154,7 +153,7 @@ def test_the_table_says_what_a_policy_learns_from(name, shown):
     policy = taught(shown(name), made_updates(10))
     arrays, facts = policy.state()
     learned = bool(arrays) or facts.keys() - {"trained"} != counted_state(policy.seen)[1].keys()
-    tables = isinstance(policy, TableClassifier)
+    tables = isinstance(policy, TableTrained)
     assert glance(name)[1] == ("a table" if tables else "the ledger" if learned else "nothing")
 
 

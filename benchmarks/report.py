@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.reporting.reading import Comparison, ReportRows, ReportScope
-from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of
+from ragbandit.router.reporting.reading import Comparison, Line, ReportRows, ReportScope
+from ragbandit.router.reporting.report import MARGIN, SAME_COST, report_of
 from ragbandit.shared.types import Matrix, Vector
 
 ARMS = ("premium", "standard", "cheap")

@@ -159,7 +159,7 @@ _LONGEST: Final = 1000
 #: keys of mappings whose keys are names of users, which are shown as they must be typed
 _BY_NAME: Final = frozenset({"pmf", "scores"})
 #: keys of times, seconds since 1970
-_TIMES: Final = frozenset({"created_at", "made_at", "received_at", "since"})
+_TIMES: Final = frozenset({"created_at", "lifted_at", "made_at", "received_at", "since", "until"})
 
 
 def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
@@ -168,6 +168,16 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(facts)
     else:
         _tell(facts)
+
+
+def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:
+    """Facts of the same kind as a table, or as JSON; for people `none` where there are none."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        _section(rows, key="")
+    else:
+        console.print(none)
 
 
 def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[str, object]:

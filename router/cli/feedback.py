@@ -19,9 +19,8 @@ from ragbandit.router.cli.console import (
     LabelOption,
     bars,
     errors,
-    print_json,
     show,
-    show_rows,
+    show_list,
 )
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.settings import Settings
@@ -32,11 +31,10 @@ from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.ledgers.quarantines import Quarantine, quarantines_of
+from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.files import lines, parsed
-from ragbandit.shared.formats import moment
 from ragbandit.shared.types import Feedback, PolicyLabel
 
 #: lines of a file that are kept in one transaction, and lines that cannot be used of which an import tells
@@ -53,11 +51,7 @@ def rejected(
     """Decisions that could not be learned, and why."""
     with opened(config, label=label) as (_, ledger):
         rows = ledger_status.quarantined(ledger, limit=limit)
-        if as_json:
-            print_json([dict(row) for row in rows])
-            return
-        cells = ((row["decision_id"], row["field"] or "", row["reason"]) for row in rows)
-        show_rows(("decision", "field", "reason"), cells, none="every decision could be learned")
+    show_list([dict(row) for row in rows], none="every decision could be learned", as_json=as_json)
 
 
 def exclude(
@@ -78,7 +72,9 @@ def exclude(
     if source is None:
         if since or until or dry_run:
             raise InvalidInput("whose feedback is to be excluded is not said", field="source", remedy=SOURCE_HELP)
-        _list_excluded(config, as_json=as_json)
+        with opened(config) as (_, ledger):
+            rows = quarantines_of(ledger.database, lifted=True)
+        show_list([asdict(row) for row in rows], none="no source is excluded", as_json=as_json)
         return
     now = time.time()
     period = {
@@ -112,22 +108,6 @@ def exclude(
     show(facts, as_json=as_json)
     if not as_json:
         errors.print(f"services go on with {ledger.label}: set policy.label to {new_label} and restart them in turn")
-
-
-def _list_excluded(config: str | None, *, as_json: bool) -> None:
-    with opened(config) as (_, ledger):
-        rows = quarantines_of(ledger.database, lifted=True)
-        if as_json:
-            print_json([asdict(row) for row in rows])
-            return
-        titles = ("number", "source", "since", "until", "ledger", "learned without", "reason", "state")
-        show_rows(titles, map(_excluded_cells, rows), none="no source is excluded")
-
-
-def _excluded_cells(row: Quarantine) -> list[str]:
-    bounds = ["" if one is None else moment(one) for one in (row.since, row.until)]
-    state = "in force" if row.lifted_at is None else f"included again {moment(row.lifted_at)}"
-    return [str(row.number), row.source, *bounds, row.label, row.new_label, row.reason, state]
 
 
 def include(

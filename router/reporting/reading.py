@@ -1,4 +1,4 @@
-"""Rows of a report: decisions of a time with their outcomes and what the ledger learned of them, as arrays.
+"""A report and its rows: decisions of a time with their outcomes and what the ledger learned of them, as arrays.
 
 Read in batches, the newest first, up to a number of rows. Imported decisions are no traffic, and are not counted.
 """
@@ -22,6 +22,7 @@ from ragbandit.shared.confidence_sequences import Tried, asymptotic_width
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 
+Unit = Literal["dollars", "steps", "seconds"]
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 
@@ -59,6 +60,66 @@ class Comparison:
     """Effective rows of the comparison: how many rows of equal weight it is worth."""
     missing: str | None
     """Why there is no interval, in words; null where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One line of a report."""
+
+    name: str
+    """What it is about."""
+    against: str
+    """The arm that it is compared with."""
+    questions: int
+    """Questions that could have had this arm."""
+    cost: Comparison
+    """Cost per question, in the report's unit."""
+    quality: Comparison
+    """Quality of the rated answers, per question."""
+    verdict: str
+    """better, as good or worse, then cheaper, same cost or dearer, as "as good, cheaper"; or "cannot tell yet"."""
+    missing: str | None
+    """Why there is no verdict, and how many more questions it takes; null where there is one."""
+    saved: str
+    """What was saved in all, in words."""
+    words: str
+    """The verdict in words, with its numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """A report of a time. Every line is about the questions that could have had the arm that it is compared with."""
+
+    sentence: str = ""
+    """All of it in one sentence."""
+    since: float
+    """Beginning of the time, seconds since 1970."""
+    until: float
+    """End of the time."""
+    tenant: str | None
+    """The tenant that it is about; null: all."""
+    unit: Unit
+    """What costs are in: dollars; where none were reported steps or seconds."""
+    why: str | None
+    """Why it is compared with this arm; null where there is none to compare with."""
+    total: Line | None
+    """All questions; null where nothing can be compared."""
+    costs: Mapping[Unit, Comparison]
+    """Dollars, steps and seconds over these questions, as far as outcomes tell them."""
+    arms: tuple[Line, ...]
+    """The same against each arm, the most used first."""
+    tenants: tuple[Line, ...]
+    """By tenant, the largest first; empty where there is one alone."""
+    prices: tuple[Line, ...]
+    """By price."""
+    weeks: tuple[Line, ...]
+    """By week, which begin on Mondays, UTC."""
+    left_out: Mapping[str, int]
+    """Questions that are in no line, by the reason."""
+    notes: tuple[str, ...]
+    """How the numbers are meant, and what is not among them."""
+    learning: str | None = None
+    """The state of learning: a word, why, and what to do; null where it is not known."""
 
 
 def compared(
@@ -145,8 +206,6 @@ def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:
     fitted: Vector = mean + slope * away
     return fitted
 
-
-Unit = Literal["dollars", "steps", "seconds"]
 
 #: decisions that are read at once
 _PAGE: Final = 2000

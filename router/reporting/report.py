@@ -21,6 +21,8 @@ from ragbandit.router.reporting.reading import (
     Choices,
     Comparison,
     Flags,
+    Line,
+    Report,
     ReportRows,
     ReportScope,
     Unit,
@@ -47,66 +49,6 @@ _WEEK_S: Final = 7 * 86_400.0
 _MONDAY_S: Final = 4 * 86_400.0
 #: a forecast of more than so many times the questions so far is none
 _FARTHEST: Final = 1000.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """One line of a report."""
-
-    name: str
-    """What it is about."""
-    against: str
-    """The arm that it is compared with."""
-    questions: int
-    """Questions that could have had this arm."""
-    cost: Comparison
-    """Cost per question, in the report's unit."""
-    quality: Comparison
-    """Quality of the rated answers, per question."""
-    verdict: str
-    """better, as good or worse, then cheaper, same cost or dearer, as "as good, cheaper"; or "cannot tell yet"."""
-    missing: str | None
-    """Why there is no verdict, and how many more questions it takes; null where there is one."""
-    saved: str
-    """What was saved in all, in words."""
-    words: str
-    """The verdict in words, with its numbers."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """A report of a time. Every line is about the questions that could have had the arm that it is compared with."""
-
-    sentence: str = ""
-    """All of it in one sentence."""
-    since: float
-    """Beginning of the time, seconds since 1970."""
-    until: float
-    """End of the time."""
-    tenant: str | None
-    """The tenant that it is about; null: all."""
-    unit: Unit
-    """What costs are in: dollars; where none were reported steps or seconds."""
-    why: str | None
-    """Why it is compared with this arm; null where there is none to compare with."""
-    total: Line | None
-    """All questions; null where nothing can be compared."""
-    costs: Mapping[Unit, Comparison]
-    """Dollars, steps and seconds over these questions, as far as outcomes tell them."""
-    arms: tuple[Line, ...]
-    """The same against each arm, the most used first."""
-    tenants: tuple[Line, ...]
-    """By tenant, the largest first; empty where there is one alone."""
-    prices: tuple[Line, ...]
-    """By price."""
-    weeks: tuple[Line, ...]
-    """By week, which begin on Mondays, UTC."""
-    left_out: Mapping[str, int]
-    """Questions that are in no line, by the reason."""
-    notes: tuple[str, ...]
-    """How the numbers are meant, and what is not among them."""
-    learning: str | None = None
-    """The state of learning: a word, why, and what to do; null where it is not known."""
 
 
 def report(

@@ -17,8 +17,8 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import ServiceOverview, service_overview, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.budgets import budget_states
-from ragbandit.router.reporting.reading import ReportScope
-from ragbandit.router.reporting.report import Report, report
+from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import HOUR_S, overview
 from ragbandit.router.serving.router import Router

@@ -22,7 +22,6 @@ _MODULES: Final = (
     "ragbandit.shared.types.ledger",
     "ragbandit.router.storage.ledgers.ledger",
     "ragbandit.router.reporting.reading",
-    "ragbandit.router.reporting.report",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.values",
     "ragbandit.router.serving.overview",

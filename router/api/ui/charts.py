@@ -122,20 +122,3 @@ def _line(points: Sequence[Point], arm: ArmName, value: Value) -> Line:
 def _share(of: Totals | None, everything: Totals) -> float | None:
     """Of the decisions of a step; None while there are none."""
     return mean(0 if of is None else of.decided, everything.decided)
-
-
-#: an interval so many times as wide as the narrowest one is cut where the axis ends
-_WIDEST: Final = 6.0
-
-
-def around_zero(intervals: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """Ends of an axis that holds zero, the middles of these (low, middle, high), and the intervals, with some room.
-
-    An interval that is far wider than the narrowest runs beyond them: else it would leave no room to see the others.
-    """
-    narrowest = min((high - low for low, _, high in intervals), default=0.0)
-    held = [one for one in intervals if one[2] - one[0] <= _WIDEST * max(narrowest, 1e-9)]
-    values = [0.0, *(middle for _, middle, _ in intervals), *(end for low, _, high in held for end in (low, high))]
-    low, high = min(values), max(values)
-    pad = 0.05 * (high - low) or 0.1
-    return low - pad, high + pad

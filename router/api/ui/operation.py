@@ -14,8 +14,8 @@ from ragbandit.router.api.ui.charts import arm_charts, earned_charts
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import report as words
-from ragbandit.router.reporting.reading import ReportScope
-from ragbandit.router.reporting.report import Report, report
+from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, overview

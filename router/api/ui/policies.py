@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.api.ui.charts import around_zero
 from ragbandit.router.api.ui.rendering import ArmSigns, actor_of, form_of, page
 from ragbandit.router.rollouts.overview import detail, settings_of
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, perform, unkill
@@ -139,7 +138,6 @@ def _versions(router: Router) -> dict[str, Any]:
         "newest": newest,
         "differences": drawn,
         "missing": {name: None if one is None else one.facts.get("missing") for name, one in newest.items()},
-        "axis": around_zero([(one["low"], one["difference"], one["high"]) for one in drawn.values() if one]),
         "arms": router.service.arms,
     }
 

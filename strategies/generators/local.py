@@ -209,7 +209,7 @@ class LocalGenerator(Generator):
             return sequence.ended
         # A token has a byte at least: the tail is long enough for every stop string that ends in it.
         tail = max(len(each.encode()) for each in sequence.stop) + _TAIL
-        text = self._text(sequence.sampled.tokens[-tail:], plain=sequence.plain)
+        text = self._text(sequence.tokens[-tail:], plain=sequence.plain)
         return _first_stop(text, sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState", *, result: "SequenceResult") -> Completion:
@@ -217,7 +217,7 @@ class LocalGenerator(Generator):
         return Completion(
             text=self._cut_text(sequence, sequence.written()),
             prompt_tokens=len(sequence.ids),
-            completion_tokens=len(sequence.sampled.tokens),
+            completion_tokens=len(sequence.tokens),
             finish=result.finish,
             details=self._details(sequence, details=result.details),
         )
@@ -244,7 +244,7 @@ class LocalGenerator(Generator):
             return {}
         with self._tokenizer_lock:
             texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
-        values = {**sequence.sampled.details(texts=texts, name=self._name), **details}
+        values = {**sequence.told(texts=texts, name=self._name), **details}
         if "attention" in details:
             names = [*map(self._name, sequence.ids), *texts]
             values["attention"] = Attention(weights=details["attention"], keys=tuple(names))

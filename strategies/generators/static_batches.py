@@ -46,60 +46,15 @@ _MOST_PADDED: Final = 2.0
 #: tokens of the prompts that are read between two looks at whether anybody waits
 _CHUNK: Final = 512
 
+#: what is told of the distribution at every place
+_TOLD: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
 #: other tokens that are facts of every place
 OTHERS: Final = 5
 #: least temperature that is computed with
 _COLDEST: Final = 1e-6
 
 
-class SampledTokens:
-    """The tokens sampled for one sequence: how to sample, which they are, and if wanted how likely they were."""
-
-    def __init__(self, *, want: frozenset[Need], sampling: Sampling | None, special: Mapping[str, int]) -> None:
-        self.want, self.sampling, self.special = want, sampling, dict(special)
-        self.tokens: list[int] = []
-        #: the seed's own, whatever else is being written
-        self.dice: torch.Generator | None = None
-        self._chosen: list[float] = []
-        self._others: list[list[tuple[int, float]]] = []
-        self._entropy: list[float] = []
-        self._trained: list[dict[str, float]] = []
-
-    @property
-    def asks(self) -> bool:
-        """True if anything of the distributions is wanted."""
-        return bool(self.want & {"logprobs", "entropy", "trained_tokens"})
-
-    def note(self, facts: Sequence[float], *, token: int) -> None:
-        """One row of `_distribution_facts`, of the place where this token was taken."""
-        count = (len(facts) - 2 - len(self.special)) // 2
-        chosen, entropy, *rest = facts
-        if "logprobs" in self.want:
-            best = zip(map(int, rest[count : 2 * count]), rest[:count], strict=True)
-            self._chosen.append(chosen)
-            self._others.append([(other, value) for other, value in best if other != token][:OTHERS])
-        if "entropy" in self.want:
-            self._entropy.append(max(0.0, entropy))
-        if "trained_tokens" in self.want:
-            self._trained.append(dict(zip(self.special, rest[2 * count :], strict=True)))
-
-    def details(self, *, texts: Sequence[str], name: Callable[[int], str]) -> dict[str, object]:
-        """By need, for as many tokens as there are texts; name: id of a token -> its text."""
-        by_need: dict[str, object] = {}
-        count = len(texts)
-        if "logprobs" in self.want:
-            by_need["logprobs"] = tuple(
-                Token(text=text, logprob=chosen, others={name(other): value for other, value in others})
-                for text, chosen, others in zip(texts, self._chosen[:count], self._others[:count], strict=True)
-            )
-        if "entropy" in self.want:
-            by_need["entropy"] = tuple(self._entropy[:count])
-        if "trained_tokens" in self.want:
-            by_need["trained_tokens"] = tuple(self._trained[:count])
-        return by_need
-
-
-def sample_next(logits: Tensor, *, sequences: Sequence[SampledTokens]) -> None:
+def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None:
     """Append the next token to every sequence, with the details it wants; logits of shape (sequences, vocabulary).
 
     The likeliest token, or one drawn: temperature, then top_k, then the least set that reaches top_p. All sequences
@@ -107,10 +62,10 @@ def sample_next(logits: Tensor, *, sequences: Sequence[SampledTokens]) -> None:
     """
     tokens = logits.argmax(-1)  # (sequences,)
     for row, text in enumerate(sequences):
-        if text.sampling is not None:
-            text.dice = text.dice or torch.Generator().manual_seed(text.sampling.seed)
-            tokens[row] = _draw(logits[row], how=text.sampling, dice=text.dice)
-    asking = [row for row, text in enumerate(sequences) if text.asks]
+        if (how := text.request.sampling) is not None:
+            text.dice = text.dice or torch.Generator().manual_seed(how.seed)
+            tokens[row] = _draw(logits[row], how=how, dice=text.dice)
+    asking = [row for row, text in enumerate(sequences) if text.request.want & _TOLD]
     flat = tokens.double()  # holds every id exactly
     if asking:
         special = list(sequences[0].special.values())
@@ -122,7 +77,7 @@ def sample_next(logits: Tensor, *, sequences: Sequence[SampledTokens]) -> None:
     width = (len(numbers) - len(sequences)) // max(1, len(asking))
     for at, row in enumerate(asking):
         begin = len(sequences) + at * width
-        sequences[row].note(numbers[begin : begin + width], token=sequences[row].tokens[-1])
+        sequences[row].facts.append(numbers[begin : begin + width])
 
 
 def _distribution_facts(logits: Tensor, *, tokens: Tensor, special: Sequence[int]) -> Tensor:
@@ -184,7 +139,7 @@ def _eager(model: PreTrainedModel) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SequenceResult:
-    """The end of a text; its tokens are in SequenceState.sampled."""
+    """The end of a text; its tokens are in its SequenceState."""
 
     finish: Literal["stop", "length"]
     #: attention and hidden states, by need
@@ -203,12 +158,16 @@ class SequenceState:
         self.future: Future[SequenceResult] = Future()
         #: called in the writing thread after every token; None: nobody reads along
         self.on_token: Callable[[], None] | None = None
-        self._special, self._ends = special, ends
+        self.special, self._ends = dict(special), ends
         self.restart()
 
     def restart(self) -> None:
         """Forget what was written."""
-        self.sampled = SampledTokens(want=self.request.want, sampling=self.request.sampling, special=self._special)
+        #: sampled so far, and for each, if anything of the distributions is wanted, a row of `_distribution_facts`
+        self.tokens: list[int] = []
+        self.facts: list[list[float]] = []
+        #: the seed's own, whatever else is being written
+        self.dice: torch.Generator | None = None
 
     @property
     def plain(self) -> bool:
@@ -218,16 +177,32 @@ class SequenceState:
     @property
     def ended(self) -> bool:
         """True if the last token is an end token of the model."""
-        return bool(self.sampled.tokens) and self.sampled.tokens[-1] in self._ends
+        return bool(self.tokens) and self.tokens[-1] in self._ends
 
     def written(self) -> list[int]:
         """The tokens sampled so far, without the model's end token."""
-        tokens = list(self.sampled.tokens)
+        tokens = list(self.tokens)
         return tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
 
     def expired(self) -> bool:
         """True if nobody waits for it any more, or its deadline has passed."""
         return self.cancelled.is_set() or seconds_until(self.request.deadline) == 0.0
+
+    def told(self, *, texts: Sequence[str], name: Callable[[int], str]) -> dict[str, object]:
+        """What is told of the distributions, for as many tokens as there are texts; name: id of a token -> its text."""
+        by_need: dict[str, list[object]] = {need: [] for need in self.request.want & _TOLD}
+        for text, token, (chosen, entropy, *rest) in zip(texts, self.tokens, self.facts, strict=False):
+            count = (len(rest) - len(self.special)) // 2
+            best = zip(map(int, rest[count : 2 * count]), rest[:count], strict=True)
+            others = {name(other): value for other, value in [pair for pair in best if pair[0] != token][:OTHERS]}
+            facts = {
+                "logprobs": Token(text=text, logprob=chosen, others=others),
+                "entropy": max(0.0, entropy),
+                "trained_tokens": dict(zip(self.special, rest[2 * count :], strict=True)),
+            }
+            for need, values in by_need.items():
+                values.append(facts[need])
+        return {need: tuple(values) for need, values in by_need.items()}
 
 
 class Batches:
@@ -350,8 +325,8 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         self._drop_expired()
         rows = list(self._open)
         open_scores = scores if len(rows) == len(scores) else scores[rows]
-        sample_next(open_scores, sequences=[each.sampled for each in self._open.values()])
-        last = [each.sampled.tokens[-1] if row in self._open else 0 for row, each in enumerate(self._batch)]
+        sample_next(open_scores, sequences=list(self._open.values()))
+        last = [each.tokens[-1] if row in self._open else 0 for row, each in enumerate(self._batch)]
         taken = torch.tensor(last, device=scores.device)[:, None]
         return torch.full_like(scores, -torch.inf).scatter_(1, taken, 0.0)
 
@@ -360,7 +335,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         for row, sequence in list(self._open.items()):
             if self._is_finished(sequence):
                 self._finish(row, finish="stop")
-            elif len(sequence.sampled.tokens) >= sequence.request.max_tokens:
+            elif len(sequence.tokens) >= sequence.request.max_tokens:
                 self._finish(row, finish="length")
             elif sequence.on_token is not None:
                 sequence.on_token()

@@ -15,7 +15,6 @@ from ragbandit.strategies.prompting.passages import (
     first_sentence,
     has_answer,
     parsed_items,
-    parsed_json,
     parsed_yes_no,
 )
 from ragbandit.strategies.prompting.prompts import Template, fit
@@ -408,8 +407,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
         fields = {"question": question, "old": old, "new": new}
         done = await self._ask("note_compare", fields, run=run, max_tokens=_VERDICT_TOKENS)
-        status = (parsed_json(done.text) or {}).get("status")
-        better = status if isinstance(status, bool) else parsed_yes_no(done.text)
+        better = parsed_yes_no(done.text.rpartition("status")[2])  # what was said before it is no verdict
         if better is None:
             run.note_branch("parse_failed", f"note_compare: {done.text.strip()[:80]!r}")
         return better is True

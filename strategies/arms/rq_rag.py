@@ -1,6 +1,5 @@
 """RQ-RAG: rewrite the question for the search, take it apart, or tell its meanings apart, then answer."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,12 +10,11 @@ from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams,
 from ragbandit.strategies.arms.steps import answer_in, finished, gather, partial_kept, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.text_feed import Token
-from ragbandit.strategies.prompting.passages import PassagePool, parsed_label
+from ragbandit.strategies.prompting.passages import PassagePool, parsed_items, parsed_label
 from ragbandit.strategies.run import Answer, Run
 
 _REFINEMENTS = ("rewrite", "decompose", "disambiguate")
 _ACTIONS = (*_REFINEMENTS, "answer")
-_LIST_MARK = re.compile(r"\s*(?:[-*\u2022]\s+|\(?\d{1,2}[.):](?=\s|$))\s*")
 
 #: how the answer of a tree is chosen among its paths
 Choice = Literal["vote", "confidence"]
@@ -190,7 +188,7 @@ class RqRag(PromptedArm[RqRagParams]):
             passages=node.passages,
             stop=("\n",) if action == "rewrite" else ("\n\n",),
         )
-        queries = parsed_queries(done.text, limit=limit)
+        queries = parsed_items(done.text, most=limit)
         if not queries:
             run.note_branch("parse_failed", f"no query in: {done.text[:200]}")
             queries = (question,)
@@ -208,17 +206,6 @@ class RqRag(PromptedArm[RqRagParams]):
 
 def _listed(queries: Sequence[str]) -> str:
     return "; ".join(queries) or "none"
-
-
-def parsed_queries(text: str, *, limit: int) -> tuple[str, ...]:
-    """The first `limit` different lines of a list, without list marks and wrapping quotes; () if there is none."""
-    queries: dict[str, str] = {}
-    for line in text.splitlines():
-        query = _LIST_MARK.sub("", line, count=1) if _LIST_MARK.match(line) else line
-        query = query.strip().strip("\"'`").strip()
-        if query:
-            queries.setdefault(query.casefold(), query)
-    return tuple(queries.values())[:limit]
 
 
 def mean_logprob(done: Completion) -> float:

@@ -4,14 +4,12 @@ Everything here is text in, text out, without a model. The rules follow IRCoT (T
 Adaptive-RAG (Jeong et al. 2024) ran it; where its code had a trap, the docstring says what differs here.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from ragbandit.shared.errors import required_module
-from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 
 _QUESTION_WORDS = frozenset({"who", "what", "when", "where", "why", "which", "how", "does", "is"})
@@ -308,30 +306,16 @@ class PassagePool:
         )
 
 
-#: opening braces that are tried at most, so that a text of braces cannot cost minutes
-_BRACES_TRIED = 50
-_DECODER = json.JSONDecoder(strict=False)
-#: what a model writes for JSON when it thinks in Python; strings are matched so that nothing inside them is changed.
-#: One that is not closed goes to the end, once: to try at every quote anew would take the square of the length
-_LOOSE = re.compile(
-    r"""(?P<double>"(?:[^"\\]|\\.?)*+"?)|'(?P<single>(?:[^'\\]|\\.?)*+)'?|\b(?P<word>True|False|None)\b"""
-    r"""|(?P<comma>,)(?=\s*[}\]])""",
-    re.DOTALL,
-)
-#: the quotes of a single-quoted string, as they stand in a double-quoted one; other escapes are alike
-_QUOTE = re.compile(r"""\\.|\"""", re.DOTALL)
-_QUOTES = {"\\'": "'", '"': '\\"'}
-_WORDS = {"True": "true", "False": "false", "None": "null"}
-
 _NEGATION = re.compile(r"(?:\b(?:not|never|neither|nor|cannot)|n['\u2019]t)\s+(?:\w+\s+)?$", re.IGNORECASE)
 #: characters before a label in which a negation is looked for
 _NEGATION_REACH = 40
 #: what stands between two labels when a model repeats the choice instead of making it
 _EITHER = re.compile(r"[\s\"'`*]*+(?:/|\||,?\s*+\bor\b)[\s\"'`*]*+", re.IGNORECASE)
 
+_QUOTES = frozenset("\"'`")
 #: what may stand before an item of a list: "- ", "2) ", "Question 1: "
 _BULLET = re.compile(
-    r"[\s\-*\u2022>]{0,8}(?:(?:question|query|q)?\s{0,2}\d{1,2}\s{0,2}[.):]+(?!\d))?[\s*]{0,4}", re.IGNORECASE
+    r"[\s\-*\u2022>]{0,8}(?:(?:question|query|q)?\s{0,2}\(?\d{1,2}\s{0,2}[.):]+(?!\d))?[\s*]{0,4}", re.IGNORECASE
 )
 
 _YES = ("yes", "true")
@@ -345,50 +329,17 @@ _PARSING_LIST_NUMBER = re.compile(
 )
 
 
-def parsed_json(text: str) -> dict[str, Json] | None:
-    """The first JSON object in the text, wherever it stands: after prose, in a code fence, before more prose.
-
-    Forgiven: single quotes, True, False and None, a comma before a closing bracket, line breaks inside a string.
-    Braces that begin no object are passed over, which means that of an object that was cut off an inner one may be
-    what is found: look for the keys you need. At most 50 braces are tried.
-    """
-    for number, brace in enumerate(re.finditer(r"\{", text)):
-        if number >= _BRACES_TRIED:
-            break
-        rest = text[brace.start() :]
-        value = _object(rest)
-        if value is None:
-            value = _object(_LOOSE.sub(_strict, rest))
-        if value is not None:
-            return value
-    return None
-
-
-def _object(text: str) -> dict[str, Json] | None:
-    try:
-        value, _ = _DECODER.raw_decode(text)
-    except (ValueError, RecursionError):  # RecursionError: thousands of brackets; ValueError: a number too long, too
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _strict(match: re.Match[str]) -> str:
-    if match["double"] is not None:
-        return match["double"]
-    if match["single"] is not None:
-        return '"' + _QUOTE.sub(lambda quote: _QUOTES.get(quote.group(), quote.group()), match["single"]) + '"'
-    return "" if match["comma"] else _WORDS[match["word"]]
-
-
 def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
     """The first `most` items of a list with one item a line, without their bullets and numbers; () for a blank text.
 
-    An item that says the same as one before it, ignoring case, is left out, and so is a line that ends with a colon:
-    it announces the list.
+    Quotes around an item go. One that says the same as one before it, ignoring case, is left out, and so is a line that
+    ends with a colon: it announces the list.
     """
     items: dict[str, str] = {}
     for line in text.splitlines():
         item = _BULLET.sub("", line, count=1).strip()
+        if item[:1] in _QUOTES and item[:1] == item[-1:]:
+            item = item[1:-1].strip()
         if item and not item.endswith(":"):
             items.setdefault(item.casefold(), item)
     return tuple(items.values())[: max(0, most)]

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from ragbandit.shared.types import Branch, Budget, Retrieved
-from ragbandit.strategies.arms import iterative, rq_rag
+from ragbandit.strategies.arms import iterative
 from ragbandit.strategies.arms.basic import MultiStep
 from ragbandit.strategies.arms.rq_rag import RqRag
 from ragbandit.strategies.arms.uncertainty import Dragin, Flare, sentence_spans
@@ -146,13 +146,11 @@ READERS = {
     "extract_answer": passages.extract_answer,
     "last_query": lambda text: passages.last_query("q", sentences=[text]),
     "cut_words": lambda text: passages.cut_words(text, words=350),
-    "parsed_json": passages.parsed_json,
     "parsed_items": lambda text: passages.parsed_items(text, most=2),
     "parsed_yes_no": passages.parsed_yes_no,
     "parsed_numbered_labels": lambda text: passages.parsed_numbered_labels(text, labels=["useful"], count=3),
     "action line": iterative._ACTION_LINE.search,
     "parsed_action": iterative.parsed_action,
-    "parsed_queries": lambda text: rq_rag.parsed_queries(text, limit=3),
     "sentence_spans": sentence_spans,
 }
 

@@ -4,14 +4,13 @@ import math
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.arms.rq_rag import PathAnswer, RqRag, chosen_answer, mean_logprob, parsed_queries
+from ragbandit.strategies.arms.rq_rag import PathAnswer, RqRag, chosen_answer, mean_logprob
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.prompting.passages import parsed_items
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 
@@ -230,17 +229,7 @@ def test_rq_rag_says_what_is_wrong_with_a_setting():
 )
 def test_queries_are_the_lines_of_a_list(text, found):
     """List marks, wrapping quotes, empty lines and repetitions go; numbers that belong to a query stay."""
-    assert parsed_queries(text, limit=3) == found
-
-
-@given(some.text(), some.integers(1, 5))
-def test_any_text_gives_queries_within_the_limit(text, limit):
-    """No text makes the parser fail; the queries are different, not empty, and no more than allowed."""
-    found = parsed_queries(text, limit=limit)
-
-    assert len(found) <= limit
-    assert all(each.strip() for each in found)
-    assert len({each.casefold() for each in found}) == len(found)
+    assert parsed_items(text, most=3) == found
 
 
 def test_the_mean_logprob_is_that_of_the_text():

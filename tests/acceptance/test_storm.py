@@ -53,6 +53,7 @@ def raised(client, decision) -> dict | None:
     return client.decision(decision["decision_id"])["facts"].get("cold_start_floor")
 
 
+@pytest.mark.slow
 def test_arms_join_and_leave_from_start_to_start(system):
     """A new arm has a cold-start floor, is picked up when it is better, is gone when removed, comes back as it was.
 

@@ -72,19 +72,16 @@ TEXT = "The director of Jaws, Steven Spielberg, was born in Cincinnati, a city i
 _PROMPT = Prompt(instructions="Answer.", body="Where was the director of Jaws born?")
 
 
-def streamed(
-    generator: Generator, *, stop: Sequence[str] = (), max_tokens: int = 48, pause_s: float = 0.0
-) -> tuple[Completion, list[str]]:
-    """(the completion, the pieces that its sink was given); pause_s: how long the sink takes for each."""
+def streamed(generator: Generator, *, stop: Sequence[str] = ()) -> tuple[Completion, list[str]]:
+    """(the completion, the pieces that its sink was given)."""
     pieces: list[str] = []
 
     async def sink(piece: str) -> None:
         pieces.append(piece)
-        await asyncio.sleep(pause_s)
 
     async def run() -> Completion:
         try:
-            return await generator.complete(Request(prompt=_PROMPT, max_tokens=max_tokens, stop=tuple(stop), sink=sink))
+            return await generator.complete(Request(prompt=_PROMPT, max_tokens=48, stop=tuple(stop), sink=sink))
         finally:
             await generator.close()
 

@@ -29,15 +29,12 @@ _ODD_NAMES = (
     "..",
 )
 
-#: offers that a check tries
-_OFFERS = 25
 
-
-def made_offers(count: int = _OFFERS, *, seed: int = 0) -> list[tuple[ArmName, ...]]:
+def made_offers(*, seed: int = 0) -> list[tuple[ArmName, ...]]:
     """One to six distinct arms each, some that were learned and some that were not, in any order."""
     rng = np.random.default_rng(seed)
     names = [*ARMS, *map(ArmName, _ODD_NAMES)]
-    offers = [tuple(names[at] for at in rng.permutation(len(names))[: rng.integers(1, 7)]) for _ in range(count)]
+    offers = [tuple(names[at] for at in rng.permutation(len(names))[: rng.integers(1, 7)]) for _ in range(25)]
     return [*offers, ARMS, ARMS[:1]]
 
 

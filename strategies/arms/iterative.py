@@ -1,7 +1,7 @@
 """Arms that search in turns until they know enough: ReAct and Adaptive-Note (Wang et al. 2024)."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,10 +12,10 @@ from ragbandit.strategies.base import Completion, Passage
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
     extract_answer,
-    first_sentence,
     has_answer,
     parsed_items,
     parsed_yes_no,
+    sentences_in,
 )
 from ragbandit.strategies.prompting.prompts import Template, fit
 from ragbandit.strategies.run import Answer, Run
@@ -171,9 +171,7 @@ class React(PromptedArm[ReactParams]):
         best = next((each for each in passages if each.title.casefold() == topic.casefold()), passages[0])
         run.note_shown([best])
         run.show(library.pool.note_shown([best]))
-        sentences = [
-            sentence for sentence, _ in zip(_sentences(best.text), range(self._params.sentences), strict=False)
-        ]
+        sentences = sentences_in(best.text)[: self._params.sentences]
         others = dict.fromkeys(each.title for each in passages if each.title != best.title)
         return f"{best.title}: {' '.join(sentences)}" + (f" (See also: {'; '.join(others)})" if others else "")
 
@@ -205,7 +203,7 @@ class _Library:
         matches = [
             (passage, sentence)
             for passage in self.pool.passages
-            for sentence in _sentences(passage.text)
+            for sentence in sentences_in(passage.text)
             if self._word in sentence.casefold()
         ]
         if self._seen >= len(matches):
@@ -221,14 +219,6 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
     written = "" if action is None else f"Action {number}: {action.verb}[{action.argument}]\n"
     # A title with a line break in it could pass for a turn of the model's own.
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
-
-
-def _sentences(text: str) -> Iterator[str]:
-    rest = text.lstrip()
-    while rest:
-        sentence = first_sentence(rest)
-        yield sentence
-        rest = rest[len(sentence) :].lstrip()
 
 
 def _fitting(

@@ -24,7 +24,14 @@ from ragbandit.strategies.arms.prompted import Count, Share, preset_table
 from ragbandit.strategies.arms.steps import gather
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.text_feed import Attention
-from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
+from ragbandit.strategies.prompting.passages import (
+    PassagePool,
+    extract_answer,
+    first_sentence,
+    has_answer,
+    sentence_spans,
+    sentences_in,
+)
 from ragbandit.strategies.run import Run
 
 Floats = npt.NDArray[np.float64]
@@ -86,12 +93,12 @@ class Dragin(LookaheadArm[DraginParams]):
         while len(sentences) < self._params.sentences:
             done = await self._write(question, sentences=sentences, run=run, purpose="look_ahead")
             trigger = self._trigger(done, run=run, room=self._params.sentences - len(sentences))
-            new = _sentences(done.text if trigger is None else done.text[: trigger.begin])
+            new = sentences_in(done.text if trigger is None else done.text[: trigger.begin])
             if trigger is not None and not has_answer(" ".join(new)):
                 query = self._query(question, done=done, trigger=trigger, thoughts=" ".join(sentences), run=run)
                 await gather(run, query=query, pool=pool, k=self._params.passages)
                 done = await self._write(question, sentences=[*sentences, *new], run=run, purpose="write", pool=pool)
-                new += _sentences(first_sentence(done.text))
+                new += sentences_in(first_sentence(done.text))
             if not new:
                 return sentences, "empty_text"
             sentences += new[: self._params.sentences - len(sentences)]
@@ -185,21 +192,6 @@ def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floa
     doubts = np.array([entropy[list(word.tokens)].mean() for word in words], dtype=np.float64)
     total = shares.sum()
     return shares / total * doubts * len(words) if total > 0 else np.zeros(len(words))
-
-
-def sentence_spans(text: str) -> list[tuple[int, int]]:
-    """(begin, end) of every sentence of a text, in order, white space between them left out."""
-    spans: list[tuple[int, int]] = []
-    offset = 0
-    while sentence := first_sentence(text[offset:]):
-        begin = text.index(sentence, offset)
-        offset = begin + len(sentence)
-        spans.append((begin, offset))
-    return spans
-
-
-def _sentences(text: str) -> list[str]:
-    return [text[begin:end] for begin, end in sentence_spans(text)]
 
 
 def _spans_of(parts: Sequence[str], *, text: str) -> list[tuple[int, int]]:

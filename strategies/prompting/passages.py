@@ -135,6 +135,22 @@ def _ends_sentence(text: str, *, end: int, mark: str) -> bool:
     return True
 
 
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """(begin, end) of every sentence of a text, in order, white space between them left out."""
+    spans: list[tuple[int, int]] = []
+    offset = 0
+    while sentence := first_sentence(text[offset:]):
+        begin = text.index(sentence, offset)
+        offset = begin + len(sentence)
+        spans.append((begin, offset))
+    return spans
+
+
+def sentences_in(text: str) -> list[str]:
+    """Every sentence of a text, in order."""
+    return [text[begin:end] for begin, end in sentence_spans(text)]
+
+
 def has_answer(sentence: str) -> bool:
     """True if the sentence announces the answer: it contains "answer is", in any case."""
     return _MARKER.search(sentence) is not None
@@ -219,12 +235,16 @@ class Sifted:
     evicted: tuple[str, ...] = ()
 
 
+#: IRCoT's: words of a passage at most, and how alike two are that count as one
+_MOST_WORDS, _ALIKE = 600, 90.0
+
+
 class PassagePool:
     """The distinct passages an arm has gathered for one question, at most `cap` of them, in order of arrival.
 
-    A hit is skipped if its id is held already, if its text or title has more than `words` words (see `cut_words`),
-    if both its title and its text resemble a held passage by at least `similarity` (rapidfuzz ratio, 0..100), or if
-    the pool is full and `policy` refuses it. Caps and numbers are IRCoT's.
+    A hit is skipped if its id is held already, if its text or title has more than 600 words (see `cut_words`), if both
+    its title and its text resemble a held passage by at least 90 (rapidfuzz ratio, 0..100), or if the pool is full and
+    `policy` refuses it. Caps and numbers are IRCoT's.
     `most_shown` caps the distinct passages that the model is ever shown (None: no cap), which a pool that gives
     passages up may exceed: a hit is skipped, too, if with it those shown and those held would be more. One that was
     shown before costs nothing new when it comes back.
@@ -234,15 +254,11 @@ class PassagePool:
         self,
         *,
         cap: int,
-        words: int = 600,
-        similarity: float = 90.0,
         policy: CapPolicy = keep_first,
         most_shown: int | None = None,
     ) -> None:
         self.cap = cap
         self._most_shown = most_shown
-        self._words = words
-        self._similarity = similarity
         self._ratio = required_module("rapidfuzz.fuzz", extra="service").ratio
         self._policy = policy
         self._held: list[Hit] = []
@@ -281,10 +297,10 @@ class PassagePool:
     def _refusal(self, passage: Passage) -> str | None:
         if any(hit.passage.id == passage.id for hit in self._held):
             return "held already"
-        long = [part for part in (passage.title, passage.text) if len(part) >= 2 * self._words]  # for others no count
+        long = [part for part in (passage.title, passage.text) if len(part) >= 2 * _MOST_WORDS]  # for others no count
         words = max(map(_count_words, long), default=0)
-        if words > self._words:
-            return f"{words} words, more than {self._words}"
+        if words > _MOST_WORDS:
+            return f"{words} words, more than {_MOST_WORDS}"
         twin = next((hit.passage.id for hit in self._held if self._alike(hit.passage, passage)), None)
         return None if twin is None else f"near duplicate of {twin}"
 
@@ -301,7 +317,7 @@ class PassagePool:
     def _alike(self, one: Passage, other: Passage) -> bool:
         # The title first: it is short, and most pairs end there.
         return all(
-            self._ratio(left, right, score_cutoff=self._similarity) >= self._similarity
+            self._ratio(left, right, score_cutoff=_ALIKE) >= _ALIKE
             for left, right in ((one.title, other.title), (one.text, other.text))
         )
 

@@ -110,10 +110,10 @@ class RerankedRetriever(Retriever):
 CONSTANT = 60
 
 
-def fuse(lists: Sequence[Sequence[Hit]], *, k: int, constant: int = CONSTANT) -> tuple[Hit, ...]:
-    """The k best of several lists: a passage scores the sum of 1 / (constant + rank) over the lists that hold it.
+def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
+    """The k best of several lists: a passage scores the sum of 1 / (CONSTANT + rank) over the lists that hold it.
 
-    Ranks count from 1, so a score lies between 0 and len(lists) / (constant + 1). Equal scores come in the order in
+    Ranks count from 1, so a score lies between 0 and len(lists) / (CONSTANT + 1). Equal scores come in the order in
     which they are met, list by list. Passages are the same where their ids are.
     Source: Cormack, Clarke and Buettcher 2009, "Reciprocal rank fusion outperforms Condorcet".
     """
@@ -122,7 +122,7 @@ def fuse(lists: Sequence[Sequence[Hit]], *, k: int, constant: int = CONSTANT) ->
     for hits in lists:
         for rank, hit in enumerate(hits, start=1):
             passages.setdefault(hit.passage.id, hit.passage)
-            scores[hit.passage.id] = scores.get(hit.passage.id, 0.0) + 1 / (constant + rank)
+            scores[hit.passage.id] = scores.get(hit.passage.id, 0.0) + 1 / (CONSTANT + rank)
     best = sorted(scores, key=lambda name: -scores[name])[: max(0, k)]
     return tuple(Hit(passage=passages[name], score=scores[name]) for name in best)
 

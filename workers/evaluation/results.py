@@ -19,9 +19,10 @@ from rich.table import Table as Printed
 from ragbandit.router.cli.console import console, print_json
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.answer_metrics import judged
+from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.formats import NOTHING
-from ragbandit.shared.types import COST_TERMS, Json
+from ragbandit.shared.types import Json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
 from ragbandit.workers.judge.rubric import Cut, Quiz, QuizModel, chinese_words, made_quiz, quizzed
 
@@ -224,7 +225,7 @@ def log_records(
                 "arm": arm,
                 "reward": {
                     "quality": _quality(judged_as[arm][number], reward=reward),
-                    "cost": _cost(stored, reward=reward),
+                    "cost": cost_of_terms(stored.steps, stored.cost, terms=reward.cost),
                     "weight": reward.weight,
                 },
             }
@@ -236,13 +237,6 @@ def _quality(judged_as: AnswerQuality, *, reward: RewardSettings) -> float:
     if "str_em" in measures:
         return measures["str_em"]
     return measures["answered"] * measures["word_f1"] if "answered" in measures else measures[_QUALITY[reward.quality]]
-
-
-def _cost(stored: StoredAnswer, *, reward: RewardSettings) -> float:
-    assert set(reward.cost) <= set(COST_TERMS)
-    return math.fsum(
-        price * (stored.steps if term == "steps" else getattr(stored.cost, term)) for term, price in reward.cost.items()
-    )
 
 
 #: failures that are described; all are counted

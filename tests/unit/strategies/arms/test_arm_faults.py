@@ -10,7 +10,7 @@ from ragbandit.shared.types import Branch, Budget, Retrieved
 from ragbandit.strategies.arms import iterative
 from ragbandit.strategies.arms.basic import MultiStep
 from ragbandit.strategies.arms.rq_rag import RqRag
-from ragbandit.strategies.arms.uncertainty import Dragin, Flare, sentence_spans
+from ragbandit.strategies.arms.uncertainty import Dragin, Flare
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting import passages
@@ -151,7 +151,7 @@ READERS = {
     "parsed_numbered_labels": lambda text: passages.parsed_numbered_labels(text, labels=["useful"], count=3),
     "action line": iterative._ACTION_LINE.search,
     "parsed_action": iterative.parsed_action,
-    "sentence_spans": sentence_spans,
+    "sentence_spans": passages.sentence_spans,
 }
 
 

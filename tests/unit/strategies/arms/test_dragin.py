@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ragbandit.strategies.arms.lookahead import is_content, merge_words
-from ragbandit.strategies.arms.uncertainty import Dragin, attention_received, sentence_spans
+from ragbandit.strategies.arms.uncertainty import Dragin, attention_received
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Attention
+from ragbandit.strategies.prompting.passages import sentence_spans
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 PIECE = re.compile(r"\s*\S+")

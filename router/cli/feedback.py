@@ -6,7 +6,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -121,19 +121,6 @@ def include(
         show({"included": number, "decisions": count}, as_json=as_json)
 
 
-class _Fields(NamedTuple):
-    """Where a line says what: names of fields, with dots into objects."""
-
-    decision_id: str
-    rating: str
-    label: str
-    reward: str
-    event: str
-    source: str
-    rater: str
-    feedback_id: str
-
-
 def import_(
     file: Annotated[Path, typer.Argument(help="JSON Lines (.jsonl, .jsonl.gz): one judgement a line")],
     *,
@@ -158,9 +145,8 @@ def import_(
     are counted and listed, and the command then ends with 1. What is kept already is not counted twice: import the
     mended file again.
     """
-    fields = _Fields(
-        id_field, rating_field, label_field, reward_field, event_field, source_field, rater_field, key_field
-    )
+    fields = {"decision_id": id_field, "rating": rating_field, "label": label_field, "reward": reward_field}
+    fields |= {"event": event_field, "source": source_field, "rater": rater_field, "feedback_id": key_field}
     with opened(config, registered=False) as (settings, ledger):
         store = DecisionStore(
             ledger.database, label=ledger.label, text=settings.log.text, context=frozenset(settings.context)
@@ -190,8 +176,9 @@ class _Import:
     """What became of the lines so far."""
 
     def __init__(
-        self, store: DecisionStore, *, settings: Settings, fields: _Fields, source: str | None, scale: str
+        self, store: DecisionStore, *, settings: Settings, fields: Mapping[str, str], source: str | None, scale: str
     ) -> None:
+        """fields: of a judgement -> where a line says it: names, with dots into objects."""
         self._store, self._settings, self._fields = store, settings, fields
         self._source, self._scale = source, scale
         self.read = self.bad = 0
@@ -224,7 +211,7 @@ class _Import:
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
         """The feedback of a line. Raises InvalidInput."""
-        said = {name: _at(entry, path) for name, path in zip(_Fields._fields, self._fields, strict=True)}
+        said = {name: _at(entry, path) for name, path in self._fields.items()}
         sent = said["decision_id"]
         said["decision_id"] = plain_decision_id(sent) if isinstance(sent, str) else sent
         if self._source is not None:
@@ -238,7 +225,7 @@ class _Import:
     def _fault(self, number: int, error: RagBanditError) -> None:
         self.bad += 1
         if len(self.faults) < _MOST_FAULTS:
-            named = self._fields._asdict().get(error.field or "", error.field)
+            named = self._fields.get(error.field or "", error.field)
             field, remedy = f" {named}:" if named else "", f" ({error.remedy})" if error.remedy else ""
             self.faults.append(f"{number}{field} {error.message}{remedy}")
 

@@ -158,15 +158,22 @@ def mean(total: float, count: int) -> float | None:
     return total / count if count else None
 
 
+_MEANS: Final = ("reward", "quality", "cost")
+#: totals that are sums as they are
+_SUMS: Final = tuple(
+    one.name for one in fields(Totals) if one.name in ArmTotals.__slots__ and one.name not in ("learned", *_MEANS)
+)
+
+
 def totals_of(sums: ArmTotals) -> Totals:
     """These sums, with their means."""
     own: dict[str, Any] = {
         "failure_share": mean(sums.failed, sums.ended),
         "learned": sums.rewarded,
-        **{name: mean(getattr(sums, name), sums.rewarded) for name in ("reward", "quality", "cost")},
+        **{name: mean(getattr(sums, name), sums.rewarded) for name in _MEANS},
         **{f"p{percent}_s": sums.latency_at(percent / 100) for percent in (50, 95, 99)},
     }
-    return Totals(**{field.name: getattr(sums, field.name) for field in fields(Totals) if field.name not in own}, **own)
+    return Totals(**{name: getattr(sums, name) for name in _SUMS}, **own)
 
 
 def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:

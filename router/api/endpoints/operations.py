@@ -14,7 +14,7 @@ from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import is_problem, of_parts
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.schemas.replies import ServiceOverview, service_overview, status_json
+from ragbandit.router.api.schemas.replies import ServiceOverview, plain, service_overview, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.budgets import budget_states
 from ragbandit.router.reporting.reading import Report, ReportScope
@@ -152,10 +152,14 @@ async def read_overview(
     end = time.time() if until is None else until
     begin = max(0.0, end - _DAY_S) if since is None else since
     label = router.ledger.label
-    totals = await reads_of(request).run(
-        lambda: overview(router.database, policy=label, since=begin, until=end, step=step)
-    )
-    return JsonReply(service_overview(totals, await _state(request).value()))
+    state = await _state(request).value()
+
+    def read() -> object:
+        """Made plain on this thread: a thousand points would hold up the event loop."""
+        earned = overview(router.database, policy=label, since=begin, until=end, step=step)
+        return plain(service_overview(earned, state))
+
+    return JsonReply(await reads_of(request).run(read))
 
 
 #: the time that is told of where none is named, seconds

@@ -264,8 +264,8 @@ _HEAD: Final = (
 )
 _NO_PRICE: Final = (
     "Until prices are known {who}. Give each generator its price in dollars per million tokens, "
-    "price: {{input: ..., output: ...}} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge them by "
-    "reward: cost {{dollars: 1.0}}, and weight 1 / the dollars that a right answer is worth."
+    "token_prices: {{input: ..., output: ...}} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge "
+    "them by reward: cost {{dollars: 1.0}}, and weight 1 / the dollars that a right answer is worth."
 )
 
 
@@ -368,7 +368,7 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     url, names = here.server.url, [model.name for model in here.models]
     sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
     for section, price in zip(sections, prices, strict=False):
-        section["price"] = price
+        section["token_prices"] = price
     preset = {"arms_preset": "chat"}
     charged = "" if prices else "; no price is known, so steps are charged"
     if len(sections) == 1:
@@ -442,5 +442,5 @@ def _reward(preference: str, *, unit: str) -> Choice:
         f"{preference}: a right answer is worth {worth(preference, unit=unit)}; a question may come with another of "
         f"these prices by its name ({others})"
     )
-    sections = {"reward": {"weight": weights[preference], "cost": {unit: 1.0}}, "prices": weights}
+    sections = {"reward": {"weight": weights[preference], "cost": {unit: 1.0}}, "cost_weights": weights}
     return Choice(topic="price", why=why, sections=sections)

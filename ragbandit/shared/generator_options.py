@@ -49,8 +49,10 @@ class OpenAiOptions:
     #: requests under way at once, per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
     #: model -> [dollars per million tokens read, per million written]: of other models that the server answers with,
-    #: and, without `generator.price`, of the model itself; empty: calls cost nothing
-    prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=2)]] = field(default_factory=dict)
+    #: and, without `generator.token_prices`, of the model itself; empty: calls cost nothing
+    token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=2)]] = field(
+        default_factory=dict
+    )
     #: tokens that the server's chat template adds at most
     template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
     #: bytes of text that count as one token; 1.0 bounds every byte-level tokenizer, 3.0 suits English text and bounds

@@ -134,7 +134,7 @@ def replay_verb(
     )
     plan = Plan(
         estimator=estimator.strip(),
-        weight=_weight(price, prices=settings.prices),
+        weight=_weight(price, prices=settings.cost_weights),
         baseline=baseline,
         confidence=confidence,
         segments=tuple(split_commas(segment or [])),
@@ -223,7 +223,7 @@ def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
         return None
     wanted = prices.get(price, number_or_name(price))
     if isinstance(wanted, str):
-        remedy = f"give a number, or a name of the setting prices ({', '.join(prices) or 'none is configured'})"
+        remedy = f"give a number, or a name of the setting cost_weights ({', '.join(prices) or 'none is configured'})"
         raise InvalidInput(f"{price!r:.80} is no price", field="price", remedy=remedy)
     return wanted
 

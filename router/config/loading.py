@@ -329,11 +329,11 @@ _EXAMPLES = {
     "rate_limits": "for example 600/minute",
     "sources": "for example key:ID, role:app, tenant:acme, rater:NAME or import:NAME",
     "label": "1 to 40 small letters, digits and _",
-    "prices": "a small letter, then small letters, digits, - or _",
+    "cost_weights": "a small letter, then small letters, digits, - or _",
 }
 #: the defaults, with the sections that are null by default
 _WITH_ALL_SECTIONS = Settings.model_validate(
-    {"judge": {"generator": {}}, "generator": {"price": {"input": 0.0, "output": 0.0}}}
+    {"judge": {"generator": {}}, "generator": {"token_prices": {"input": 0.0, "output": 0.0}}}
 )
 
 

@@ -9,13 +9,17 @@ _OPENAI: Final[dict[str, str]] = {
     "attempt_s": "generator.openai.read_s, and budget.seconds of the question",
     "pause_s": "nothing: the openai package waits as the server asks, or doubles half a second",
     "longest_pause_s": "budget.seconds of the question: no attempt begins after it",
+    "prices": "generator.openai.token_prices",
     "probe": "nothing: a server that is away, or does less than is set, fails the arms that ask it",
     "tokenizer": "generator.openai.bytes_per_token",
     "requests_per_minute": "generator.openai.concurrency, or limits of a gateway such as LiteLLM",
     "tokens_per_minute": "generator.openai.concurrency, or limits of a gateway such as LiteLLM",
 }
+#: sections of generators
+_GENERATORS: Final = ("generator", "generators.*", "judge.generator", "conversation.rewrite.generator")
 #: path of a setting, or of a section (* stands for any name) -> what to use instead
 REMOVED: Final[dict[str, str]] = {
+    "prices": "cost_weights, the same names and weights",
     "server.oidc": "oauth2-proxy in front, with server.trusted_header (docs/security.md, People sign in)",
     "server.public_url": "nothing: no link needs it",
     "tenants.*.decisions_per_day": "server.rate_limits, or the scope rate of a key",
@@ -38,11 +42,8 @@ REMOVED: Final[dict[str, str]] = {
     "rollout.interval_s": "nothing: versions are looked at every 5 s",
     "rollout.verdict_every_s": "nothing: a verdict like the one before is kept again after 5 minutes",
     "archive": "`ragbandit data export --before 90d FILE.parquet`, then `ragbandit data erase --before 90d`",
-    **{
-        f"{section}.openai.{name}": words
-        for section in ("generator", "generators.*", "judge.generator", "conversation.rewrite.generator")
-        for name, words in _OPENAI.items()
-    },
+    **{f"{section}.price": f"{section}.token_prices" for section in _GENERATORS},
+    **{f"{section}.openai.{name}": words for section in _GENERATORS for name, words in _OPENAI.items()},
 }
 
 

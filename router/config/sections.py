@@ -99,7 +99,7 @@ class RetrieverSettings(Section):
     rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
 
 
-class PriceSettings(Section):
+class TokenPrices(Section):
     """What a model's tokens cost, in dollars per million."""
 
     #: read by the model
@@ -137,23 +137,25 @@ class GeneratorSettings(Section):
     cache: str | None = None
     #: dollars per million tokens, {input: 0.15, output: 0.6}: what calls cost, in `dollars` of every outcome; None:
     #: calls cost nothing
-    price: PriceSettings | None = None
+    token_prices: TokenPrices | None = None
     openai: OpenAiOptions = OpenAiOptions()
 
     @model_validator(mode="after")
     def _one_price(self) -> "GeneratorSettings":
-        if self.price is not None and self.model in self.openai.prices:
-            raise ValueError(f"price: openai.prices has a price of {self.model!r} too; leave out openai.prices")
+        if self.token_prices is not None and self.model in self.openai.token_prices:
+            raise ValueError(
+                f"token_prices: openai.token_prices has a price of {self.model!r} too; leave out openai.token_prices"
+            )
         return self
 
     @property
-    def prices(self) -> Mapping[str, Sequence[float]]:
+    def prices_by_model(self) -> Mapping[str, Sequence[float]]:
         """Model -> dollars per million tokens read and per million written; empty: calls have no price.
 
-        Beside the model's own there may be those of others that a server answers with (`openai.prices`).
+        Beside the model's own there may be those of others that a server answers with (`openai.token_prices`).
         """
-        own = {} if self.price is None else {self.model: (self.price.input, self.price.output)}
-        return {**self.openai.prices, **own} if self.name == "openai" else own
+        own = {} if self.token_prices is None else {self.model: (self.token_prices.input, self.token_prices.output)}
+        return {**self.openai.token_prices, **own} if self.name == "openai" else own
 
 
 class RewriteSettings(Section):
@@ -210,7 +212,7 @@ class JudgeSettings(Section):
     judgements_per_day: Count | None = 1000
     #: tokens, read and written, in a day; calls that are under way when it is reached go beyond it. None: no limit
     tokens_per_day: Count | None = None
-    #: price of the tokens in a day, by `judge.generator.price`; as above. None: no limit
+    #: price of the tokens in a day, by `judge.generator.token_prices`; as above. None: no limit
     dollars_per_day: Annotated[float, Field(gt=0)] | None = None
     #: an answer that was not judged within that long is not judged any more
     expire_s: Seconds = 2 * 86400.0
@@ -262,10 +264,10 @@ class JudgeSettings(Section):
         chosen = self.generator
         if self.dollars_per_day is None or chosen is None:
             return self
-        if chosen.model not in chosen.prices:
+        if chosen.model not in chosen.prices_by_model:
             raise ValueError(
                 "judge.dollars_per_day: calls of this judge have no price, so this would cap nothing; set "
-                "judge.generator.price, or cap judge.tokens_per_day"
+                "judge.generator.token_prices, or cap judge.tokens_per_day"
             )
         return self
 

@@ -130,8 +130,8 @@ class TenantSettings(Section):
     #: refuse questions once a budget is spent, with 429; false: they go on at the highest price. A policy that has no
     #: price for each question stops in any case
     budget_stop: bool = False
-    #: weight of cost of its questions that want none of their own: a number, or a name of the setting `prices`; None:
-    #: reward.weight. A key's scope `cost_weight` goes before it
+    #: weight of cost of its questions that want none of their own: a number, or a name of the setting `cost_weights`;
+    #: None: reward.weight. A key's scope `cost_weight` goes before it
     cost_weight: CostWeight | str | None = None
     #: [least, largest] weight of cost of its questions: another one that a caller wants is refused (422), and a default
     #: is brought in; None: any. A key's scope `cost_weights` goes before it

@@ -200,7 +200,7 @@ class Settings(Section):
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
     #: name -> weight of cost, in place of reward.weight, that a question may come with: {economy: 0.2, quality: 0.01}
-    prices: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")], CostWeight] = Field(
+    cost_weights: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")], CostWeight] = Field(
         default_factory=dict, max_length=20
     )
     learning: LearningSettings = LearningSettings()
@@ -221,7 +221,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    #: tenant -> its budgets and prices; "default" are those of every tenant that has none of its own
+    #: tenant -> its budgets and weights of cost; "default" are those of every tenant that has none of its own
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     workers: WorkerSettings = WorkerSettings()
 
@@ -302,10 +302,11 @@ class Settings(Section):
         return self
 
     def _check_price(self, wanted: float | str | None, *, among: list[float] | None, field: str) -> None:
-        weight = self.prices.get(wanted) if isinstance(wanted, str) else wanted
+        weight = self.cost_weights.get(wanted) if isinstance(wanted, str) else wanted
         if wanted is not None and weight is None:
             raise ValueError(
-                f"{field}: {wanted!r} is not in the setting prices; {known_choices(self.prices, given=wanted)}"
+                f"{field}: {wanted!r} is not in the setting cost_weights; "
+                f"{known_choices(self.cost_weights, given=wanted)}"
             )
         if weight is not None and among is not None and not among[0] <= weight <= among[1]:
             raise ValueError(f"{field}: {weight:g} is not in cost_weights, {among}")

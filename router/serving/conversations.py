@@ -180,7 +180,7 @@ class Rewriter:
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings) -> None:
         self.model = chosen.model
         self.settings = settings
-        self._options, self._prices = chosen.openai, chosen.prices
+        self._options, self._prices = chosen.openai, chosen.prices_by_model
         self._server = ChatServer(
             base_url=chosen.openai.base_url, api_key_env=chosen.openai.api_key_env, headers=chosen.openai.headers
         )

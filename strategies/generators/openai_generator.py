@@ -199,7 +199,7 @@ class OpenAiGenerator(Generator):
         )
 
     def _dollars(self, read: int, written: int, *, model: str | None) -> float:
-        prices = self._options.prices
+        prices = self._options.token_prices
         if not prices:
             return 0.0
         per_read, per_written = prices[model if model is not None and model in prices else self._model]
@@ -278,11 +278,11 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         check_header_value(
             value, what=f"the value of {name}", field="generator.openai.headers", remedy="give the value alone"
         )
-    if options.prices and model not in options.prices:
+    if options.token_prices and model not in options.token_prices:
         raise ConfigError(
             f"{model!r} has no price",
-            field="generator.openai.prices",
-            remedy="set generator.price, {input: 0.0, output: 0.0} if it is free",
+            field="generator.openai.token_prices",
+            remedy="set generator.token_prices, {input: 0.0, output: 0.0} if it is free",
         )
 
 

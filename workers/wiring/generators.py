@@ -93,8 +93,8 @@ def model_name(settings: GeneratorSettings) -> str:
 
 def _wrapped(generator: Generator, *, settings: GeneratorSettings) -> Generator:
     """With its price, and behind its cache, which keeps what the first call cost."""
-    if settings.prices and settings.name != "openai":  # which knows what calls cost that broke off
-        generator = PricedGenerator(generator, price=settings.prices[settings.model])
+    if settings.prices_by_model and settings.name != "openai":  # which knows what calls cost that broke off
+        generator = PricedGenerator(generator, price=settings.prices_by_model[settings.model])
     if settings.cache is None:
         return generator
     return CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
@@ -106,18 +106,22 @@ def generator_version(settings: GeneratorSettings) -> str:
     Stored answers are found by this text, so a new setting may join it only where it changes what is answered.
     """
     beside: dict[str, bool | set[str]] = dict.fromkeys(_SPEED, True)
-    if (
-        settings.price is None or settings.name == "openai"
-    ):  # whose price stands where it stood before there was `price`
-        beside["price"] = True
+    if settings.token_prices is None or settings.name == "openai":  # whose prices are among its options
+        beside["token_prices"] = True
     priced = settings.model_copy(update={"openai": _priced(settings)})
     text = priced.model_dump_json(exclude=beside | {"openai": _PATIENCE})
-    return text.replace('"template_tokens":', '"tokenizer":null,"template_tokens":', 1)  # an option that left
+    # As these options were called when the first answers were stored, and with one that left.
+    text = text.replace('"token_prices":{"input"', '"price":{"input"').replace('"token_prices":', '"prices":', 1)
+    return text.replace('"template_tokens":', '"tokenizer":null,"template_tokens":', 1)
 
 
 def _priced(settings: GeneratorSettings) -> OpenAiOptions:
     """The options of the server, with the model's price among theirs."""
-    return replace(settings.openai, prices=settings.prices) if settings.name == "openai" else settings.openai
+    return (
+        replace(settings.openai, token_prices=settings.prices_by_model)
+        if settings.name == "openai"
+        else settings.openai
+    )
 
 
 def _make_scripted(settings: GeneratorSettings) -> Generator:
@@ -323,10 +327,12 @@ def hints(settings: Settings) -> tuple[str, ...]:
                 f"arms: {', '.join(small)} answer with a few words, as suits a small model, and generator.name is "
                 "openai; set arms_preset: chat for paragraphs, or arms_preset: small to keep them as they are"
             )
-    free = sorted({section_of("generator", arms[name].generator) for name, each in chosen.items() if not each.prices})
+    free = sorted(
+        {section_of("generator", arms[name].generator) for name, each in chosen.items() if not each.prices_by_model}
+    )
     if settings.budget.dollars is not None and free:
         texts.append(
             f"budget.dollars: {settings.budget.dollars:g} caps only what arms report by themselves where they ask "
-            f"{', '.join(free)}, whose calls have no price; set {free[0]}.price, or cap budget.tokens instead"
+            f"{', '.join(free)}, whose calls have no price; set {free[0]}.token_prices, or cap budget.tokens instead"
         )
     return tuple(texts)

@@ -151,7 +151,7 @@ class DecisionFields(TypedDict):
     cost_weight: float | None
     """Weight of cost that it was served at, and that its reward is read at; null: that of `reward.weight`."""
     price: str | None
-    """Name of that price (setting `prices`): the one that was wanted, or the default of the key or tenant."""
+    """Name of that price (setting `cost_weights`): the one that was wanted, or the default of the key or tenant."""
 
 
 class RouteReply(DecisionFields):

@@ -226,8 +226,8 @@ class Query:
         say
     messages: what was said before, the oldest first; an arm may show it to its model
     asked: what the user wrote, where `text` is that rewritten to stand alone; None: `text` is what was written
-    cost_weight: weight of cost that the caller wants: a number (>= 0), or a name of the setting `prices`; None: the
-        service's
+    cost_weight: weight of cost that the caller wants: a number (>= 0), or a name of the setting `cost_weights`; None:
+        the service's
     aim: what the caller wants in place of a weight: {"quality": share of the best arm's} or a mean, {"steps": 1.8}
     api_key: public id of the API key that it came with; None: none was needed
     request: what else the edge knows of the request (parameters it passed over, a trace); JSON values, no part of the

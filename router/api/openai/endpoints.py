@@ -47,7 +47,7 @@ endpoints = documented("OpenAI")
     responses={**ERRORS, 200: described("All models.", ModelList)},
 )
 async def models(request: Request) -> Response:
-    """List the models: `auto`, by which the policy chooses; `auto:<price>`, at each of the setting `prices`; and
+    """List the models: `auto`, by which the policy chooses; `auto:<price>`, at each of the setting `cost_weights`; and
     `arm/<name>`, each arm that our workers run.
     """
     return JsonReply(model_list(router_of(request), caller=caller_of(request)))

@@ -53,7 +53,7 @@ class Facts(TypedDict):
     cost_weight: float | None
     """Weight of cost that it was served at; null: that of the setting `reward.weight`."""
     price: str | None
-    """Name of that price (setting `prices`): the one that was wanted, or the default of the key or tenant."""
+    """Name of that price (setting `cost_weights`): the one that was wanted, or the default of the key or tenant."""
     policy: str
     """Label of the ledger that the policy learns from (setting `policy.label`)."""
     policy_version: str

@@ -57,7 +57,7 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
 
 def _chosen_by_policy(router: Router, *, caller: Caller | None = None) -> list[str]:
     """`auto`, and the prices that the policy can serve and the caller may have; None: any caller."""
-    prices = router.settings.prices if serves_prices(router.service.serving.policy) else {}
+    prices = router.settings.cost_weights if serves_prices(router.service.serving.policy) else {}
     terms = (
         {}
         if caller is None
@@ -148,8 +148,8 @@ class OpenAIBody(BaseModel):
     )
 
     model: str
-    """`auto`: the policy chooses the arm. `auto:<price>`: at this price of the setting `prices`. `arm/<name>`: this
-    arm, and nothing is learned."""
+    """`auto`: the policy chooses the arm. `auto:<price>`: at this price of the setting `cost_weights`. `arm/<name>`:
+    this arm, and nothing is learned."""
     stream: bool | None = None
     """Send the answer in pieces, as server-sent events."""
     cost_weight: Price = None

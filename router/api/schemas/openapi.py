@@ -93,7 +93,7 @@ def add_limits(
     _array(route["arms"])["items"]["enum"] = list(arms)
     route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
     for body in (route, schemas["ChatBody"]["properties"], schemas["ResponseBody"]["properties"]):
-        _price(body["cost_weight"], names=list(settings.prices))
+        _price(body["cost_weight"], names=list(settings.cost_weights))
         aims, terms = body["aim"]["properties"], settings.reward.cost
         possible = {name: one for name, one in aims.items() if name == "quality" or tells_mean(name, terms=terms)}
         body["aim"]["properties"] = possible

@@ -273,7 +273,7 @@ class RouteBody(RequestBody):
     at most `conversation.sticky_turns`."""
     cost_weight: Price = None
     """What one unit of cost is worth to you in right answers, in place of `reward.weight`: a number from 0 on, or a
-    name of the setting `prices`; left out: the default of your key, of the tenant, or of the service."""
+    name of the setting `cost_weights`; left out: the default of your key, of the tenant, or of the service."""
     aim: Aim = None
     """In place of `cost_weight`: {"quality": 0.9}, the cheapest arms that reach this share of the best arm's expected
     quality, or a mean cost of questions with this aim: {"steps": 1.8} or {"dollars": 0.004}."""

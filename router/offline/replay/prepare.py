@@ -399,7 +399,10 @@ def _with_parts(log: MemoryLog) -> MemoryLog:
 
 def _weights(settings: Settings, price: Price | None) -> Mapping[float, str]:
     """Weight -> it and the names of the prices that it is, in order."""
-    named = [*((weight, name) for name, weight in settings.prices.items()), (settings.reward.weight, "reward.weight")]
+    named = [
+        *((weight, name) for name, weight in settings.cost_weights.items()),
+        (settings.reward.weight, "reward.weight"),
+    ]
     unit = settings.reward.weight or 1.0
     if price is not None and price.proposed is not None and price.proposed > 0.0:
         unit = price.proposed

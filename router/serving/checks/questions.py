@@ -165,10 +165,10 @@ def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
     names = ", ".join(prices) or "none is configured"
     if isinstance(weight, str):
         if weight not in prices:
-            remedy = f"{did_you_mean(weight, prices)}use a name of the setting `prices` ({names}), or a number"
+            remedy = f"{did_you_mean(weight, prices)}use a name of the setting `cost_weights` ({names}), or a number"
             raise InvalidInput(f"unknown price {weight!r:.80}", field="cost_weight", remedy=remedy)
     elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 <= weight <= MAX_WEIGHT:
-        remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `prices` ({names})"
+        remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `cost_weights` ({names})"
         raise InvalidInput(f"{weight!r:.80} is no weight of cost", field="cost_weight", remedy=remedy)
 
 

@@ -111,7 +111,7 @@ def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) 
     if terms["cost_weights"] is not None:
         terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
     default, among = terms["cost_weight"], terms["cost_weights"]
-    weight = settings.prices.get(default) if isinstance(default, str) else default
+    weight = settings.cost_weights.get(default) if isinstance(default, str) else default
     if isinstance(weight, int | float) and isinstance(among, list) and not among[0] <= weight <= among[1]:
         terms["cost_weight"] = min(max(weight, among[0]), among[1])  # another's default: not at the price of its name
     return {name: value for name, value in terms.items() if value is not None}
@@ -153,7 +153,7 @@ def served_weight(
     wanted = terms.get("cost_weight") if query.cost_weight is None else query.cost_weight
     if query.aim and (aimed := _aimed(query.aim, frontier=frontier, terms=settings.reward.cost)) is not None:
         wanted = aimed
-    weight = usual if wanted is None else _weight(wanted, prices=settings.prices)
+    weight = usual if wanted is None else _weight(wanted, prices=settings.cost_weights)
     among = terms.get("cost_weights")
     if isinstance(among, list):
         if query.cost_weight is not None and not among[0] <= weight <= among[1]:
@@ -196,7 +196,7 @@ def _weight(wanted: Json, *, prices: Mapping[str, float]) -> float:
     """The weight of a number or of a name: of one that is checked, or of a default, whose name may be gone."""
     if isinstance(wanted, str):
         if wanted not in prices:
-            remedy = "add it to the setting `prices`, or give the key or tenant another"
+            remedy = "add it to the setting `cost_weights`, or give the key or tenant another"
             raise InvalidInput(f"the default price {wanted!r:.80} is not known", field="cost_weight", remedy=remedy)
         return prices[wanted]
     assert isinstance(wanted, int | float)

@@ -120,7 +120,7 @@ class RouteService:
             configured=self.arms,
             schema=settings.context,
             sticky_turns=settings.conversation.sticky_turns_cap,
-            prices=settings.prices,
+            prices=settings.cost_weights,
             context_bytes=settings.server.max_context_bytes,
         )
         checked = with_terms(checked, settings=settings)

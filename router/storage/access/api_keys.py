@@ -55,7 +55,7 @@ SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     # weight of cost of its questions that want none of their own; goes before the tenant's
     "cost_weight": (
         lambda value: _weight(value) or (isinstance(value, str) and 0 < len(value) <= 32),
-        "a number from 0 on, or a name of the setting `prices`",
+        "a number from 0 on, or a name of the setting `cost_weights`",
     ),
     # the weights of cost that its questions may have; goes before the tenant's
     "cost_weights": (_range, "[least, largest], two numbers from 0 on"),

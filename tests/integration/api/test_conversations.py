@@ -82,7 +82,7 @@ def test_a_rewrite_is_paid_from_the_budget(serve, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     with ScriptedServer({"": ALONE}) as server:
         rewrite = rewritten_by(server)
-        rewrite["rewrite"]["generator"]["price"] = {"input": 1000.0, "output": 1000.0}
+        rewrite["rewrite"]["generator"]["token_prices"] = {"input": 1000.0, "output": 1000.0}
         tenants = {"default": {"dollars_per_day": 0.01, "budget_stop": True}}
         service = serve(conversation=rewrite, tenants=tenants, reward={"cost": {"dollars": 1.0}})
         first = service.http.post("/v1/route", json={**BODY, "arms": None})

@@ -20,7 +20,7 @@ def dial(tmp_path_factory):
         "open": {"cost_weight": 0.07},
     }
     given = {"data_dir": str(tmp_path_factory.mktemp("dial")), "encoder": {"model": "hashing", "dimension": 8}}
-    service = Service(Settings.model_validate(given | {"prices": PRICES, "tenants": tenants}))
+    service = Service(Settings.model_validate(given | {"cost_weights": PRICES, "tenants": tenants}))
     yield service
     service.close()
 
@@ -84,7 +84,7 @@ def test_what_is_refused(dial, sent, field, words):
 
 def test_one_policy_serves_every_price(serve, tmp_path):
     """Learned over HTTP at mixed prices, it prefers the dear arm where cost is cheap, and the cheap one elsewhere."""
-    service = serve(arms=ARMS, policy={"name": "mba"}, prices=PRICES, reward={"minimum": -2.0})
+    service = serve(arms=ARMS, policy={"name": "mba"}, cost_weights=PRICES, reward={"minimum": -2.0})
     asked, told = [], []
     for number in range(60):
         price, arm = list(PRICES)[number % 3], list(ARMS)[number % 2]

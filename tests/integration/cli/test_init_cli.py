@@ -78,7 +78,7 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
     tree, out = written(run, "--prefer", "quality", "--force")
     assert list(tree["arms"]) == ["no_retrieval", "single_step", "multi_step"]
     assert tree["policy"] == {"incumbent": "single_step", "harm": 0.05}
-    assert (tree["reward"]["weight"], tree["prices"]["quality"]) == (0.01, 0.01)
+    assert (tree["reward"]["weight"], tree["cost_weights"]["quality"]) == (0.01, 0.01)
     assert "1 passages of docs" in out
     assert run("--yes", "--force")[1].count("The index default has 1 passages (bm25)") == 1  # not built again
 
@@ -123,7 +123,7 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
     text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
     assert "secret" not in text.lower().replace("secrets belong", "")
     assert "# " in text
-    assert "price: {input: ..., output: ...}" in " ".join(text.split())
+    assert "token_prices: {input: ..., output: ...}" in " ".join(text.split())
 
 
 def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
@@ -148,7 +148,7 @@ def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
         "multi_step_large": {"class": "multi_step", "generator": "large"},
     }
     assert tree["policy"]["incumbent"] == "single_step_large"
-    assert "price" not in tree["generators"]["small"]
+    assert "token_prices" not in tree["generators"]["small"]
     assert tree["reward"]["cost"] == {"steps": 1.0}
 
 
@@ -202,8 +202,8 @@ def test_prices_of_two_models(run, tmp_path, monkeypatch):
     prices = ["--price", "0.15/0.6", "--price", "2.5/10"]
     with ScriptedServer({"": "So."}, models=[{"id": "qwen3:32b"}, {"id": "llama3.2:3b"}]) as server:
         tree, out = written(run, "--prefer", "balanced", "--url", server.url, *prices)
-        assert tree["generators"]["small"]["price"] == {"input": 0.15, "output": 0.6}
-        assert tree["generators"]["large"]["price"] == {"input": 2.5, "output": 10.0}
+        assert tree["generators"]["small"]["token_prices"] == {"input": 0.15, "output": 0.6}
+        assert tree["generators"]["large"]["token_prices"] == {"input": 2.5, "output": 10.0}
         assert tree["reward"] == {"weight": 20.0, "cost": {"dollars": 1.0}}
         assert "a right answer is worth 0.05 dollars" in out
         for given, part in (

@@ -137,7 +137,7 @@ def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
 def test_prices(store, run, tmp_path):
     """All at one price, a number or a name of the settings: rewards are read at it, and policies asked at it."""
     settings = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings | {"prices": {"economy": 0.8}}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings | {"cost_weights": {"economy": 0.8}}))
     words = ("--policy", "linucb,fixed:multi_step", "--json")
     usual, dear = found(run(*words)), found(run(*words, "--price", "economy"))
     assert found(run(*words, "--price", "0.8")) == dear

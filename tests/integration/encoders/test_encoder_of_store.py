@@ -134,7 +134,7 @@ def test_a_store_of_before_says_by_its_features_that_it_began_with_hashing(tmp_p
     """A store without the column, and a configuration that names no encoder where torch is installed: it goes on."""
     unpack(STORE_0003, tmp_path / "store")
     monkeypatch.chdir(tmp_path)
-    tree = "{data_dir: store, encoder: {dimension: 8}, prices: {economy: 0.2, quality: 0.0}, "
+    tree = "{data_dir: store, encoder: {dimension: 8}, cost_weights: {economy: 0.2, quality: 0.0}, "
     tree += "policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}}, "
     tree += "learning: {snapshot_interval_s: 0}, "
     tree += "arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}}}"

@@ -119,7 +119,7 @@ def test_a_call_that_broke_for_good_is_paid_for():
     """Where a reply broke off, the arm's failed outcome has its tokens, as an estimate, and its dollars."""
     cut = Reply(text="The city of Paris is the one you want", cut=True)
     with ScriptedServer([cut]) as server:
-        outcome = answered(server, seconds=None, prices={"gpt": (1e6, 1e6)})
+        outcome = answered(server, seconds=None, token_prices={"gpt": (1e6, 1e6)})
     cost = outcome.cost
     assert (outcome.status, outcome.stop_reason, cost.llm_calls) == ("failed", "error", 1)
     assert cost.completion_tokens >= 5

@@ -141,7 +141,7 @@ def test_another_model_answers():
     """A server that names another model is told of in the details; its price counts."""
     prices = {"gpt": (1.0, 2.0), "gpt-2026": (10.0, 20.0)}
     with ScriptedServer([Reply(text="Paris it is", model="gpt-2026")]) as server:
-        done, _ = ask(server, prices=prices)
+        done, _ = ask(server, token_prices=prices)
     assert done.details == {"model": "gpt-2026"}
     assert done.dollars == pytest.approx((8 * 10.0 + 3 * 20.0) / 1e6)
 
@@ -186,7 +186,7 @@ def test_after_close():
         ({"base_url": "http://host/v1", "headers": {"authorization": "Bearer x"}}, "generator.openai.headers"),
         ({"base_url": "http://host/v1", "concurrency": 0}, "generator.openai.concurrency"),
         ({"base_url": "http://host/v1", "retries": -1}, "generator.openai.retries"),
-        ({"base_url": "http://host/v1", "prices": {"other": (1.0, 1.0)}}, "generator.openai.prices"),
+        ({"base_url": "http://host/v1", "token_prices": {"other": (1.0, 1.0)}}, "generator.openai.token_prices"),
     ],
 )
 def test_wrong_options(options, field, monkeypatch):

@@ -14,7 +14,7 @@ from tests.support.servers.openai_settings import settings
 def test_prices_reach_the_generator():
     """A price of the file is charged, and the model's name and context go along."""
     with ScriptedServer(["Paris it is"]) as server:
-        generator = make_generator(settings(base_url=server.url, prices={"gpt": [1e6, 2e6]}))
+        generator = make_generator(settings(base_url=server.url, token_prices={"gpt": [1e6, 2e6]}))
 
         async def once():
             done = await generator.complete(Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8))

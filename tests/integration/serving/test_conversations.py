@@ -25,7 +25,11 @@ pytestmark = pytest.mark.timeout(60)
 
 def rewritten_by(server, **rewrite):
     """Settings of a rewrite by this server."""
-    chosen = {"name": "openai", "model": "small", "openai": {"base_url": server.url, "prices": {"small": [1.0, 2.0]}}}
+    chosen = {
+        "name": "openai",
+        "model": "small",
+        "openai": {"base_url": server.url, "token_prices": {"small": [1.0, 2.0]}},
+    }
     return {"rewrite": {"generator": chosen, "seconds": 20.0, **rewrite}}
 
 

@@ -19,7 +19,7 @@ from tests.support.tar_files import unpack
 OLD_STORE = Path(__file__).parents[2] / "data" / "store_0002.tar.xz"
 OLD_CONFIG = """{data_dir: store, encoder: {model: hashing, dimension: 8}, policy: {incumbent: single_step, harm: 0.5},
   learning: {snapshot_interval_s: 0}}"""
-PRICES = {"prices": {"economy": 0.2, "quality": 0.0}, "reward": {"weight": 0.05}}
+PRICES = {"cost_weights": {"economy": 0.2, "quality": 0.0}, "reward": {"weight": 0.05}}
 
 
 def asked(world, wanted, *, key=None, text="who?"):

@@ -15,7 +15,7 @@ REWARD = 1.0 - 0.05
 @pytest.fixture
 def world(make_world):
     """Sixty right answers of one step, half of them served at a weight of cost of 1,000."""
-    made = make_world(arms=ARMS, policy={"name": "mba", "fallback": "cheap"}, prices={"strict": 1000.0})
+    made = make_world(arms=ARMS, policy={"name": "mba", "fallback": "cheap"}, cost_weights={"strict": 1000.0})
     for number in range(60):
         query = Query(text=f"question {number}", cost_weight="strict" if number % 2 else None)
         decision = made.router.submit(query, run_by="caller").result(30)

@@ -31,7 +31,7 @@ STORE_0004 = DATA / "store_0004.tar.xz"
 STORE_0005 = DATA / "store_0005.tar.xz"
 #: tables with rows in both that no feature uses any more
 _DROPPED = {"calibration_pairs", "decision_links", "held_feedback"}
-CONFIG_0003 = """{data_dir: store, encoder: {model: hashing, dimension: 8}, prices: {economy: 0.2, quality: 0.0},
+CONFIG_0003 = """{data_dir: store, encoder: {model: hashing, dimension: 8}, cost_weights: {economy: 0.2, quality: 0.0},
   policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}},
   arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}},
   learning: {snapshot_interval_s: 0}}"""

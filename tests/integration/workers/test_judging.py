@@ -108,7 +108,7 @@ def bench(database):
     def make(replies=GOOD, *, generator=None, retriever=None, server=None, tenants=None, **judging):
         chosen = {"name": "scripted", "context_tokens": 4000}
         if server is not None:
-            openai = {"base_url": server.url, "retries": 0, "prices": {"gpt": [1000.0, 2000.0]}}
+            openai = {"base_url": server.url, "retries": 0, "token_prices": {"gpt": [1000.0, 2000.0]}}
             chosen = {"name": "openai", "model": "gpt", "context_tokens": 20_000, "openai": openai}
         elif generator is None:
             generator = ScriptedGenerator({"": replies} if isinstance(replies, str) else replies)

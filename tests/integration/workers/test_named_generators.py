@@ -33,7 +33,7 @@ def service(tmp_path, settings, redis_server, redis_client):
             name: {
                 "name": "openai",
                 "model": f"model-{name}",
-                "price": dict(zip(("input", "output"), PRICES[name], strict=True)),
+                "token_prices": dict(zip(("input", "output"), PRICES[name], strict=True)),
                 "openai": {"base_url": url, "retries": 0},
             }
             for name, url in servers.items()

@@ -75,7 +75,7 @@ def test_nothing_is_loaded_that_no_arm_asks(monkeypatch):
 def test_each_arm_is_checked_against_its_own_generator(caplog):
     """Capabilities, prices and the length of answers are those of the arm's generator."""
     server = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
-    told = {**server, "openai": {**server["openai"], "logprobs": True}, "price": {"input": 1.0, "output": 1.0}}
+    told = {**server, "openai": {**server["openai"], "logprobs": True}, "token_prices": {"input": 1.0, "output": 1.0}}
     given = {"generator": SCRIPTED, "generators": {"plain": server, "told": told}, "budget": {"dollars": 1.0}}
     fits = Settings.model_validate({**given, "arms": {"f": {"class": "flare", "generator": "told"}}})
     check_arms(fits)
@@ -86,7 +86,7 @@ def test_each_arm_is_checked_against_its_own_generator(caplog):
     assert caught.value.field == "arms.f"
     (short, free) = hints(Settings.model_validate({**given, "arms": {"a": named("plain"), "b": {"class": "react"}}}))
     assert short.startswith("arms: a answer")
-    assert "where they ask generator, generators.plain, whose calls have no price; set generator.price" in free
+    assert "where they ask generator, generators.plain, whose calls have no price; set generator.token_prices" in free
 
 
 def test_names_that_nobody_knows():

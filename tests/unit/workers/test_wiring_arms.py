@@ -54,9 +54,9 @@ def test_short_answers_of_a_large_model_are_hinted_at(caplog):
         {"generator": OPENAI, "arms": {"single_step": {"max_tokens": 200}, "multi_step": {"preset": "gpt"}}},
         {"generator": OPENAI, "arms": {"mine": {"run_by": "caller"}}},
         {"generator": {"name": "local"}},
-        {"generator": {**OPENAI, "openai": {"prices": {"gpt": [1.0, 2.0]}}}, "arms_preset": "chat"}
+        {"generator": {**OPENAI, "openai": {"token_prices": {"gpt": [1.0, 2.0]}}}, "arms_preset": "chat"}
         | {"budget": {"dollars": 0.1}},
-        {"generator": {"price": {"input": 1.0, "output": 2.0}}, "budget": {"dollars": 0.1}},
+        {"generator": {"token_prices": {"input": 1.0, "output": 2.0}}, "budget": {"dollars": 0.1}},
     ],
 )
 def test_nothing_is_said_where_it_was_chosen(settings):
@@ -69,4 +69,4 @@ def test_a_cap_on_dollars_without_prices_is_hinted_at(generator):
     """budget.dollars caps nothing where calls have no price."""
     (hint,) = hints(Settings(generator=generator, arms_preset="chat", budget={"dollars": 0.1}))
     assert hint.startswith("budget.dollars: ")
-    assert "set generator.price, or cap budget.tokens" in hint
+    assert "set generator.token_prices, or cap budget.tokens" in hint

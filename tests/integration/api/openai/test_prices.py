@@ -16,7 +16,7 @@ ASKED = {"messages": [{"role": "user", "content": "Who wrote Dracula?"}]}
 @pytest.fixture
 def priced(serve):
     """A service with prices, whose questions are answered."""
-    service = serve(prices=PRICES)
+    service = serve(cost_weights=PRICES)
     worker = AnsweringWorker(service)
     worker.start()
     yield service

@@ -73,7 +73,7 @@ def test_the_price_rises(world, caplog):
 
 def test_weights_under_a_budget():
     """The factor is on the question's own weight; one below the usual one, also 0, rises as that does."""
-    settings = Settings.model_validate({"prices": {"economy": 0.2}, "reward": {"weight": 0.1}})
+    settings = Settings.model_validate({"cost_weights": {"economy": 0.2}, "reward": {"weight": 0.1}})
     mba, uniform = make_policy("mba", params={}), make_policy("uniform", params={})
 
     def served(weight, *, factor=1.0, policy=mba):

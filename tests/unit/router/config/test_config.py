@@ -95,7 +95,11 @@ def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(writte
             ("reward: {cost: {dolars: 1}}", "reward.cost", "did you mean dollars?"),
             ("server: {rate_limits: {raeder: 5/minute}}", "server.rate_limits", "did you mean reader?"),
             ("judge: {weights: {suported: 1}}", "judge.weights", "did you mean supported?"),
-            ("{prices: {economy: 1}, tenants: {a: {cost_weight: econmy}}}", "tenants.a.cost_weight", "mean economy?"),
+            (
+                "{cost_weights: {economy: 1}, tenants: {a: {cost_weight: econmy}}}",
+                "tenants.a.cost_weight",
+                "mean economy?",
+            ),
             ("armz: {}", "armz", "did you mean arms?"),
             ("learning: {lease_s: 0}", "learning.lease_s", "at least 1, not 0 [file"),
             ("learning: {lease_s: 0}", "learning.lease_s", "(in seconds; the default is 10.0)"),

@@ -50,10 +50,18 @@ WRONG = [
     ("retrievers: {a b: {}}", "retrievers", "'a b' is no name"),
     ("generators: {large: {modl: x}}", "generators.large.modl", "did you mean model"),
     ("retrievers: {wiki: {nme: x}}", "retrievers.wiki.nme", "did you mean name"),
-    ("generator: {price: {input: 1}}", "generator.price.output", "is needed"),
-    ("generators: {l: {price: {input: -1, output: 1}}}", "generators.l.price.input", "at least 0"),
-    ("generator: {model: m, price: {input: 1, output: 1}, openai: {prices: {m: [1, 1]}}}", "price", "leave out"),
-    ("judge: {generator: {name: scripted}, dollars_per_day: 1}", "judge.dollars_per_day", "set judge.generator.price"),
+    ("generator: {token_prices: {input: 1}}", "generator.token_prices.output", "is needed"),
+    ("generators: {l: {token_prices: {input: -1, output: 1}}}", "generators.l.token_prices.input", "at least 0"),
+    (
+        "generator: {model: m, token_prices: {input: 1, output: 1}, openai: {token_prices: {m: [1, 1]}}}",
+        "token_prices",
+        "leave out",
+    ),
+    (
+        "judge: {generator: {name: scripted}, dollars_per_day: 1}",
+        "judge.dollars_per_day",
+        "set judge.generator.token_prices",
+    ),
 ]
 
 
@@ -71,7 +79,7 @@ def test_a_price_of_any_generator():
     """It makes the dollars of every call, and so of the judge's caps."""
     price = {"input": 1e6, "output": 2e6}
     chosen = Settings(
-        generator={"name": "scripted", "script": {"": "one two"}, "price": price},
+        generator={"name": "scripted", "script": {"": "one two"}, "token_prices": price},
         judge={"generator": "default", "dollars_per_day": 1.0},
     ).generator
     asked = Request(prompt=Prompt(instructions="", body="Who was it?"), max_tokens=8)
@@ -79,13 +87,13 @@ def test_a_price_of_any_generator():
 
 
 def test_the_former_way_to_write_a_price():
-    """`openai.prices` is read as ever: the same price, and the same stored answers."""
+    """`openai.token_prices` is read as ever: the same price, and the same stored answers."""
     former = GeneratorSettings.model_validate(
-        {**SERVER, "openai": {**SERVER["openai"], "prices": {"gpt": [0.15, 0.6]}}}
+        {**SERVER, "openai": {**SERVER["openai"], "token_prices": {"gpt": [0.15, 0.6]}}}
     )
-    new = GeneratorSettings.model_validate({**SERVER, "price": {"input": 0.15, "output": 0.6}})
-    assert dict(new.prices) == {"gpt": (0.15, 0.6)}
+    new = GeneratorSettings.model_validate({**SERVER, "token_prices": {"input": 0.15, "output": 0.6}})
+    assert dict(new.prices_by_model) == {"gpt": (0.15, 0.6)}
     assert generator_version(former) == generator_version(new)
     assert '"price":' not in generator_version(new)
-    priced = GeneratorSettings.model_validate({"name": "scripted", "price": {"input": 1.0, "output": 1.0}})
+    priced = GeneratorSettings.model_validate({"name": "scripted", "token_prices": {"input": 1.0, "output": 1.0}})
     assert generator_version(priced) != generator_version(GeneratorSettings(name="scripted"))

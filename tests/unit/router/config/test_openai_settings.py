@@ -43,8 +43,8 @@ def test_cache_goes_around_any_generator(tmp_path):
 @pytest.mark.parametrize(
     ("openai", "field"),
     [
-        ({"prices": {"gpt": [1.0]}}, "generator.openai.prices.gpt"),
-        ({"prices": {"gpt": [1.0, -1.0]}}, "generator.openai.prices.gpt.1"),
+        ({"token_prices": {"gpt": [1.0]}}, "generator.openai.token_prices.gpt"),
+        ({"token_prices": {"gpt": [1.0, -1.0]}}, "generator.openai.token_prices.gpt.1"),
         ({"mode": "talk"}, "generator.openai.mode"),
         ({"colour": "blue"}, "generator.openai.colour"),
         ({"retries": -1}, "generator.openai.retries"),

@@ -16,7 +16,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number
 from ragbandit.workers.cli import app
 
-SETTINGS = Settings.model_validate({"prices": {"economy": 0.4, "quality": 0.01, "same": 0.05}})
+SETTINGS = Settings.model_validate({"cost_weights": {"economy": 0.4, "quality": 0.01, "same": 0.05}})
 
 
 @cache
@@ -62,7 +62,7 @@ def test_the_verb(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log, _ = found()
     write_rows("log.jsonl", log.rows)
-    (tmp_path / "config.yaml").write_text("prices: {economy: 0.4}\n")
+    (tmp_path / "config.yaml").write_text("cost_weights: {economy: 0.4}\n")
     done = CliRunner().invoke(app, ["price", "--log", "log.jsonl", "--folds", "2"])
     assert done.exit_code == 0, done.output
     for words in ("economy", "reward.weight", "proposed", "always multi_step", "half the slope", "routing table"):

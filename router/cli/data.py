@@ -233,8 +233,6 @@ def import_(
     format_: FormatOption = None,
     label: Annotated[str, typer.Option(help="the ledger that the rows are added to")] = "imported",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
-    minimum: Annotated[float | None, typer.Option(help="of rewards that name no bounds; default: config")] = None,
-    maximum: Annotated[float | None, typer.Option(help="of rewards that name no bounds; default: config")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -248,8 +246,7 @@ def import_(
             f"{label!r} is no name of a ledger", field="label", remedy="use 1 to 40 of a-z, 0-9 and underscore"
         )
     with opened(config, label=label, make=True) as (settings, ledger):
-        defaults = reward_defaults(settings.reward, minimum=minimum, maximum=maximum)
-        rows = read_rows(file, format=log_format, defaults=defaults)
+        rows = read_rows(file, format=log_format, defaults=reward_defaults(settings.reward))
         reading = _GoodRows(file=file, skip_bad=skip_bad)
         try:
             with bars(errors) as progress:

@@ -69,12 +69,6 @@ def replay_verb(
     log_format: Annotated[
         str | None, typer.Option("--format", help="format of a file whose name does not tell it")
     ] = None,
-    minimum: Annotated[
-        float | None, typer.Option(help="bound of a file's rewards that name none; default: config")
-    ] = None,
-    maximum: Annotated[
-        float | None, typer.Option(help="bound of a file's rewards that name none; default: config")
-    ] = None,
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
@@ -113,12 +107,12 @@ def replay_verb(
     """
     if report is not None:
         check_page(report)
-    if log is None:
-        reason, remedy = "applies to a file, but no --log is given", "give --log FILE, or leave it out"
-        _check_unused({"format": log_format, "minimum": minimum, "maximum": maximum}, reason=reason, remedy=remedy)
-    else:
-        reason, remedy = "applies to the store, but --log reads a file", "leave it out, or leave out --log"
-        _check_unused({"label": label}, reason=reason, remedy=remedy)
+    if log is None and log_format is not None:
+        message = "applies to a file, but no --log is given"
+        raise InvalidInput(message, field="format", remedy="give --log FILE, or leave it out")
+    if log is not None and label is not None:
+        message = "applies to the store, but --log reads a file"
+        raise InvalidInput(message, field="label", remedy="leave it out, or leave out --log")
     settings = configuration.load(config).settings
     check_fallback(settings)
     opened = open_log(
@@ -126,8 +120,6 @@ def replay_verb(
         format=log_format,
         config=settings,
         label=label,
-        minimum=minimum,
-        maximum=maximum,
         since=None if since is None else parse_time(since, now=time.time()),
         mixed_arms=mixed_arms,
         skip_bad=skip_bad,
@@ -161,13 +153,6 @@ def _executor(log: OpenLog, *, workers: int | None) -> AbstractContextManager[Ex
             remedy="give --log FOLDER, or leave out --workers",
         )
     return process_executor(workers)
-
-
-def _check_unused(options: Mapping[str, object], *, reason: str, remedy: str) -> None:
-    """Raises InvalidInput for an option that would change nothing."""
-    for name, value in options.items():
-        if value is not None:
-            raise InvalidInput(reason, field=name, remedy=remedy)
 
 
 def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:

@@ -380,7 +380,6 @@ def test_damaged_files(run, tmp_path):
         ),
         (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy too: --policy linucb")),
         (("--label", "main"), ("label", "applies to the store, but --log reads a file")),
-        (("--minimum", "1"), ("minimum", "must be below maximum")),
         (("--report", "r.pdf"), ("report", "name a .html in a folder")),
         (("--policy", "uniform", "--format", "csv"), ("unknown format 'csv'",)),
     ],

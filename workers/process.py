@@ -27,7 +27,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry import make_tracing
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.child_process import Child, die_with_parent, end, ending, last_lines
+from ragbandit.shared.child_process import Child, die_with_parent, end
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file
 from ragbandit.shared.types import PolicyLabel
@@ -197,9 +197,6 @@ def beating(file: Path | None) -> Iterator[None]:
         file.unlink(missing_ok=True)
 
 
-#: seconds between two looks whether Redis answers, and looks in a row without an answer before it is started again
-REDIS_LOOK_S = 1.0
-REDIS_MISSES = 6
 #: the configuration that the children read, under data_dir
 ACCEPTED = "accepted.yaml"
 
@@ -231,7 +228,6 @@ class Supervisor:
             Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands
         ]
         self._stop = threading.Event()
-        self._redis_looked_at, self._redis_misses = 0.0, 0
         self._lock: IO[bytes] | None = None
 
     @property
@@ -313,26 +309,6 @@ class Supervisor:
 
     def _tend(self) -> None:
         if self.redis is not None and not self._stop.is_set():
-            self._tend_redis(self.redis)
+            self.redis.tend()
         for child in self.children:
             child.tend()
-
-    def _tend_redis(self, redis: RedisServer) -> None:
-        """Start Redis again if its process has ended, or has not answered REDIS_MISSES times in a row."""
-        facts = {"action": "died", "child": "redis"}
-        if redis.pid is None:
-            how = ending(redis.exit_code or 0, log=last_lines(redis.log_file))
-            log.warning("redis %s; restarting; log: %s", how, redis.log_file, extra=facts)
-        else:
-            if time.monotonic() < self._redis_looked_at + REDIS_LOOK_S:
-                return
-            # Counted in looks, not in seconds: on a machine that stands still for a while nobody has looked.
-            self._redis_misses = 0 if redis.answers() else self._redis_misses + 1
-            self._redis_looked_at = time.monotonic()
-            if self._redis_misses < REDIS_MISSES:
-                return
-            message = "redis does not answer at %s; restarting it (answers are delayed, nothing is lost); log: %s"
-            log.error(message, redis.socket, redis.log_file, extra=facts)
-            redis.stop()
-        redis.start()
-        self._redis_misses = 0

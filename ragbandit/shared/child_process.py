@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -44,6 +44,9 @@ SHOWN_CHARACTERS = 500
 class Child:
     """One process and its record. log_folder: where its output goes, as NAME.log."""
 
+    #: called in the new process before anything else
+    prepare: Callable[[], None] | None = None
+
     def __init__(
         self,
         name: str,
@@ -66,18 +69,23 @@ class Child:
         self._due = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
+    def command(self) -> list[str]:
+        """What is run."""
+        return [sys.executable, "-m", "ragbandit", *self.arguments]
+
     def start(self) -> None:
         """Start the process."""
         environment = os.environ | self._environment | {PARENT_VARIABLE: str(os.getpid())}
         with append_private(self.log_file) as output:
             self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "ragbandit", *self.arguments],
+                self.command(),
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,  # ctrl-C reaches us alone, and we end the children in order
+                preexec_fn=self.prepare,
             )
         self._started = time.monotonic()
 

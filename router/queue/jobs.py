@@ -22,7 +22,7 @@ from rq.serializers import JSONSerializer
 
 from ragbandit.router.queue.presence import QueueWork, WorkerState, present, workers_of
 from ragbandit.router.queue.redis_server import Outage
-from ragbandit.router.telemetry.logs import Throttle
+from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
 
@@ -38,8 +38,6 @@ PAUSE_S: Final = 1.0
 GRACE_S: Final = 3.0
 #: a listener that has been at one notification for that long is stuck, seconds
 STUCK_S: Final = 15.0
-#: least time between two log lines about errors that nobody foresaw, seconds
-QUIET_S: Final = 30.0
 
 
 class Listener:
@@ -56,48 +54,38 @@ class Listener:
         self._subscribed = False
         #: when the thread last waited for a notification (time.monotonic)
         self._turn_at = time.monotonic()
-        self._throttle = Throttle(QUIET_S)
-        self._thread = threading.Thread(target=self._run, name="ragbandit-listener", daemon=True)
-        self._thread.start()
+        self._routine = Routine("listen to notifications", self._receive, every_s=PAUSE_S).start()
 
     def fault(self) -> str | None:
         """Why notifications do not arrive now; None: they do."""
-        if not self._thread.is_alive():
-            return "the listener has ended, so answers and learning come up to a second late: restart the process"
         silent_s = time.monotonic() - self._turn_at
         if not self._subscribed and silent_s > GRACE_S:
             return "the listener is not subscribed to notifications, and tries again every second"
         return f"the listener has been at one notification for {silent_s:.0f} s" if silent_s > STUCK_S else None
 
     def close(self) -> None:
-        """End the thread; waits for at most 2 s."""
+        """End the thread."""
         self._stop.set()
-        self._thread.join(2)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._receive()
-            except (RedisError, OSError) as error:
-                # Pollers behind every listener find the same facts in SQL, a little later.
-                self._outage.failed(error)
-            except Exception:  # without this thread every answer would be late until the process ends
-                self._log_unforeseen()
-            self._subscribed = False
-            self._stop.wait(PAUSE_S)
+        self._routine.close()
 
     def _receive(self) -> None:
-        """Receive until the listener is closed. Raises RedisError or OSError."""
-        with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
-            began = time.monotonic()
-            pubsub.subscribe(CHANNEL)
-            self._outage.reached(began=began)
-            self._subscribed = True
-            while not self._stop.is_set():
-                self._turn_at = time.monotonic()
-                message = pubsub.get_message(timeout=LOOK_S)
-                if message and message["type"] == "message":
-                    self._hand_on(message["data"])
+        """Receive until the listener is closed, or Redis goes away."""
+        try:
+            with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
+                began = time.monotonic()
+                pubsub.subscribe(CHANNEL)
+                self._outage.reached(began=began)
+                self._subscribed = True
+                while not self._stop.is_set():
+                    self._turn_at = time.monotonic()
+                    message = pubsub.get_message(timeout=LOOK_S)
+                    if message and message["type"] == "message":
+                        self._hand_on(message["data"])
+        except (RedisError, OSError) as error:
+            # Pollers behind every listener find the same facts in SQL, a little later.
+            self._outage.failed(error)
+        finally:
+            self._subscribed = False
 
     def _hand_on(self, published: bytes) -> None:
         notification = published.decode("ascii", "replace")
@@ -106,10 +94,6 @@ class Listener:
         except Exception as error:  # of whoever handles it: the listener must live on
             facts = {"action": "listen", "notification": notification, "reason": str(error)}
             log.warning("a notification was not handled; polling finds the same in the database", extra=facts)
-
-    def _log_unforeseen(self) -> None:
-        if self._throttle.lets_pass():
-            log.exception("receiving notifications failed; it begins again", extra={"action": "listen"})
 
 
 Reply = TypeVar("Reply")

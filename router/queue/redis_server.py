@@ -5,16 +5,20 @@ import logging
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.child_process import end_with_parent
+from ragbandit.shared.child_process import Child, end, end_with_parent
 from ragbandit.shared.errors import ConfigError, QueueError
-from ragbandit.shared.files import append_private, private_folder
+from ragbandit.shared.files import private_folder
+
+#: longest wait for its first answer, and for its end, seconds
+START_S, STOP_S = 10.0, 5.0
+#: seconds between two looks whether it answers, and looks in a row without an answer before it is started again
+LOOK_S, MISSES = 1.0, 6
 
 
 def redis_url(settings: Settings) -> str:
@@ -42,18 +46,26 @@ def _socket(settings: Settings) -> Path:
     return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 
 
-class RedisServer:
+class RedisServer(Child):
     """A redis-server process that keeps nothing on disk: Redis carries notifications alone, and may forget them."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.socket = _socket(settings)
-        self._folder = Path(settings.data_dir).absolute()
-        self.log_file = self._folder / "redis.log"
-        self._process: subprocess.Popen[bytes] | None = None
+    prepare = staticmethod(end_with_parent)
 
-    def start(self, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, settings: Settings) -> None:
+        folder = Path(settings.data_dir).absolute()
+        self.socket = _socket(settings)
+        arguments = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
+        arguments += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(folder)]
+        super().__init__("redis", arguments=arguments, log_folder=folder)
+        self._looked_at, self._misses = 0.0, 0
+
+    def command(self) -> list[str]:
+        """What is run. Raises ConfigError."""
+        return [_binary(), *self.arguments]
+
+    def start(self) -> None:
         """Start it and wait until it answers. Raises ConfigError or QueueError."""
-        private_folder(self._folder)
+        private_folder(self.log_file.parent)
         if _listens(self.socket):  # slow to answer or not: it is in use
             raise ConfigError(
                 "another service runs on this folder",
@@ -61,18 +73,14 @@ class RedisServer:
                 remedy="stop it, or give this one a data_dir of its own",
             )
         self.socket.unlink(missing_ok=True)
-        command = [_binary(), "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
-        command += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._folder)]
-        with append_private(self.log_file) as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own command
-                command, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
-            )
-        give_up = time.monotonic() + timeout_s
+        super().start()
+        give_up = time.monotonic() + START_S
         while not self.answers():
-            if self._process.poll() is not None or time.monotonic() > give_up:
+            if not self.lives() or time.monotonic() > give_up:
                 self.stop()
                 raise QueueError("the private redis-server did not start", remedy=f"see {self.log_file}")
             time.sleep(0.02)
+        self._misses = 0
 
     def answers(self, *, timeout_s: float = 1.0) -> bool:
         """True if it replies within that long to a client that connects to its socket now."""
@@ -86,29 +94,26 @@ class RedisServer:
         except (RedisError, OSError):
             return False
 
-    @property
-    def pid(self) -> int | None:
-        """Process id while it runs."""
-        return None if self._process is None or self._process.poll() is not None else self._process.pid
+    def tend(self) -> None:
+        """Start it again if it died, or has not answered MISSES times in a row."""
+        if not self.lives():
+            super().tend()
+        elif time.monotonic() >= self._looked_at + LOOK_S:
+            # Counted in looks, not in seconds: on a machine that stands still for a while nobody has looked.
+            self._misses = 0 if self.answers() else self._misses + 1
+            self._looked_at = time.monotonic()
+            if self._misses >= MISSES:
+                message = "redis does not answer at %s; restarting it (answers are delayed, nothing is lost); log: %s"
+                log.error(message, self.socket, self.log_file, extra={"action": "died", "child": self.name})
+                self.stop()
+                self.start()
 
-    @property
-    def exit_code(self) -> int | None:
-        """Exit code of a process that has ended by itself, as of subprocess."""
-        return None if self._process is None else self._process.poll()
-
-    def stop(self, *, timeout_s: float = 5.0) -> None:
+    def stop(self) -> None:
         """End the process that `start` started, and remove its socket. Without one this does nothing."""
-        if self._process is None:
-            return  # the socket may belong to another service that runs on this folder
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(timeout_s)
-        self._process = None
-        self.socket.unlink(missing_ok=True)
+        if self.process is not None:  # else the socket may belong to another service that runs on this folder
+            end([self], drain_s=STOP_S, cut_off_s=0.0)
+            self.process = None
+            self.socket.unlink(missing_ok=True)
 
 
 def _binary() -> str:

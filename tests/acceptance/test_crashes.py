@@ -92,8 +92,8 @@ def lose_redis(system: System, load: Load) -> None:
         connect(f"unix://{system.redis.socket}").flushall()
     time.sleep(0.2)
     before = len(load.judged)
-    system.redis._process.kill()
-    system.redis._process.wait(5)
+    system.redis.process.kill()
+    system.redis.process.wait(5)
     time.sleep(1.5)  # decisions and feedback are still taken without Redis
     assert len(load.judged) > before
     system.redis.start()

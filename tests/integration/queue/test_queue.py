@@ -212,10 +212,10 @@ def test_one_server_per_folder(own_redis):
     server, url = own_redis
     with connect(url) as client:
         client.set("mine", 1)
-        second = RedisServer(Settings(data_dir=str(server._folder)))
+        second = RedisServer(Settings(data_dir=str(server.log_file.parent)))
         with pytest.raises(ConfigError) as caught:
             second.start()
-        assert (caught.value.field, second.pid) == ("data_dir", None)
+        assert (caught.value.field, second.process) == ("data_dir", None)
         assert "another service" in caught.value.message
         assert caught.value.remedy
         second.stop()

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from ragbandit.router.config.loading import load
+from ragbandit.router.queue import redis_server
 from ragbandit.router.serving.setup.requirements import hold, hold_store
 from ragbandit.shared import child_process
 from ragbandit.shared.child_process import Child, end
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers import process
 from ragbandit.workers.process import Supervisor
 
 #: notes when it is told to end, and ends when it was told so often (0: never)
@@ -187,24 +187,24 @@ def test_up_beside_a_service_is_refused(make_supervisor):
 @pytest.mark.parametrize("fault", ["socket", "hangs"])
 def test_a_redis_that_does_not_answer_is_started_again(make_supervisor, monkeypatch, caplog, fault):
     """A Redis whose socket is gone, or that hangs, is replaced once it has not answered for a while, which is said."""
-    monkeypatch.setattr(process, "REDIS_LOOK_S", 0.0)
+    monkeypatch.setattr(redis_server, "LOOK_S", 0.0)
     made = make_supervisor(TEXT)
     made.redis.start()
-    first = made.redis.pid
+    first = made.redis.process.pid
     try:
         made._tend()
-        assert made.redis.pid == first
+        assert made.redis.process.pid == first
         if fault == "socket":
             made.redis.socket.unlink()
         else:
             os.kill(first, signal.SIGSTOP)
         made._tend()
-        assert made.redis.pid == first  # it may be slow
-        monkeypatch.setattr(process, "REDIS_MISSES", 2)
+        assert made.redis.process.pid == first  # it may be slow
+        monkeypatch.setattr(redis_server, "MISSES", 2)
         if fault == "hangs":
             threading.Timer(1.2, os.kill, (first, signal.SIGCONT)).start()  # or ending it takes 5 s
         made._tend()
-        assert made.redis.pid not in (None, first)
+        assert made.redis.process.pid != first
         assert made.redis.answers()
     finally:
         made.redis.stop()

@@ -25,7 +25,8 @@ class StoreOutage:
     """
 
     def __init__(self, *, action: str, failing: str, restored: str, log: str = "ragbandit.worker") -> None:
-        self._action, self._failing, self._restored = action, failing, restored
+        self._action, self.failing, self._restored = action, failing, restored
+        self.level = logging.ERROR
         self._log = logging.getLogger(log)
         self._lock = threading.Lock()
         #: when it began (time.monotonic); None: it works
@@ -48,7 +49,7 @@ class StoreOutage:
             if not self.throttle.lets_pass():
                 return
             facts = {"action": self._action, "attempts": self._times, "for_s": round(now - self._since, 1)}
-        self._log.error(self._failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
+        self._log.log(self.level, self.failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
 
     def ended(self) -> None:
         """Record an attempt that succeeded."""
@@ -58,7 +59,8 @@ class StoreOutage:
             if self._since is None:
                 return
             lasted, self._since, self._times = time.monotonic() - self._since, None, 0
-        self._log.info(self._restored, extra={"action": self._action, "outage_s": round(lasted, 1)})
+        level = logging.DEBUG if self.level == logging.DEBUG else logging.INFO
+        self._log.log(level, self._restored, extra={"action": self._action, "outage_s": round(lasted, 1)})
 
 
 class Routine:

@@ -220,7 +220,7 @@ def test_one_server_per_folder(own_redis):
         assert caught.value.remedy
         second.stop()
         assert client.get("mine") == b"1"
-    assert server.pid is not None
+    assert server.lives()
     with connect(url) as newcomer:  # a refused service leaves the socket of the running one where it is
         assert newcomer.get("mine") == b"1"
 

@@ -8,7 +8,6 @@ A transaction moves its counters last and in the order of their keys: whoever ho
 more, so no two transactions wait for each other in a circle.
 """
 
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -162,8 +161,6 @@ _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "ch
 DISAGREE: Final = 0.5
 #: where the label of the whole store's counters would stand
 ALL: Final = ""
-#: rows per counter on PostgreSQL; more processes than that share some, and wait for each other's commits there
-SHARDS = 16
 
 Row = RowMapping | Mapping[str, Any]
 Sign = Literal[1, -1]
@@ -173,11 +170,6 @@ _KEPT: Final = (
     .where(or_(counters.c.label == ALL, counters.c.label == bindparam("label")))
     .group_by(counters.c.name)
 )
-
-
-def new_shard(*, is_sqlite: bool) -> int:
-    """The shard that a process moves. Drawn: in containers every process may have the same process id."""
-    return 0 if is_sqlite else secrets.randbelow(SHARDS)
 
 
 class Moves:

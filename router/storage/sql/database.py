@@ -6,6 +6,7 @@ two writers queue instead of failing. PostgreSQL: read committed. Driver errors 
 
 import contextlib
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -21,13 +22,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.storage.sql import schema_window
-from ragbandit.router.storage.sql.counters import new_shard
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import StoreError, missing_package
 from ragbandit.shared.files import private_folder
 
 #: how long a writer waits for another writer, seconds
 LOCK_WAIT_S = 30.0
+#: rows per counter on PostgreSQL; more processes than that share some, and wait for each other's commits there
+SHARDS = 16
 #: between two tries of a writer of SQLite, seconds. SQLite by itself soon waits 25 to 100 ms between two, and finds the
 #: database taken again each time where another process writes often.
 LOCK_RETRY_S = 0.002
@@ -72,8 +74,8 @@ class Database:
         #: the last one; None: none has failed
         self.failed_write: FailedWrite | None = None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        #: the rows of `counters` that this process moves
-        self.shard = new_shard(is_sqlite=self.is_sqlite)
+        #: the rows of `counters` that this process moves; drawn, as in containers all may have the same process id
+        self.shard = 0 if self.is_sqlite else secrets.randbelow(SHARDS)
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
         if self.is_sqlite:
             options = {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}

@@ -13,8 +13,8 @@ from ragbandit.router.serving import pending
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import SHARDS, ClosingRule, Moves, counted, kept, recount
-from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counted, kept, recount
+from ragbandit.router.storage.sql.database import SHARDS, Database
 from ragbandit.router.storage.sql.tables import counters, policies
 
 

@@ -31,7 +31,7 @@ from sqlalchemy import (
     text,
 )
 
-from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.database import insert_into
 from ragbandit.router.storage.sql.tables import (
     closures,
     counters,

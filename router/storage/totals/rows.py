@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select, tuple_
 
 from ragbandit.router.storage.rows.conversion import arms_value, canonical, reward_at, scores_value
-from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.database import insert_into
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, updates
 from ragbandit.shared.types import IMPORTED, LATENCY_EDGES, ArmName, ArmTotals, PolicyLabel, SampleStage
 

@@ -43,7 +43,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
         "router/storage/policy_versions.py",
         "workers/housekeeping.py",
     ),
-    "hourly totals, overview": ("router/storage/totals/*.py", "router/serving/overview.py"),
+    "hourly totals, overview": ("router/storage/totals.py", "router/serving/overview.py"),
     "the report": (
         "router/reporting/*.py",
         "router/policies/mixing.py",

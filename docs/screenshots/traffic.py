@@ -13,7 +13,7 @@ from docs.screenshots.rollouts import Learners, Rollout
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.types import Cost, Decision, Generated, Query, Retrieved, Round, Source, TraceEvent
 
 #: name -> (steps, seconds, chance to be right by kind of question)

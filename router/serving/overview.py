@@ -16,8 +16,7 @@ from ragbandit.router.learning.monitoring.arm_changes import SampleRatio, lately
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.storage.totals.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
-from ragbandit.router.storage.totals.traffic import Progress, progress_of
+from ragbandit.router.storage.totals import KEPT, ArmHour, Progress, hour_of, hours_of, progress_of, totals_ever
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_of

@@ -22,7 +22,7 @@ import numpy as np
 from ragbandit.router.storage.ledgers.ledger import ArmChange, Ledger, changes_after
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.totals.rows import hour_of, summed
+from ragbandit.router.storage.totals import hour_of, summed
 from ragbandit.shared.formats import percent
 from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, SampleStage, Vector
 

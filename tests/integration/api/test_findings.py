@@ -20,7 +20,7 @@ from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.presence import card_of, keep_present, present, say
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.tables import arm_hours
-from ragbandit.router.storage.totals.rows import hour_of
+from ragbandit.router.storage.totals import hour_of
 from ragbandit.shared.types import Query, TableRow
 from ragbandit.workers.cli import app
 from tests.support.cases import every_case

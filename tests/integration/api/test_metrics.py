@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event
 
 from ragbandit.router.storage.policy_versions import add_version
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender
 from tests.integration.storage.test_policy_versions import draft
 
 ROOT = Path(__file__).parents[3]

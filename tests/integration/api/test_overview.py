@@ -2,7 +2,7 @@
 
 import time
 
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender
 
 
 def test_the_overview_over_http(service):

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.types import Query
 
 SECONDS = (0.2, 1.8, 6.53)

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event, text
 
 from ragbandit.router.serving.overview import overview
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.errors import InvalidInput
 from tests.conftest import World, made_settings
 from tests.integration.storage.test_totals import lived

@@ -3,8 +3,7 @@
 import pytest
 
 from ragbandit.router.serving.overview import overview
-from ragbandit.router.storage.totals.rows import totals_ever
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender, totals_ever
 from ragbandit.shared.types import Query
 
 ARMS = {"cheap": {"run_by": "caller"}, "dear": {"run_by": "caller"}}

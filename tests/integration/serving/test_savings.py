@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.serving.overview import Savings
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.types import Cost
 
 HELD = {"holdback": {"arm": "multi_step", "share": 0.4}}

@@ -5,10 +5,9 @@ from collections import Counter
 import pytest
 from sqlalchemy import delete, select
 
+from ragbandit.router.storage import totals as traffic
 from ragbandit.router.storage.sql.tables import leases, outcomes
-from ragbandit.router.storage.totals import traffic
-from ragbandit.router.storage.totals.rows import hour_of, hours_of, totals_ever
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender, hour_of, hours_of, totals_ever
 from ragbandit.shared.types import sum_of
 
 

@@ -11,7 +11,7 @@ from ragbandit.router.api.ui.rendering import STATIC
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.storage.totals.traffic import Extender
+from ragbandit.router.storage.totals import Extender
 from tests.integration.api.ui.conftest import answered
 from tests.support.servers.http_service import routed
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.storage.totals.rows import Deltas, totals_value
+from ragbandit.router.storage.totals import Deltas, totals_value
 from ragbandit.shared.types import ArmTotals, sum_of
 
 KEY = ("main", 0, "a")

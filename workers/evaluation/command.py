@@ -90,7 +90,8 @@ def evaluate(
         raise InvalidInput(
             "one strategy gives nothing to route", field="strategy", remedy="name two, or leave out the table"
         )
-    _tell_lacking(lacking)
+    for name, reason in lacking.items():
+        errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
     file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
     with Answers(file, resume=resume or retry_failed) as stored:
         if retry_failed:
@@ -234,11 +235,6 @@ def _write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     with new_lines(path) as out:
         for record in records:
             out.write(line_of(dict(record)) + b"\n")
-
-
-def _tell_lacking(lacking: Mapping[str, str]) -> None:
-    for name, reason in lacking.items():
-        errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
 
 
 def _tell_lost(results: Sequence[Line]) -> None:

@@ -27,6 +27,7 @@ from redis.exceptions import RedisError
 from ragbandit.router.queue.jobs import CHANNEL
 from ragbandit.router.queue.redis_server import Outage
 from ragbandit.router.storage.rows.outcome_rows import storable
+from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
 
 #: pieces that come within that long after one was written are written together, seconds
@@ -213,8 +214,9 @@ STREAM_NEWS: Final = "stream"
 #: longest wait for new entries, and most of them that are read at once
 WAIT_MS: Final = 1000
 MOST: Final = 64
-#: pause after Redis could not be reached, seconds
+#: pause after Redis could not be reached, and how often the thread looks unasked, seconds
 PAUSE_S: Final = 0.5
+IDLE_S: Final = 60.0
 
 
 class ReadStream:
@@ -266,9 +268,10 @@ class StreamReader:
         self._wake_key = f"ragbandit:stream-wake:{uuid.uuid4().hex}"
         self._woken = b"0-0"
         self._streams: dict[DecisionId, list[ReadStream]] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._closed = False
-        self._thread: threading.Thread | None = None
+        #: None: nobody has read along yet
+        self._routine: Routine | None = None
 
     def want(self, decision_id: DecisionId) -> None:
         """Have its run give this answer out; before the run is asked for, so that nothing is written unread.
@@ -290,12 +293,13 @@ class StreamReader:
         if self._outage.paused or len(self._streams) >= MAX_STREAMS:
             return None
         stream = ReadStream(decision_id, wake=wake)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return None
             self._streams.setdefault(decision_id, []).append(stream)
-            self._start()
-            self._changed.notify()
+            if self._routine is None:
+                self._routine = Routine("read answers along", self._read_next, every_s=IDLE_S).start()
+        self._routine.wake()
         began = time.monotonic()
         try:
             with self._client.pipeline(transaction=False) as pipeline:
@@ -313,7 +317,7 @@ class StreamReader:
 
     def leave(self, stream: ReadStream) -> None:
         """Read it along no more."""
-        with self._changed:
+        with self._lock:
             left = [each for each in self._streams.get(stream.decision_id, []) if each is not stream]
             if left:
                 self._streams[stream.decision_id] = left
@@ -325,44 +329,33 @@ class StreamReader:
         return len(self._streams)
 
     def close(self) -> None:
-        """End the thread; waits for at most 2 s."""
-        with self._changed:
+        """End the thread."""
+        with self._lock:
             self._closed = True
-            self._changed.notify()
-        if self._thread is not None:
+        if self._routine is not None:
+            self._routine.stop()
             with contextlib.suppress(RedisError, OSError):  # or it ends with its wait
                 self._client.xadd(self._wake_key, {"w": 1}, maxlen=1, approximate=False)
                 self._client.expire(self._wake_key, KEEP_S)
-            self._thread.join(2)
+            self._routine.close()
 
-    def _start(self) -> None:
-        """Start the thread, once. Called under the lock."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="ragbandit-streams", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._streams and not self._closed:
-                    self._changed.wait()
-                if self._closed:
-                    return
-                groups = {key: [each for each in group if not each.lost] for key, group in self._streams.items()}
-                streams = {key: group for key, group in groups.items() if group}
-                if not streams:
-                    self._changed.wait(PAUSE_S)
-                    continue
-            try:
-                self._read(streams)
-            except (RedisError, OSError) as error:
+    def _read_next(self) -> float | None:
+        """Read the entries that come next; seconds until the next time, None where nobody reads along."""
+        with self._lock:
+            groups = {key: [each for each in group if not each.lost] for key, group in self._streams.items()}
+        streams = {key: group for key, group in groups.items() if group}
+        if not streams:
+            return PAUSE_S if groups else None
+        try:
+            self._read(streams)
+        except Exception as error:
+            if isinstance(error, RedisError | OSError):
                 self._outage.failed(error)
-                self._lose(each for group in streams.values() for each in group)
-                time.sleep(PAUSE_S)
-            except Exception:
+            else:
                 log.exception("answers cannot be read along; they come whole", extra={"action": "stream"})
-                self._lose(each for group in streams.values() for each in group)
-                time.sleep(PAUSE_S)
+            self._lose(each for group in streams.values() for each in group)
+            return PAUSE_S
+        return 0.0
 
     @staticmethod
     def _lose(streams: Iterable[ReadStream]) -> None:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
 from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs
-from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, insert_new
 from ragbandit.router.storage.sql.tables import (
     cancellations,
@@ -137,7 +137,7 @@ def _erase_batch(
     database: Database, selection: Selection, *, after: str, features: bool, now: float
 ) -> tuple[str, int, int] | None:
     """The last id that was looked at, how many were erased and how many of these waited; None after the last."""
-    with database.write() as connection, moving(connection, shard=database.shard) as moves:
+    with counting(database) as (connection, moves):
         _overwrite(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
         if selection.decision is not None:

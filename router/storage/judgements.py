@@ -5,8 +5,7 @@ killed leaves nothing behind but an attempt. A score, what it cost and the end o
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, cast
 
@@ -14,7 +13,7 @@ from sqlalchemy import Connection, select, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs, move_day, next_day, waiting_jobs
-from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.storage.sql.tables import jobs
@@ -107,7 +106,7 @@ class ScoreQueue:
         """Claim the decision that has been due longest, within the day's budget; why it is not begun; None: none is."""
         if not self.claims.wait(jobs.c.due_at <= now):
             return None
-        with self._writing() as (connection, moves):
+        with counting(self.database) as (connection, moves):
             day = self._count(connection, now=now)  # locked: the budget is that of all judges
             row = self.claims.take(connection, jobs.c.due_at <= now)
             if row is None:
@@ -148,7 +147,7 @@ class ScoreQueue:
         try:
             (reply,) = self.store.add_feedback([feedback], beside=end)
         except _NoMoreDueError:
-            with self._writing() as (connection, _):
+            with counting(self.database) as (connection, _):
                 self._count(connection, asdict(spent), now=job.claimed_at)
             return None
         if isinstance(reply, RagBanditError) and not isinstance(reply, Conflict):
@@ -157,7 +156,7 @@ class ScoreQueue:
 
     def fail(self, job: ScoreJob, *, spent: Spent, now: float, pause_s: float) -> Literal["given_up", "later"]:
         """A try gave no score, for a reason of its own: try again later, or give up; which of them."""
-        with self._writing() as (connection, moves):
+        with counting(self.database) as (connection, moves):
             self._count(connection, {"failed": 1, **asdict(spent)}, now=job.claimed_at)
             if job.attempt >= self._attempts:
                 self._drop(connection, job, why="given_up", moves=moves)
@@ -174,33 +173,28 @@ class ScoreQueue:
         counts = {"failed": failed, "begun": _began(spent), **asdict(spent)}
         due_at = now + (_pause(pause_s, job.failures + 1) if pause_s else 0.0)
         facts = json.dumps({"share": job.share, "failures": job.failures + failed})
-        with self._writing() as (connection, _):
+        with counting(self.database) as (connection, _):
             self._count(connection, counts, now=job.claimed_at)
             self._change(connection, job, tries=job.attempt - 1, facts=facts, due_at=due_at)
 
     def postpone(self, job: ScoreJob, *, due_at: float) -> None:
         """Let a decision that was not tried be due later; it takes nothing of the day's judgements."""
-        with self._writing() as (connection, _):
+        with counting(self.database) as (connection, _):
             self._count(connection, {"begun": -1}, now=job.claimed_at)
             self._change(connection, job, tries=job.attempt - 1, due_at=due_at)
 
     def withhold(self, job: ScoreJob, *, suspicious: bool = False) -> None:
         """End the wait of a decision without a score; it takes nothing of the day's judgements."""
-        with self._writing() as (connection, moves):
+        with counting(self.database) as (connection, moves):
             self._count(connection, {"begun": -1, "suspicious": int(suspicious)}, now=job.claimed_at)
             drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
 
     def new_budget(self, *, now: float) -> None:
         """Let what waits for the next day be due now: the budget may have been raised since."""
-        with self._writing() as (connection, _):
+        with counting(self.database) as (connection, _):
             self._count(connection, now=now)
             waits = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at == next_day(now))
             connection.execute(waits.values(due_at=now))
-
-    @contextmanager
-    def _writing(self) -> Iterator[tuple[Connection, Moves]]:
-        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
-            yield connection, moves
 
     def _count(
         self, connection: Connection, counts: Mapping[str, float] | None = None, *, now: float
@@ -240,7 +234,7 @@ def expire(database: Database, *, kind: JobKind, before: float, now: float) -> i
         if not waiting_jobs(connection, kind=kind):
             return 0
     old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(_BATCH)
-    with database.write() as connection, moving(connection, shard=database.shard) as moves:
+    with counting(database) as (connection, moves):
         if kind == "judge":
             move_day(connection, now=now)  # locked first, as by whoever judges
         gone = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, moves=moves)

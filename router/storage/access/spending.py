@@ -14,7 +14,7 @@ from typing import Final, Literal
 from sqlalchemy import Connection, delete, func, select
 
 from ragbandit.router.storage.rows.job_rows import day_of
-from ragbandit.router.storage.sql.counters import Moves, Row, moving
+from ragbandit.router.storage.sql.counters import Moves, Row, counting
 from ragbandit.router.storage.sql.database import Database, insert_new
 from ragbandit.router.storage.sql.tables import counters, service_secrets
 from ragbandit.shared.types import Outcome
@@ -65,7 +65,7 @@ def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[s
 def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now: float) -> None:
     """Count what was spent beside an answer: on rewriting its question, on judging it. Raises StoreError."""
     if dollars > 0.0:
-        with database.write() as connection, moving(connection, shard=database.shard) as moves:
+        with counting(database) as (_, moves):
             _tally(moves, spenders, dollars=dollars, day=day_of(now))
 
 

@@ -5,8 +5,7 @@ keys: the same body again is a duplicate, another body a conflict, and neither c
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -32,7 +31,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.job_rows import MAX_CHECKS, JudgeSample, add_jobs, sample_outcomes
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
-from ragbandit.router.storage.sql.counters import Moves, is_missing_outcome, moving
+from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database, insert_new, insert_rows
 from ragbandit.router.storage.sql.tables import (
     cancellations,
@@ -144,7 +143,7 @@ class DecisionStore:
         rows = [decision_row(decision) for decision in group]
         if self.text != "full":
             rows = [row | kept_of_decision(row, context=self.context) for row in rows]
-        with self._writing() as (connection, moves):
+        with counting(self.database) as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
             moves.add("decided", len(new))
             # An id may stand twice in a group: the first of them is the one that was inserted.
@@ -206,7 +205,7 @@ class DecisionStore:
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
             rows = [row | KEPT_OF_OUTCOME for row in rows]
-        with self._writing() as (connection, moves):
+        with counting(self.database) as (connection, moves):
             ids = {row["decision_id"] for row in rows}
             owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key"))
             known = {key: row["run_by"] for key, row in owned.items()}
@@ -264,7 +263,7 @@ class DecisionStore:
         It is late if the ledger that made its decision has closed it. beside: what else the transaction changes;
         where it raises, nothing is kept.
         """
-        with self._writing() as (connection, moves):
+        with counting(self.database) as (connection, moves):
             replies = write_feedback(connection, group, moves=moves)
             if beside is not None:
                 beside(connection, moves)
@@ -298,12 +297,6 @@ class DecisionStore:
             )
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(f"the rows of decision {row['id']} cannot be read: {error}") from error
-
-    @contextmanager
-    def _writing(self) -> Iterator[tuple[Connection, Moves]]:
-        """A write transaction, and what it changes of the counters."""
-        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
-            yield connection, moves
 
     def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
         rows = connection.execute(

@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.conversion import (
     update_value,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
-from ragbandit.router.storage.sql.counters import ClosingRule, Moves, kept, moving
+from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database, insert_new
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import (
@@ -137,7 +137,7 @@ class Ledger:
 
         Raises Conflict if the lease is lost.
         """
-        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
+        with counting(self.database) as (connection, moves):
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("the lease of this ledger is not held any more")
             yield connection, moves, self._last_seq(connection)

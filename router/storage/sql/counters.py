@@ -31,7 +31,7 @@ from sqlalchemy import (
     text,
 )
 
-from ragbandit.router.storage.sql.database import insert_into
+from ragbandit.router.storage.sql.database import Database, insert_into
 from ragbandit.router.storage.sql.tables import (
     closures,
     counters,
@@ -232,11 +232,12 @@ class Moves:
 
 
 @contextmanager
-def moving(connection: Connection, *, shard: int) -> Iterator[Moves]:
-    """The moves of the transaction that this connection is in; written at the end of the block."""
-    moves = Moves()
-    yield moves
-    moves.write(connection, shard=shard)
+def counting(database: Database) -> Iterator[tuple[Connection, Moves]]:
+    """A write transaction, and what it changes of the counters, which is written at the end of the block."""
+    with database.write() as connection:
+        moves = Moves()
+        yield connection, moves
+        moves.write(connection, shard=database.shard)
 
 
 def kept(connection: Connection, *, label: str) -> dict[str, int]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, func, literal, select, update
 
-from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, insert_into
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.types import Decision
@@ -63,7 +63,7 @@ def flag_again(database: Database, *, label: str) -> int:
     after, count = "", 0
     left_out = exists().where(feedback.c.decision_id == waiting.c.decision_id)
     while True:
-        with database.write() as connection, moving(connection, shard=database.shard) as moves:
+        with counting(database) as (connection, moves):
             here = waiting.c.policy == label, ~waiting.c.has_feedback, waiting.c.decision_id > after, left_out
             ids = select(waiting.c.decision_id).where(*here).order_by(waiting.c.decision_id).limit(_BATCH)
             rows = lock_rows(connection, waiting.c.policy == label, waiting.c.decision_id.in_(ids))

@@ -24,7 +24,7 @@ from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import Encoder, HashingEncoder
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
-from ragbandit.router.offline.replay import MemoryLog, Plan, judge, memory_log, parse_candidates, prepare
+from ragbandit.router.offline.replay import MemoryLog, Plan, estimate_candidates, memory_log, parse_candidates, prepare
 from ragbandit.router.offline.simulation.measure import rewards_of
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback
@@ -152,7 +152,7 @@ def judged(
         plan = Plan(estimator=estimator, confidence=confidence)
         asked = parse_candidates(OTHERS)
         ready = prepare(log, candidates=asked, plan=plan, settings=settings)
-        replayed = judge(
+        replayed = estimate_candidates(
             [ready.part()],
             candidates=asked,
             candidate_pmfs=ready.candidate_pmfs,

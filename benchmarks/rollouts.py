@@ -21,7 +21,7 @@ from rich.table import Table
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verbs import next_weight
-from ragbandit.router.rollouts.verdicts import Evidence, judge
+from ragbandit.router.rollouts.verdicts import Evidence, decide
 from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion
 
 ARMS: Final = ("no_retrieval", "single_step", "multi_step")
@@ -111,7 +111,7 @@ def lived(seed: int, *, world: World, decisions: int, settings: RolloutSettings)
         evidence.draws.add(judged.draws)
         evidence.judged(judged)
         evidence.ended(outcomes)
-        found = judge(version, evidence=evidence, control=PolicyControl(revision=1), now=now)
+        found = decide(version, evidence=evidence, control=PolicyControl(revision=1), now=now)
         if found.kind in ("promote", "rollback", "expire", "invalid"):
             return Run(ending=found.kind, decisions=first + EVERY)
         if found.kind == "step":

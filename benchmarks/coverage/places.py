@@ -16,7 +16,7 @@ from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
-from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, judge, parse_candidates
+from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, estimate_candidates, parse_candidates
 from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.plan import CandidatePmf, EstimateWithInterval
 from ragbandit.router.offline.warm import CONFIDENCE
@@ -115,7 +115,7 @@ def _replayed(rated: Life, *, plan: Plan) -> ReplayResult:
     log = _log(rated)
     candidates = parse_candidates([f"fixed:{ARMS[-1]}", "column:another"])
     always = np.tile(np.eye(3)[-1], (len(log), 1))
-    return judge(
+    return estimate_candidates(
         [MemoryPart(log=replace(log, candidates=(always, rated.candidate)))],
         candidates=candidates,
         candidate_pmfs=[CandidatePmf(described=one.name) for one in candidates],

@@ -14,7 +14,7 @@ _HEAD: Final = """# Alerts
 Written by `make docs` from the rules in `deploy/prometheus/alerts.yaml`: what to be woken for, what to look at in the
 morning, and for each what it means and what to do. The expressions are PromQL over `/metrics`
 ([metrics.md](metrics.md)); a board with the same numbers is `deploy/grafana/ragbandit.json`. Limits are a beginning:
-what is slow or dear for you, you know better. `ragbandit status` says most of the same from a shell.
+what is slow or expensive for you, you know better. `ragbandit status` says most of the same from a shell.
 
 No backup in 26 hours is an alert of the scheduler that takes it: exit code 0 is a whole one
 ([operations.md](operations.md#backup)).

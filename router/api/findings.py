@@ -185,7 +185,7 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
 
 
 def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """The weight against half the slope from the cheapest arm to the dearest, of configured arms with LEAST_LABELS."""
+    """The weight against half the slope from the cheapest to the most expensive arm, of those with LEAST_LABELS."""
     from sqlalchemy import select
 
     from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, means_of, price_of, proposal, remedy

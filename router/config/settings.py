@@ -66,7 +66,7 @@ FLOORS: Final = 0.04
 
 
 class HoldbackSettings(Section):
-    """A standing share of the questions for one arm, whatever the policy says: what `ragbandit report` compares with.
+    """A holdout: a fixed share of the questions for one arm, whatever the policy says; `ragbandit report` compares.
 
     Not of forced arms, turns that stay, pinned arms and questions that offer this arm alone or not at all.
     """
@@ -100,7 +100,7 @@ class PolicySettings(Section):
     incumbent: str | None = None
     #: share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
-    #: a standing share of the questions for the arm that would answer without a router; null: none
+    #: a holdout: a fixed share of the questions for the arm that would answer without a router; null: none
     holdback: HoldbackSettings | None = None
 
     def floor_of(self, arms: int) -> float:

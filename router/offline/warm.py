@@ -30,7 +30,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, table_query
 from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import CandidatePolicy, MemoryPart, array_pmf, crossfitted
-from ragbandit.router.offline.replay.engine import judge
+from ragbandit.router.offline.replay.engine import estimate_candidates
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
@@ -62,7 +62,7 @@ class WarmRows:
     source: str
     #: the format, kept in the facts of the decisions
     origin: str
-    #: rows of a log whose features were made anew, since they had none or another encoder's
+    #: rows of a log whose features were made again, since they had none or another encoder's
     encoded: int = 0
 
 
@@ -441,7 +441,7 @@ def _replayed(
 ) -> ReplayResult:
     fixed = [one for one in baselines(log.log.arms) if one.kind == "fixed"]
     pmfs = [candidate, *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, named=str)) for one in fixed)]
-    return judge(
+    return estimate_candidates(
         [MemoryPart(log=replace(log.log, candidates=tuple(one.pmf for one in pmfs)))],
         candidates=[spec, *fixed],
         candidate_pmfs=pmfs,

@@ -1,7 +1,7 @@
 """The contract of choosing: a policy gives one pmf; the draw and the logged propensity both come from it.
 
 From values to a decision in pure steps: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor` (exploration
-floor) -> `held_back` (to an incumbent arm, where the policy asks for it) -> holdback (a standing share for one arm)
+floor) -> `held_back` (to an incumbent arm, where the policy asks for it) -> holdback (a fixed share for one arm)
 -> `choose` (draw by the decision's seed). `draw` takes all after the first at once, wherever a decision is made or
 made again: live, in `verify --deep`, in `simulate`. Anybody who has the row can take the last step again.
 """
@@ -187,7 +187,7 @@ def tolerance_of(policy: Policy) -> float:
 
 
 def policy_age(policy: Policy, arm: ArmName) -> float:
-    """`age(arm)`: rows of an arm since it was begun anew; inf where the policy does not say."""
+    """`age(arm)`: rows of an arm since it was restarted; inf where the policy does not say."""
     age = getattr(policy, "age", None)
     return math.inf if age is None else float(age(arm))
 
@@ -209,7 +209,7 @@ def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms:
 
 
 def apply(policy: Policy, update: Update) -> bool:
-    """Let the policy learn, after the arms that began anew with this row; False if it refused the row.
+    """Let the policy learn, after the arms that were restarted with this row; False if it refused the row.
 
     It will refuse it again on every replay.
     """

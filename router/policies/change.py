@@ -96,7 +96,7 @@ class ChangeTest:
         self._arms: dict[ArmName, _Watched] = {}
 
     def learn(self, arm: ArmName, residual: float, *, predicted: float, rows: float) -> bool:
-        """Take in one row of an arm; whether the arm has changed, and its test begins anew.
+        """Take in one row of an arm; whether the arm has changed, and its test restarts.
 
         residual: in standard deviations of its prediction. predicted: the reward's posterior mean before the row. rows:
         what it counts as (> 0); one that counts as less than 1 tells less, and is bet on with less.

@@ -135,7 +135,7 @@ class RidgePolicy(HasParams, ABC):
         return self._heads.noise
 
     def age(self, arm: ArmName) -> float:
-        """Rows of an arm since it was begun, or begun anew."""
+        """Rows of an arm since it was begun, or restarted."""
         return self._heads.age(arm)
 
     @property
@@ -252,7 +252,7 @@ class MbaRag(RidgePolicy):
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
 
     def restart(self, arm: ArmName) -> None:
-        """As of RidgePolicy; the test for changes that nobody declares begins anew too."""
+        """As of RidgePolicy; the test for changes that nobody declares restarts too."""
         super().restart(arm)
         self._changes.restart(arm)
 

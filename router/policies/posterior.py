@@ -90,7 +90,7 @@ class _Arm:
     leverage: float
     #: prior mean of its cost
     first_cost: float = 0.0
-    #: rows since it was begun or begun anew, and what they count as; rows before the block since the first of all
+    #: rows since it was begun or restarted, and what they count as; rows before the block since the first of all
     age: int = 0
     mass: float = 0.0
     before: int = 0

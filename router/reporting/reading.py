@@ -77,7 +77,8 @@ class Line:
     quality: Comparison
     """Quality of the rated answers, per question."""
     verdict: str
-    """better, as good or worse, then cheaper, same cost or dearer, as "as good, cheaper"; or "cannot tell yet"."""
+    """better, as good or worse, then cheaper, same cost or more expensive, as "as good, cheaper"; or "cannot
+    tell yet"."""
     missing: str | None
     """Why there is no verdict, and how many more questions it takes; null where there is one."""
     saved: str

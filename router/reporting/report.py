@@ -36,7 +36,7 @@ from ragbandit.shared.formats import NOTHING, duration, moment, number, percent
 from ragbandit.shared.types import Matrix, Vector
 
 QualityWord = Literal["better", "as good", "worse"]
-CostWord = Literal["cheaper", "same cost", "dearer"]
+CostWord = Literal["cheaper", "same cost", "more expensive"]
 
 #: quality per question that may be lost where two are called as good: of right answers 95 in 100 stay, as is usual
 MARGIN: Final = 0.05
@@ -61,8 +61,8 @@ def report(
 ) -> Report:
     """The report of what was asked; while draws, outcomes or ratings favour an arm it has no verdict, and says so.
 
-    against: the arm; None: the holdback's, else the incumbent, else the dearest one that is tried enough. now: None:
-    the end of the time. Raises
+    against: the arm; None: the holdback's, else the incumbent, else the most expensive one that is tried enough. now:
+    None: the end of the time. Raises
     InvalidInput for a time that is none and an arm that no question was offered, StoreError.
     """
     if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
@@ -147,7 +147,7 @@ def _against(
             return log.arms.index(arm), why
     tried = [(line.cost.always, place) for place, line in enumerate(arms) if line.cost.always is not None]
     if tried:
-        return max(tried)[1], "the dearest arm that is tried enough"
+        return max(tried)[1], "the most expensive arm that is tried enough"
     return None, None
 
 
@@ -251,7 +251,7 @@ def _cost_word(cost: Comparison) -> CostWord | None:
     near = SAME_COST * cost.always
     if -near <= cost.low and cost.high <= near:
         return "same cost"
-    return "cheaper" if cost.high < 0.0 else "dearer" if cost.low > 0.0 else None
+    return "cheaper" if cost.high < 0.0 else "more expensive" if cost.low > 0.0 else None
 
 
 def _to_settle(difference: float, margin: float) -> float:
@@ -374,11 +374,11 @@ def _share(value: float, *, sign: str = "") -> str:
 
 def _in_words(worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison) -> str:
     """The verdict with its numbers."""
-    better, dearer = quality.difference or 0.0, cost.difference or 0.0
+    better, costlier = quality.difference or 0.0, cost.difference or 0.0
     named = f"worse by {_share(-better)}" if worth == "worse" else worth
     if price == "same cost" or not cost.always:
         return f"{named}, {price}"
-    return f"{named}, {percent(round(abs(dearer / cost.always), 2))} {price}"
+    return f"{named}, {percent(round(abs(costlier / cost.always), 2))} {price}"
 
 
 #: columns of `cells` after the first

@@ -18,7 +18,7 @@ from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
-from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, facts_of, judge
+from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import scores_value
 from ragbandit.router.storage.rows.outcome_rows import cost_value
@@ -338,7 +338,7 @@ class Evaluator:
         uneven = lately(self.database, policy=watch.reader.champion, now=now)
         watch.evidence.alarm = uneven.sentence if uneven is not None and uneven.stage in ("named", "drawn") else None
         other = canary if canary != version.name else None
-        finding = judge(version, evidence=watch.evidence, control=control, now=now, canary=other, complete=complete)
+        finding = decide(version, evidence=watch.evidence, control=control, now=now, canary=other, complete=complete)
         try:
             return Look(version=self._kept(watch, finding=finding, now=now), finding=finding)
         except Conflict as error:  # a person was quicker, or something else is in the way: the next look sees it

@@ -78,7 +78,7 @@ class VerdictFinding:
     inputs_sha256: str
 
 
-def judge(
+def decide(
     version: PolicyVersion,
     *,
     evidence: Evidence,
@@ -135,7 +135,7 @@ class _VerdictRules:
     def _killed(self) -> _Verdict | None:
         if self.control.killed is None:
             return None
-        return _hold("the switch is thrown, nothing of it is served", "ragbandit policy resume")
+        return _hold("the kill switch is on: nothing of it is served", "ragbandit policy resume")
 
     def _expired(self) -> _Verdict | None:
         if self.in_canary and self.age >= self.settings.max_age_s:

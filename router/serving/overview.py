@@ -271,5 +271,5 @@ class Savings:
         self.mean = of.dollars / of.ended if of is not None and known else None
 
     def of(self, cost: Cost) -> float | None:
-        """What an answer of this cost saved, in dollars, below 0 where it was dearer; None: it is not known."""
+        """What an answer of this cost saved, in dollars, below 0 where it was more expensive; None: it is not known."""
         return None if self.mean is None else self.mean - cost.dollars

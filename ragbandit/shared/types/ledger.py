@@ -87,7 +87,7 @@ class Update:
     imported: bool = False
     #: decisions made here, this one among them, when this row was appended; None: only the rows are known
     decided: int | None = None
-    #: arms that changed before its decision was made, and that a policy begins anew before it learns this row
+    #: arms that changed before its decision was made, and that a policy restarts before it learns this row
     restarts: tuple[ArmName, ...] = ()
 
 

@@ -183,8 +183,8 @@ async def read_report(
         str | None,
         Query(
             max_length=64,
-            description="The arm to compare with; left out: the holdback's, else the incumbent, else the dearest one "
-            "that was tried enough.",
+            description="The arm to compare with; left out: the holdback's, else the incumbent, else the most "
+            "expensive one that was tried enough.",
         ),
     ] = None,
 ) -> Response:

@@ -143,7 +143,7 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
     responses={200: described("The change.", ArmChange)},
 )
 async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Response:
-    """Begin what is learned of an arm anew: under its name other means answer from now on.
+    """Reset what is learned of an arm whose implementation changed.
 
     Every ledger does so before it learns the first decision of after this moment.
     """

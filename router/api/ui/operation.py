@@ -101,7 +101,7 @@ async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=8)
-def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made anew in each
+def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made again in each
     now = time.time()
     scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, most=PANEL_ROWS)
     return report(router.database, scope, policy=router.settings.policy)

@@ -1,4 +1,4 @@
-"""Where a ledger begins an arm anew: before the first row of the arm as it is now.
+"""Where a ledger restarts an arm: before the first row of the arm as it is now.
 
 A change is declared (`ragbandit arms changed`), or detected: what a worker writes into `Outcome.made_by` is the arm's
 class, params, templates and generator, and the first outcome that was made by others tells that the arm is another one.
@@ -78,7 +78,7 @@ class ArmChanges:
         return is_former or at < self._declared.get(arm, at)
 
     def taken_up(self, joined: JoinedDecision) -> tuple[ArmName, ...]:
-        """The arms that begin anew before this row is learned."""
+        """The arms that restart before this row is learned."""
         decision, changed = joined.decision, list[ArmName]()
         while self._waiting and self._waiting[0].made_at <= decision.made_at:
             change = self._waiting.pop(0)

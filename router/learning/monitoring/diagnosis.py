@@ -12,7 +12,7 @@ other arm), as the policy's posterior has it:
     learning   the wait is below PATIENCE questions, or a week of this traffic
     held back  it is longer, but would not be without the restraint to the incumbent
     stuck      it is longer even then
-    drifting   the arm's rewards changed a few rows ago; it is learned anew
+    drifting   the arm's rewards changed a few rows ago; it is learned again
     starved    (of all arms) no label came with the newest decisions
 
 The word of all arms is the first that is true: starved; drifting, of any arm; stuck, of all arms but one or none; held
@@ -64,7 +64,7 @@ REMEDIES: Final[Mapping[LearningState, str]] = {
     "learning": "nothing to do: it learns {arm} from the labels that come",
     "held back": "the restraint to the incumbent lets too few questions have {arm}: raise policy.harm, or label {arm}",
     "stuck": "too few labels of {arm} come: label its answers, raise policy.floor, or use `ragbandit policy warm`",
-    "drifting": "the rewards of {arm} changed, and it is learned anew: look at what changed behind it",
+    "drifting": "the rewards of {arm} changed, and it is learned again: look at what changed behind it",
     "starved": "no labels come: send labels, ratings or a judge's scores (docs/feedback.md)",
 }
 

@@ -38,7 +38,7 @@ EVERY_S: Final = 60.0
 LEAST: Final = 50
 QUESTIONS: Final = 100
 OUTCOMES: Final = 500
-#: weights beside 0, as multiples of 1 / (dearest less cheapest arm)
+#: weights beside 0, as multiples of 1 / (most expensive less cheapest arm)
 _WEIGHTS: Final = tuple(np.geomspace(0.01, 30.0, 24).tolist())
 
 

@@ -1,7 +1,7 @@
 """Price of an answer: what `reward.weight` says in words, and which weight the outcomes at hand propose.
 
 reward = quality - weight * cost: an arm that costs c more has to be right on weight * c more of the questions. Half the
-slope from the cheapest arm to the dearest is proposed, .5 * (q_dear - q_cheap) / (c_dear - c_cheap) with q and c the
+slope from the cheapest arm 1 to the most expensive arm 2 is proposed, .5 * (q_2 - q_1) / (c_2 - c_1) with q and c the
 means of quality and cost: at the whole slope these two earn the same on average, at 0 cost is nothing.
 """
 
@@ -76,39 +76,39 @@ class Price:
 
     weight: float
     best_fixed: ArmName
-    #: from the cheapest to the dearest
+    #: from the cheapest to the most expensive
     arms: tuple[ArmMeans, ...]
-    #: with its standard error; None where the cheapest and the dearest arm cost the same
+    #: with its standard error; None where the cheapest and the most expensive arm cost the same
     proposed: float | None
     error: float
-    #: from LEAST_LABELS on, beyond the error: the dearest arm is worse, or the weight is beyond FACTOR of the proposed
+    #: from LEAST_LABELS on, beyond the error: the most expensive arm is worse, or the weight beyond FACTOR of that
     verdict: Literal["worse", "far"] | None
 
 
 def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
     """What this weight (>= 0) says of these arms, one or more. The arms' means count as independent."""
     cheap = min(arms, key=lambda one: (one.cost, -one.quality))
-    dear = max(arms, key=lambda one: (one.cost, one.quality))
+    expensive = max(arms, key=lambda one: (one.cost, one.quality))
     verdict: Literal["worse", "far"] | None = None
     proposed, error = None, 0.0
-    if (more := dear.cost - cheap.cost) > 0.0:
-        slope = (dear.quality - cheap.quality) / more
-        of_cost = slope * math.hypot(cheap.cost_error, dear.cost_error)
-        proposed, error = 0.5 * slope, 0.5 * math.hypot(cheap.quality_error, dear.quality_error, of_cost) / more
-        noise = SURE * error if min(cheap.labels, dear.labels) >= LEAST_LABELS else math.inf
+    if (more := expensive.cost - cheap.cost) > 0.0:
+        slope = (expensive.quality - cheap.quality) / more
+        of_cost = slope * math.hypot(cheap.cost_error, expensive.cost_error)
+        proposed, error = 0.5 * slope, 0.5 * math.hypot(cheap.quality_error, expensive.quality_error, of_cost) / more
+        noise = SURE * error if min(cheap.labels, expensive.labels) >= LEAST_LABELS else math.inf
         if proposed < -noise:
             verdict = "worse"
         elif proposed > 0.0 and not 1.0 / FACTOR <= weight / proposed <= FACTOR and abs(weight - proposed) > noise:
             verdict = "far"
     best = max(arms, key=lambda one: one.quality - weight * one.cost).arm
-    ordered = tuple(sorted(arms, key=lambda one: (one is dear, one is not cheap, one.cost)))
+    ordered = tuple(sorted(arms, key=lambda one: (one is expensive, one is not cheap, one.cost)))
     return Price(weight=weight, best_fixed=best, arms=ordered, proposed=proposed, error=error, verdict=verdict)
 
 
 def implied(price: Price) -> str:
-    """The best fixed arm, and what the dearer arms must add, as a sentence."""
-    cheap, *dearer = price.arms
-    gains = [(one.arm, price.weight * (one.cost - cheap.cost), one.quality - cheap.quality) for one in dearer]
+    """The best fixed arm, and what the costlier arms must add, as a sentence."""
+    cheap, *costlier = price.arms
+    gains = [(one.arm, price.weight * (one.cost - cheap.cost), one.quality - cheap.quality) for one in costlier]
     added = "; ".join(f"{arm} {100.0 * must:.1f}, and adds {100.0 * adds:.1f}" for arm, must, adds in gains)
     best = f"at weight {number(price.weight)} always {price.best_fixed} is the best fixed arm"
     return f"{best}; right answers in 100 that an arm must add to {cheap.arm} to be worth its cost: {added or 'none'}"
@@ -118,20 +118,19 @@ def proposal(price: Price) -> str:
     """The proposed weight, and whether the one in force is far from it, as a sentence."""
     if price.proposed is None:
         return "the arms cost the same: the weight decides nothing between them"
-    cheap, dear = price.arms[0].arm, price.arms[-1].arm
-    half = (
-        f"half the slope from {cheap} to {dear} is {number(price.proposed)} (standard error {number(price.error, 2)})"
-    )
+    cheap, expensive = price.arms[0].arm, price.arms[-1].arm
+    slope = f"{number(price.proposed)} (standard error {number(price.error, 2)})"
+    half = f"half the slope from {cheap} to {expensive} is {slope}"
     if price.verdict == "worse":
-        return f"{half}: {dear} costs more and is right less often, so no weight pays for it"
+        return f"{half}: {expensive} costs more and is right less often, so no weight pays for it"
     if price.verdict == "far":
         side = "above" if price.weight > price.proposed else "below"
         return f"{half}: the weight {number(price.weight)} is {side} it by more than a factor of {FACTOR:g}"
-    return half if price.proposed > 0.0 else f"{half}: so far nothing says that {dear} is worth its cost"
+    return half if price.proposed > 0.0 else f"{half}: so far nothing says that {expensive} is worth its cost"
 
 
 def remedy(price: Price) -> str:
-    """What to do about a dear arm that is worse, or a weight that is far from the proposed one."""
+    """What to do about an expensive arm that is worse, or a weight that is far from the proposed one."""
     if price.verdict == "worse":
         return f"drop {price.arms[-1].arm}, unless there are questions that it alone gets right"
     return f"{_ASK}; if nobody can say, to {number(price.proposed, 2)}. A change begins no new ledger"
@@ -159,7 +158,7 @@ def in_words(reward: "RewardSettings") -> list[str]:
     prices = {term: price for term, price in reward.cost.items() if price > 0.0}
     if reward.weight == 0.0 or not prices:
         what = "reward.weight is 0" if prices else "reward.cost prices nothing"
-        return [f"{what}: cost counts for nothing, and the better of two arms is taken, however dear it is"]
+        return [f"{what}: cost counts for nothing, and the better of two arms is taken, however expensive it is"]
     each, whole = number(reward.weight), number(1.0 / reward.weight)
     worth = " or ".join(f"{number(1.0 / (reward.weight * price))} {term}" for term, price in prices.items())
     words = [f"one unit of cost is worth {each} right answers: a right answer is worth {whole} units of cost, {worth}"]

@@ -86,8 +86,8 @@ class Log:
 
         rows: those that are read so, shape (n,); None: all.
 
-        The bounds grow to hold all of them: cut at bounds that were declared for another weight, dear arms would look
-        alike.
+        The bounds grow to hold all of them: cut at bounds that were declared for another weight, expensive arms would
+        look alike.
         """
         kept = self.raw if rows is None else self.raw | ~rows
         reward = np.where(kept, self.reward, self.quality - weight * self.cost)

@@ -142,8 +142,8 @@ def take_in(
     """Append the rows to the ledger in their order, a page per transaction; the same row again adds nothing.
 
     origin: the format, kept in the facts of rows that were made elsewhere. source: the file, for messages. progress:
-    told after every page what has become of the rows. remade: the rows are made anew each time, so that times, features
-    and the weight of cost may be others than before; what was drawn, and its quality and cost, must be the same.
+    told after every page what has become of the rows. remade: the rows are made again each time, so that times,
+    features and the weight of cost may be others than before; the arm, its quality and its cost must be the same.
     patience_s: how long to wait for the ledger's learner. Raises NotReady where it holds on, and Conflict naming the
     line where an id stands for something else; the pages before it are kept.
     """

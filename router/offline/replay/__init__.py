@@ -3,12 +3,12 @@
     log = open_log("log.parquet")
     result = replay(log, candidates=["fixed:single_step", "uniform"])
 
-`open_log` takes a file, or the ledger of the configured store; `memory_log` takes rows; `judge` takes the parts of a
-log with the candidates' probabilities. How each number is computed: docs/replay.md.
+`open_log` takes a file, or the ledger of the configured store; `memory_log` takes rows; `estimate_candidates` takes the parts
+of a log with the candidates' probabilities. How each number is computed: docs/replay.md.
 """
 
 from ragbandit.router.offline.replay.candidates import LogPart, MemoryPart
-from ragbandit.router.offline.replay.engine import judge
+from ragbandit.router.offline.replay.engine import estimate_candidates
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, memory_log, open_log
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, ReplayResult, parse_candidates
 from ragbandit.router.offline.replay.prepare import PreparedLog, prepare, replay
@@ -22,7 +22,7 @@ __all__ = [
     "Plan",
     "PreparedLog",
     "ReplayResult",
-    "judge",
+    "estimate_candidates",
     "memory_log",
     "open_log",
     "parse_candidates",

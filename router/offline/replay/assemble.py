@@ -64,7 +64,7 @@ class ResultAssembler:
         """All of one candidate. alpha: chance that each check calls a right log wrong."""
         weights, names = self.summary.weights[index], self.summary.names
         reward, quality, cost = self._values(index)
-        gap, better, dearer = self._differences(index)
+        gap, better, costlier = self._differences(index)
         tried = self._tried(index, self.baseline)
         standing = _standing(gap, unsupported_mass=weights.unsupported_mass)
         return CandidateResult(
@@ -76,7 +76,7 @@ class ResultAssembler:
             cost=cost,
             difference=gap,
             quality_difference=better,
-            cost_difference=dearer,
+            cost_difference=costlier,
             verdict=standing,
             missing=WRONG_LOG if self.is_wrong else tried.missing,
             rows_needed=self._needed(gap) if standing == "cannot tell" else None,

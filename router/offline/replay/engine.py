@@ -50,7 +50,7 @@ from ragbandit.router.offline.replay.sums import (
 )
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["ALPHA", "judge"]
+__all__ = ["ALPHA", "estimate_candidates"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -63,7 +63,7 @@ FEWEST_ROWS = 2
 MOST_NAMED = 20
 
 
-def judge(
+def estimate_candidates(
     parts: Sequence[LogPart],
     *,
     candidates: Sequence[CandidateSpec],

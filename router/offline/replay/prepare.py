@@ -39,7 +39,7 @@ from ragbandit.router.offline.replay.comparison import (
     settings_in_force,
     with_sides,
 )
-from ragbandit.router.offline.replay.engine import judge
+from ragbandit.router.offline.replay.engine import estimate_candidates
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
@@ -91,7 +91,7 @@ def replay(
     plan, settings = plan or Plan(), settings or Settings()
     plan = replace(plan, usual_weight=settings.reward.weight)
     specs = None if candidates is None else _specs(candidates)
-    judging = partial(judge, executor=executor, progress=progress)
+    judging = partial(estimate_candidates, executor=executor, progress=progress)
     current = None
     if isinstance(log, MemoryLog):
         rows = log
@@ -194,7 +194,7 @@ class PreparedLog:
     notes: Sequence[str]
 
     def part(self) -> MemoryPart:
-        """The rows with what each candidate does on them, for `judge`."""
+        """The rows with what each candidate does on them, for `estimate_candidates`."""
         return MemoryPart(log=replace(self.log.log, candidates=tuple(one.pmf for one in self.candidate_pmfs)))
 
 
@@ -385,7 +385,9 @@ def price_frontier(
     ]
     part = MemoryPart(log=replace(memory.log, candidates=tuple(one.pmf for one in candidates)))
     specs += arms
-    judging = partial(judge, [part], candidates=specs, candidate_pmfs=candidates, plan=plan, progress=progress)
+    judging = partial(
+        estimate_candidates, [part], candidates=specs, candidate_pmfs=candidates, plan=plan, progress=progress
+    )
     return judging(log=memory.described), price
 
 

@@ -48,7 +48,7 @@ class MixtureLine:
     """The line between two fixed arms: every point on it is reached by drawing between them."""
 
     cheap: FrontierPoint
-    dear: FrontierPoint
+    expensive: FrontierPoint
     arms: tuple[ArmName, ArmName]
 
     def at(self, steps: float) -> float:
@@ -56,10 +56,10 @@ class MixtureLine:
 
         Where both cost the same there is no mixing for cost: the better of the two.
         """
-        width = self.dear.steps - self.cheap.steps
+        width = self.expensive.steps - self.cheap.steps
         if width == 0.0:
-            return max(self.cheap.em, self.dear.em)
-        return self.cheap.em + (steps - self.cheap.steps) / width * (self.dear.em - self.cheap.em)
+            return max(self.cheap.em, self.expensive.em)
+        return self.cheap.em + (steps - self.cheap.steps) / width * (self.expensive.em - self.cheap.em)
 
     def above(self, point: FrontierPoint) -> float:
         """EM of the point minus the line's at the same steps."""
@@ -86,7 +86,7 @@ def line_of(table: LabelledTable, *, total: int) -> MixtureLine:
     always = [
         point_of(one_hot(np.full(len(table.rows), k), arms=len(means)), table=table, total=total) for k in between
     ]
-    return MixtureLine(cheap=always[0], dear=always[1], arms=(table.arms[between[0]], table.arms[between[1]]))
+    return MixtureLine(cheap=always[0], expensive=always[1], arms=(table.arms[between[0]], table.arms[between[1]]))
 
 
 def one_hot(choices: Choices, *, arms: int) -> Matrix:

@@ -11,8 +11,8 @@ names, and the state names it by its sha256; ledger rows are counted and not lea
 Adaptive-RAG (arXiv 2403.14403): labels as in section 3.2. Different, on purpose: DistilBERT in place of T5-large that
 writes a letter; inductive labels for the rows that no arm solved, as the paper says (the authors' code gives them to
 other questions; `policy train --questions` adds such). The multi-label classifier of MBA-RAG (arXiv 2412.01572, table
-1) takes the arm of the highest output there, nearly always the dearest: 4.51 mean steps of 4.69. Here cost has a say.
-Questions that no arm answered are kept, with an empty set.
+1) takes the arm of the highest output there, nearly always the most expensive: 4.51 mean steps of 4.69. Here cost
+has a say. Questions that no arm answered are kept, with an empty set.
 """
 
 import functools
@@ -396,8 +396,8 @@ class MultiLabel(TableClassifier):
     """P(right) per arm, then a choice that knows the cost: the mean steps of the arm in the training rows.
 
     Facts of a decision: "cheapest" logs "probability" per offered arm; "net" logs "quality" (p), "cost" and
-    "weight", and its scores are the net values. An arm it was not trained on counts as wrong, and as dear as the
-    dearest.
+    "weight", and its scores are the net values. An arm it was not trained on counts as wrong, and as expensive as the
+    most expensive.
     """
 
     algorithm: ClassVar[str] = "multi_label"
@@ -430,8 +430,8 @@ class MultiLabel(TableClassifier):
         return likely
 
     def _choice(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
-        dearest = max(cost for _, cost in known.values())
-        pairs = [known.get(arm, (0.0, dearest)) for arm in arms]
+        costliest = max(cost for _, cost in known.values())
+        pairs = [known.get(arm, (0.0, costliest)) for arm in arms]
         likely = [p for p, _ in pairs]
         if self.choice == "net":
             scores = tuple(p - self.weight * cost for p, cost in pairs)

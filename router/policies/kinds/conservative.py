@@ -175,7 +175,7 @@ class Shortfall:
             self._lost = lost / self._ratio
 
     def restart(self) -> None:
-        """The incumbent is another arm from now on: its mean reward begins anew, what was lost stays.
+        """The incumbent is another arm from now on: its mean reward restarts, what was lost stays.
 
         Until it has KNOWN outcomes again nothing else is tried.
         """
@@ -337,7 +337,7 @@ class ConservativePolicy(HasParams):
         self.shortfall.learn(update)
 
     def restart(self, arm: ArmName) -> None:
-        """The policy inside begins the arm anew; of the incumbent what it earns is not known any more."""
+        """The policy inside restarts the arm; of the incumbent what it earns is not known any more."""
         restart(self.inner, arm)
         if arm == self.incumbent:
             self.shortfall.restart()

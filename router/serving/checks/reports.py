@@ -210,7 +210,7 @@ def _checked_cost(cost: Mapping[str, float]) -> Cost:
 def check_charged(
     outcome: Outcome, *, cost: Mapping[str, float], reward: RewardSettings, is_stored: Callable[[Outcome], bool]
 ) -> None:
-    """Refuse an outcome without steps whose cost the reward counts as 0: the dearest arm would look free.
+    """Refuse an outcome without steps whose cost the reward counts as 0: the most expensive arm would look free.
 
     cost: the amounts that were given, by the fields of Cost. is_stored: an outcome that is stored already, from other
     settings, is a repetition and passes. Raises InvalidInput naming field and remedy.

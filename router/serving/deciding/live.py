@@ -165,7 +165,7 @@ class LiveVersions:
 
     @property
     def asks(self) -> bool:
-        """Whether candidates are asked: not while the switch is thrown."""
+        """Whether candidates are asked: not while the kill switch is on."""
         return bool(self.candidates) and self.control.killed is None
 
     @property

@@ -74,7 +74,7 @@ _PARTS: Final = {
     "floor": "the exploration floor",
     "cold_start": "the higher floor of a new arm",
     "incumbent": "the incumbent's share",
-    "holdback": "the holdback, a standing share of the questions",
+    "holdback": "the holdback, a fixed share of the questions",
     "candidate": "the candidate",
     "given": "what was settled before any draw",
 }

@@ -92,7 +92,7 @@ class LedgerBatch:
         moves.updates(rows)
 
     def _note_arms(self, connection: Connection) -> None:
-        """What is known of the arms, and in the audit log where one begins anew."""
+        """What is known of the arms, and in the audit log where one restarts."""
         if self.arms is not None:
             connection.execute(update(policies).where(policies.c.label == self.label).values(arms=self.arms))
         for one in (entry.update for entry in self.entries if entry.update.restarts):

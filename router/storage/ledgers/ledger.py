@@ -393,7 +393,7 @@ class ArmChange:
 def declare_change(
     database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
 ) -> ArmChange:
-    """Note that an arm has changed. Every ledger begins it anew before the first decision of after `now`.
+    """Note that an arm has changed. Every ledger restarts it before the first decision of after `now`.
 
     label: that ledger alone does; the others go on.
     """

@@ -331,7 +331,7 @@ def _feedback_body(feedback: Feedback) -> dict[str, Any]:
     body = {
         "decision_id": feedback.decision_id,
         "kind": feedback.kind,
-        # An event is its name: what it is worth may be set anew before it is sent again.
+        # An event is its name: what it is worth may be set again before it is sent again.
         "value": None if feedback.kind == "event" else feedback.value,
         "source": feedback.source,
     }

@@ -10,7 +10,7 @@ from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import evaluator
 from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
-from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, judge
+from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, decide
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
@@ -85,7 +85,7 @@ def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
             assert reader.read(trial.database, evidence=evidence, now=trial.now + 6.0)
         with trial.database.read() as connection:
             control = store.control_of(connection, base=BASE)
-        found.append(judge(trial.version, evidence=evidence, control=control, now=trial.now))
+        found.append(decide(trial.version, evidence=evidence, control=control, now=trial.now))
         assert (evidence.draws.rows, evidence.rewards.rows, evidence.guardrails.rows) == (110, 110, 110)
     assert found[0] == found[1]
 

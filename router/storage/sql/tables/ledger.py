@@ -85,7 +85,10 @@ updates = Table(
     Column("disagreement", Double, comment="how far its raters lie apart in quality; NULL: there were not two"),
     Column("decided", BigInteger, comment="decisions made by then, learned or not", info={"since": "0002"}),
     Column(
-        "restarts", Text, comment="JSON list: arms that began anew before this row; NULL: none", info={"since": "0002"}
+        "restarts",
+        Text,
+        comment="JSON list: arms that were restarted before this row; NULL: none",
+        info={"since": "0002"},
     ),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
     comment="the ledger: what each policy learned, in order and without a gap; never updated",
@@ -172,5 +175,5 @@ quarantines = Table(
     Column("actor", String(128), nullable=False),
     Column("made_at", Double, nullable=False),
     Column("lifted_at", Double),
-    comment="feedback that was taken out of a ledger, which was learned anew without it",
+    comment="feedback that was taken out of a ledger, which was learned again without it",
 )

@@ -40,9 +40,9 @@ def test_the_closed_set_of_verdicts():
         (BETTER, CHEAPER, "better, cheaper"),
         (GOOD, CHEAPER, "as good, cheaper"),
         (GOOD, SAME, "as good, same cost"),
-        (BETTER, DEARER, "better, dearer"),
+        (BETTER, DEARER, "better, more expensive"),
         (WORSE, CHEAPER, "worse, cheaper"),
-        (WORSE, DEARER, "worse, dearer"),
+        (WORSE, DEARER, "worse, more expensive"),
         (OPEN, CHEAPER, "cannot tell yet"),
         (GOOD, (-0.1, 0.1), "cannot tell yet"),
     ]
@@ -88,11 +88,11 @@ def test_the_sentence():
     [
         (PolicySettings(holdback=HoldbackSettings(arm="cheap")), "cheap", "the arm of policy.holdback"),
         (PolicySettings(incumbent="standard"), "standard", "policy.incumbent"),
-        (PolicySettings(), "premium", "the dearest arm that is tried enough"),
+        (PolicySettings(), "premium", "the most expensive arm that is tried enough"),
     ],
 )
 def test_the_arm_to_compare_with(policy, arm, why):
-    """The holdback's, else the incumbent, else the dearest one that can be compared; another one where it is asked."""
+    """The holdback's, else the incumbent, else the most expensive one that can be compared; another one where it is asked."""
     log = made(WORLDS[0], count=400, seed=1).log
     found = report_of(log, SCOPE, policy=policy)
     assert (found.total.against, found.why) == (arm, why)

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.rollouts import World, rows
 from ragbandit.router.config.sections import GuardrailSettings, RolloutSettings
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
-from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, facts_of, judge
+from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, decide, facts_of
 from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion
 
 SETTINGS = RolloutSettings(rows_per_step=50, seconds_per_step=60.0, steps=[0.25, 0.5])
@@ -48,7 +48,7 @@ def evidence_of(world, *, count=600, weight=0.25, seed=1, settings=SETTINGS, pag
 
 
 def verdict(evidence, *, version=VERSION, now=100.0, **more):
-    return judge(version, evidence=evidence, control=PolicyControl(revision=1), now=now, **more)
+    return decide(version, evidence=evidence, control=PolicyControl(revision=1), now=now, **more)
 
 
 SAME = World(name="same", gap=0.0)
@@ -152,10 +152,10 @@ def test_time_runs_out_and_a_person_decides_then():
 def test_the_switch_holds_and_harm_still_counts():
     """Killed, nothing moves on; what is proven harmful is rolled back all the same."""
     control = PolicyControl(revision=2, killed="champion")
-    held = judge(VERSION, evidence=evidence_of(SAME), control=control, now=100.0)
+    held = decide(VERSION, evidence=evidence_of(SAME), control=control, now=100.0)
     assert held.waits_for == "ragbandit policy resume"
     worse = evidence_of(World(name="worse", gap=-0.12))
-    assert judge(VERSION, evidence=worse, control=control, now=100.0).kind == "rollback"
+    assert decide(VERSION, evidence=worse, control=control, now=100.0).kind == "rollback"
 
 
 def test_pages_change_nothing():

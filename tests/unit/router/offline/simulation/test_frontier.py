@@ -48,7 +48,7 @@ def test_line_by_hand():
     """The line goes straight through the two arms, also outside of them."""
     line = line_of(TABLE, total=8)
     assert line.arms == ("single_step", "multi_step")
-    assert (line.cheap, line.dear) == (FrontierPoint(em=25.0, steps=1.0), FrontierPoint(em=25.0, steps=4.0))
+    assert (line.cheap, line.expensive) == (FrontierPoint(em=25.0, steps=1.0), FrontierPoint(em=25.0, steps=4.0))
     ends = {"cheap": FrontierPoint(em=25.0, steps=0.0), "dear": FrontierPoint(em=50.0, steps=1.0)}
     line = MixtureLine(**ends, arms=("none", "single_step"))
     assert [line.at(steps) for steps in (0.0, 0.5, 1.0, 2.0, -1.0)] == [25.0, 37.5, 50.0, 75.0, 0.0]

@@ -49,14 +49,14 @@ def test_line_by_hand():
     line = line_of(TABLE, total=8)
     assert line.arms == ("single_step", "multi_step")
     assert (line.cheap, line.expensive) == (FrontierPoint(em=25.0, steps=1.0), FrontierPoint(em=25.0, steps=4.0))
-    ends = {"cheap": FrontierPoint(em=25.0, steps=0.0), "dear": FrontierPoint(em=50.0, steps=1.0)}
+    ends = {"cheap": FrontierPoint(em=25.0, steps=0.0), "expensive": FrontierPoint(em=50.0, steps=1.0)}
     line = MixtureLine(**ends, arms=("none", "single_step"))
     assert [line.at(steps) for steps in (0.0, 0.5, 1.0, 2.0, -1.0)] == [25.0, 37.5, 50.0, 75.0, 0.0]
     assert line.above(FrontierPoint(em=40.0, steps=0.5)) == 2.5
 
 
 def test_line_of_other_arms():
-    """A table without single_step and multi_step is measured by its cheapest and its dearest arm."""
+    """A table without single_step and multi_step is measured by its cheapest and its most expensive arm."""
     table = made_table([[1, 0, 0]], [[5, 1, 3]], arms=("x", "y", "z"))
     assert line_of(table, total=1).arms == ("y", "x")
 

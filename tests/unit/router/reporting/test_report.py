@@ -92,7 +92,7 @@ def test_the_sentence():
     ],
 )
 def test_the_arm_to_compare_with(policy, arm, why):
-    """The holdback's, else the incumbent, else the most expensive one that can be compared; another one where it is asked."""
+    """The holdback's, else the incumbent, else the most expensive that can be compared; another where it is asked."""
     log = made(WORLDS[0], count=400, seed=1).log
     found = report_of(log, SCOPE, policy=policy)
     assert (found.total.against, found.why) == (arm, why)

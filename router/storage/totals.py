@@ -5,7 +5,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
-from operator import add
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, delete, func, select, tuple_
@@ -65,13 +64,16 @@ class Deltas(dict[Key, dict[str, Any]]):
         """Add amounts, by the names of ArmTotals, to a row."""
         row = self.setdefault(key, {})
         for name, amount in amounts.items():
-            row[name] = _BOTH.get(name, add)(row[name], amount) if name in row else amount
+            if name in _BOTH and name in row:
+                row[name] = _BOTH[name](row[name], amount)
+            else:
+                row[name] = row[name] + amount if name in row else amount
 
     def took(self, key: Key, seconds: float) -> None:
         """Add an outcome that took so long."""
-        latency = [0] * (len(LATENCY_EDGES) + 1)
-        latency[bisect_left(LATENCY_EDGES, seconds)] = 1
-        self.add(key, seconds=seconds, latency=latency, fastest=seconds, slowest=seconds)
+        self.add(key, seconds=seconds, fastest=seconds, slowest=seconds)
+        row = self[key].setdefault("latency", [0] * (len(LATENCY_EDGES) + 1))
+        row[bisect_left(LATENCY_EDGES, seconds)] += 1
 
 
 def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> list[ArmHour]:
@@ -233,8 +235,7 @@ def next_traffic(
         if rows:
             to[table.name] = [rows[-1]["made_at"], rows[-1][key]]
         more = more or len(rows) == limit
-    came = any(to[name] != list(position) for name, position in positions.items())
-    if due and not came:
+    if due and all(to[name] == list(position) for name, position in positions.items()):
         return _rechecked(connection, to=to, settled=settled, limit=limit)
     return to, deltas, more
 

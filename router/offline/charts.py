@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 #: Okabe and Ito's palette, told apart by nearly everybody, without its yellow (too pale for lines) and black
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY: Final = "#808080"
-INK, FINE = "#222223", "#e5e5e6"
+INK: Final = "#222223"
 _DPI: Final = 150
 
 
-def finish(axes: "Axes", *, grid: str = "both") -> None:
-    """Fine lines behind the data, no frame. grid: "x", "y" or "both"."""
-    axes.grid(axis=grid, color=FINE, linewidth=0.7)  # type: ignore[arg-type]
+def finish(axes: "Axes") -> None:
+    """Fine lines behind the data, no frame."""
+    axes.grid(color="#e5e5e6", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -1,12 +1,11 @@
 """Sentences and number formats of replay reports, the same for terminal, page and JSON."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
-from rich.table import Table as Printed
+from rich.table import Table
 from rich.text import Text
 
 from ragbandit.router.offline.replay.plan import (
@@ -271,48 +270,29 @@ _STYLES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """Rows of cells under a title; the first cell of a row is its heading."""
-
-    title: str
-    names: Sequence[str]
-    rows: Sequence[Sequence[str]]
+#: title, names of the columns, rows of cells; the first cell of a row is its heading
+_Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 
-def estimates(replayed: ReplayResult) -> list[Table]:
-    """Candidates, weights, arms and other estimators; a table without rows is left out."""
-    return [table for table in _estimates(replayed) if table.rows]
-
-
-def comparisons(replayed: ReplayResult) -> list[Table]:
-    """Candidates against each other, and by segment; a table without rows is left out."""
-    return [table for table in _comparisons(replayed) if table.rows]
-
-
-def _estimates(replayed: ReplayResult) -> Iterator[Table]:
+def _estimates(replayed: ReplayResult) -> Iterator[_Table]:
+    """Candidates, weights, arms and other estimators."""
     names: Sequence[str] = ("candidate", "reward", "difference", "quality", "cost", "estimator", "verdict")
-    yield Table(title="The candidates", names=names, rows=[_candidate(each) for each in replayed.candidates])
-    names = (
-        "candidate",
-        "effective rows",
-        "largest weight",
-        "largest possible",
-        "mean weight (right: 1)",
-    )
+    yield "The candidates", names, [_candidate(each) for each in replayed.candidates]
+    names = ("candidate", "effective rows", "largest weight", "largest possible", "mean weight (right: 1)")
     weights = [_weights(each, rows=replayed.rows) for each in compared(replayed)]
-    yield Table(title="How far each candidate is from the log", names=names, rows=weights)
+    yield "How far each candidate is from the log", names, weights
     yield _arms(replayed)
     yield _others(replayed)
 
 
-def _comparisons(replayed: ReplayResult) -> Iterator[Table]:
+def _comparisons(replayed: ReplayResult) -> Iterator[_Table]:
+    """Candidates against each other, and by segment."""
     pairs = [(f"{each.first} - {each.second}", cell(each.difference, sign="+")) for each in replayed.pairs]
-    yield Table(title="The candidates against each other", names=("first - second", "difference"), rows=pairs)
+    yield "The candidates against each other", ("first - second", "difference"), pairs
     names = ("group", "candidate", "questions", "effective rows", "baseline", "reward", "difference")
     for field in dict.fromkeys(field for candidate in judged(replayed) for field in candidate.segments):
         rows = [_segment(part, of=each) for each in judged(replayed) for part in each.segments.get(field, ())]
-        yield Table(title=f"By {field}", names=names, rows=rows)
+        yield f"By {field}", names, rows
 
 
 def _candidate(candidate: CandidateResult) -> Sequence[str]:
@@ -331,7 +311,7 @@ def _weights(candidate: CandidateResult, *, rows: int) -> Sequence[str]:
     )
 
 
-def _arms(replayed: ReplayResult) -> Table:
+def _arms(replayed: ReplayResult) -> _Table:
     names = ("arm", "drawn", "expected", "reward", "quality", "cost")
     faulty = not all(arm.plausible for arm in replayed.arms)
     rows = []
@@ -342,10 +322,10 @@ def _arms(replayed: ReplayResult) -> Table:
         )
         fault = ("" if arm.plausible else "not drawn as logged",) if faulty else ()
         rows.append((arm.name, percent(arm.drawn), percent(arm.expected), *means, *fault))
-    return Table(title="The arms in the log", names=(*names, "fault") if faulty else names, rows=rows)
+    return "The arms in the log", (*names, "fault") if faulty else names, rows
 
 
-def _others(replayed: ReplayResult) -> Table:
+def _others(replayed: ReplayResult) -> _Table:
     candidates = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
     names = list(dict.fromkeys(name for candidate in candidates for name in candidate.others))
     rows = [
@@ -353,7 +333,7 @@ def _others(replayed: ReplayResult) -> Table:
         for each in candidates
         if names
     ]
-    return Table(title="The reward by other estimators", names=("candidate", *names), rows=rows)
+    return "The reward by other estimators", ("candidate", *names), rows
 
 
 def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:
@@ -374,20 +354,22 @@ def print_replay(replayed: ReplayResult, console: Console) -> None:
         console.print(Text(line, style="bold red"), soft_wrap=True)
     for candidate, line in zip(compared(replayed), headline(replayed), strict=True):
         console.print(Text(line, style=_STYLES[candidate.verdict]), soft_wrap=True)
-    _print_tables(estimates(replayed), console=console)
+    _print_tables(_estimates(replayed), console=console)
     for line in footnotes(replayed):
         console.print(Text(line), soft_wrap=True)
-    _print_tables(comparisons(replayed), console=console)
+    _print_tables(_comparisons(replayed), console=console)
     for line in about_the_log(replayed):
         console.print(Text(line), soft_wrap=True)
 
 
-def _print_tables(tables: Sequence[Table], *, console: Console) -> None:
-    for table in tables:
-        printed = Printed(title=Text(one_line(table.title)), title_justify="left", title_style="bold")
-        for column, name in enumerate(table.names):
+def _print_tables(tables: Iterable[_Table], *, console: Console) -> None:
+    for title, names, rows in tables:
+        if not rows:
+            continue
+        printed = Table(title=Text(one_line(title)), title_justify="left", title_style="bold")
+        for column, name in enumerate(names):
             printed.add_column(Text(one_line(name)), justify="right" if column else "left", no_wrap=True)
-        for row in table.rows:
+        for row in rows:
             printed.add_row(*(Text(one_line(cell), style=_STYLES.get(cell, "")) for cell in row))
         wide = Measurement.get(console, console.options.update(width=1000), printed).maximum
         console.width = max(wide, console.width)

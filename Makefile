@@ -17,10 +17,6 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,plots,documents,families,crud,otel,mcp,oidc,pgvector,qdrant,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
-	@# On all processors, which pip does not, and without what nothing here imports. Some packages warn while they are
-	@# compiled, and tests take a warning for an error.
-	-cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -qq -j 0 \
-		-x '/(tests?|testing|_inductor)/|transformers/models/' .
 	touch $(STAMP)
 
 lint: install
@@ -30,18 +26,18 @@ lint: install
 	$(BIN)/lint-imports
 
 # Processes that test: two more than there are cores, since many tests wait; four at most. A file is tested by one of
-# them, since its fixtures may be dear; the tiers begin with the longest, so that none is left waiting at the end.
+# them, since its fixtures may be expensive; the tiers begin with the longest, so that none is left waiting at the end.
 # One thread of BLAS and of OpenMP in each: threads of many processes on few cores wait for each other.
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
-# The linters run beside one process that only collects, and so compiles what pytest rewrites: else each process that
-# tests would compile every file. What the linters find is printed at the end.
+# One process collects first, and so compiles what is imported: else each process that tests would compile every file.
+# The linters run beside the tests, which often wait; what they find is printed at the end.
 test: install
-	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
-		$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1; wait $$lint; lint=$$?; \
+	@$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1; \
+		nice -n 10 $(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
 		$(PYTEST) tests/acceptance tests/integration tests/unit --no-loadscope-reorder; tests=$$?; \
-		cat $(VENV)/lint.log; exit $$((tests || lint))
+		wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests || lint))
 
 unit: install
 	$(PYTEST) tests/unit -q

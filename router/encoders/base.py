@@ -13,8 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
+from safetensors.numpy import load as load_tensors, save as save_tensors
 
 from ragbandit.router.encoders.features import (
     KINDS,

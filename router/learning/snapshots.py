@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
+from safetensors.numpy import load as load_tensors, save as save_tensors
 
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.learning.monitoring.diagnosis import diagnose

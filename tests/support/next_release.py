@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.storage.sql import database as database_module
-from ragbandit.router.storage.sql import schema_window
+from ragbandit.router.storage.sql import database as database_module, schema_window
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 
 ROOT = Path(__file__).parents[2]

@@ -5,9 +5,7 @@ import time
 from functools import partial
 from typing import Annotated
 
-from fastapi import Path as PathParameter
-from fastapi import Query as QueryParameter
-from fastapi import Request
+from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies.decisions import AnswerReply, CancellationReply, OutcomeReply, PendingReply, RecordReply

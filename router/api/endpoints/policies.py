@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Path as PathParameter
-from fastapi import Request
+from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 from pydantic import Field
 

@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Annotated, Any, Final
 
-from fastapi import Path as PathParameter
-from fastapi import Request
+from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, reads_of, router_of

@@ -18,8 +18,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Engine, Table, create_engine, event, insert, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError, TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.storage.sql import schema_window

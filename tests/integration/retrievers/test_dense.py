@@ -10,8 +10,7 @@ import pytest
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers import dense
-from ragbandit.strategies.retrievers.bm25 import Bm25Retriever
-from ragbandit.strategies.retrievers.bm25 import build_index as build_bm25
+from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index as build_bm25
 from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found

@@ -16,10 +16,8 @@ from tests.support.tiny_models import tiny_encoder
 
 pytest.importorskip("elasticsearch", reason="pip install '.[elasticsearch]'")
 
-from ragbandit.strategies.retrievers import databases
-from ragbandit.strategies.retrievers import elasticsearch as es
-from ragbandit.strategies.retrievers.bm25 import Bm25Retriever
-from ragbandit.strategies.retrievers.bm25 import build_index as build_bm25
+from ragbandit.strategies.retrievers import databases, elasticsearch as es
+from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index as build_bm25
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.retrievers.reranking import HybridRetriever
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder

@@ -4,8 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.encoders.base import CacheCounts, CachingEncoder, HashingEncoder
 from tests.support.examples import steady

@@ -1,8 +1,7 @@
 """Features rounded to float16 when they are made."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ragbandit.router.encoders.base import HalfPrecisionEncoder, HashingEncoder, half_hash, rounded

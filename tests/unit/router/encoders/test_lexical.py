@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.encoders.features import CUES, LEXICAL_COUNTS, lexical_counts
 from tests.support.examples import steady

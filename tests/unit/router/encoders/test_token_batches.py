@@ -1,8 +1,7 @@
 """Questions in batches and buckets: each once, within the caps, and padded where it pays."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.encoders.forward import TokenBatch, token_batches
 from tests.support.examples import steady

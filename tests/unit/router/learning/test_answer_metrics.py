@@ -3,8 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.learning.answer_metrics import FAMILIES, PairRules, Rules, judged, last_announced, normalise
 from ragbandit.shared.errors import ConfigError, InvalidInput

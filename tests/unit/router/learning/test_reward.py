@@ -3,8 +3,7 @@
 import math
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import (

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, restored, restored_counts

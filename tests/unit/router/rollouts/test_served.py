@@ -3,8 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import Settings

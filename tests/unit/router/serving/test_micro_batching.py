@@ -6,8 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded

@@ -4,8 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.pool import StaticPool
 

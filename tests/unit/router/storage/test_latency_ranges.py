@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.storage.totals import Deltas, totals_value
 from ragbandit.shared.types import ArmTotals, sum_of

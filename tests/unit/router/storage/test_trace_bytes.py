@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.rows.conversion import canonical

@@ -5,8 +5,7 @@ import dataclasses
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved

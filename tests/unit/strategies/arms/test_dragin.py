@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from ragbandit.strategies.arms.lookahead import is_content, merge_words
 from ragbandit.strategies.arms.uncertainty import Dragin, attention_received

@@ -4,8 +4,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from ragbandit.strategies.arms.lookahead import LatestPool, masked_query, tokens_between
 from ragbandit.strategies.arms.uncertainty import Flare

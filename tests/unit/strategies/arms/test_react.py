@@ -3,8 +3,7 @@
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from ragbandit.strategies.arms.iterative import Action, React, parsed_action
 from ragbandit.strategies.base import Passage

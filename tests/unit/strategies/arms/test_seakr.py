@@ -6,8 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query

@@ -5,8 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.arms.self_rag import SelfRagTrained, share

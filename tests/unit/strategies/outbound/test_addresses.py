@@ -1,8 +1,7 @@
 """Addresses of servers: what cannot be one is refused by the setting's name, and no password is shown."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.outbound import check_address, check_header_value, shown_address

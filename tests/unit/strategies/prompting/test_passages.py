@@ -1,8 +1,7 @@
 """Queries, sentences, answers and the passage pool."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.prompting.passages import (

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.shared.errors import InvalidInput

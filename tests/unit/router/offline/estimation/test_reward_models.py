@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.estimation.reward_models import Ridge, folds_of
 from ragbandit.shared.errors import InvalidInput

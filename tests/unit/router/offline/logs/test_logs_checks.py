@@ -5,8 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.logs import OURS, BadRow, Logged, read_rows, write_rows
 from ragbandit.shared.types import Reward

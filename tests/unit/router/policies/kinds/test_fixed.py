@@ -1,8 +1,7 @@
 """The mixture of two arms: the line that a router must beat."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.kinds.fixed import Mixture

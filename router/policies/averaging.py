@@ -1,4 +1,4 @@
-"""Posteriors of several models of the same rows, weighed by what each has foretold.
+"""The posteriors of several models of the same rows, weighed by how well each has predicted.
 
     short       z = (1, the lengths among x / sqrt(d), c)
     question    z = (1, x / sqrt(d))
@@ -6,19 +6,16 @@
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
 x are the question's features, the last two of them its lengths (router/encoders/features.py); c is the declared
-context. Useless columns cost rows: each must be found useless. So nobody has to know beforehand whether features and
-context help: the models learn side by side, and a prediction is their mean, weighed by prior * exp(-L / 2 s^2). L adds
-up the squares that a model missed the reward of each row by, before it learned that row; s^2 is the mean square of the
-best.
-That is Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999), the noise Gaussian, of one
-variance.
-
-The width adds the spread of the three means: where they disagree there is something to explore.
+context. Useless columns cost rows: each must be learned to be useless. So nobody has to know beforehand whether
+features and context help: the models learn side by side, and a prediction is their mean, weighed by
+prior * exp(-L / 2 s^2). L adds up the squares that a model missed the reward of each row by, before it learned that
+row; s^2 is the mean square of the best. That is Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting
+et al. 1999), the noise Gaussian, of one variance. Of the posterior samples each model has its share.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -33,76 +30,100 @@ from ragbandit.router.policies.base import (
     heads_of,
     restored_counts,
     rows_of,
+    tally,
     usual_weight,
     weight_of,
 )
 from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
-from ragbandit.router.policies.posterior import BayesianHeads, Means
+from ragbandit.router.policies.posterior import MOST_SETS, Row, SeparateHeads
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
-#: model -> its share before any row, up to a factor: a schema that does not help must not cost the first questions
-WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
-#: where what depends on little is to be learned from few rows; without a context, and with one
-SHORT: Final = {"short": 1.0, "question": 1.0}
-SHORT_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 #: what a row is missed by before any is seen, squared; it counts as one row, so that few rows do not decide
 _FIRST_SQUARE: Final = 0.25
-#: a feature beyond this, as a model scales it, is not learned; the heads end at 256
+#: a feature beyond this, as a model scales it, is not learned
 _MOST_FEATURE: Final = 250.0
-#: neither is a reward beyond this: its square must be a float in all three models
-_MOST_REWARD: Final = 1e100
+#: neither is a row with a number beyond this: products of four of them must be floats
+_MOST_NUMBER: Final = 1e70
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Posterior means of the offered arms for one question, (arms,) each; value = quality - weight * cost."""
+
+    quality: Vector
+    cost: Vector
+    value: Vector
+
+
+@dataclass(slots=True)
+class _Arm:
+    """What all models know alike of an arm."""
+
+    #: prior mean of its cost: that of its first row
+    first_cost: float
+    #: rows since it was begun or begun anew, and what they count as
+    age: int = 0
+    mass: float = 0.0
 
 
 class AveragedHeads:
-    """Models with the interface of BayesianHeads, over rows that `joined` makes of features and context.
+    """Quality and cost of every arm by several models of the question, over rows that `joined` makes.
 
-    make: makes the heads of one model.
+    models: by name, each with its share before any row, up to a factor. quality: prior mean of an arm's quality; its
+    cost has then the first cost seen, and that of an arm without rows the mean of the others'. None: both prior means
+    are 0.
     """
 
     def __init__(
-        self, schema: ContextSchema, *, make: Callable[[], BayesianHeads], models: Mapping[str, float]
+        self,
+        schema: ContextSchema,
+        *,
+        models: Mapping[str, tuple[float, SeparateHeads]],
+        memory: float | None,
+        quality: float | None,
     ) -> None:
         self.columns = ContextColumns(schema)
         self._sketched = SKETCHED if schema else 0
-        self._prior = dict(models)
-        self._models = {name: make() for name in models}
+        self._prior = {name: share for name, (share, _) in models.items()}
+        self._models = {name: model for name, (_, model) in models.items()}
+        self.memory, self.quality = memory, quality
+        self.samples = next(iter(self._models.values())).samples
+        self.seen: dict[ArmName, int] = {}
+        #: the weight of cost that the last row had whose question came without one; before any row every cost mean is 0
+        self.weight = 0.0
+        #: it is of a row whose question had one of its own: no other was learned yet
+        self._is_borrowed = False
+        self._arms: dict[ArmName, _Arm] = {}
+        #: prior means of the costs of offered arms
+        self._costs: dict[tuple[ArmName, ...], Vector] = {}
         #: of every model, the squares of what it missed, added up; and the rows: both fade as the heads' rows do
         self._losses = dict.fromkeys(models, 0.0)
         self._rows = 0.0
         #: `weights`, made when asked for
         self._shares: dict[str, float] | None = None
-        #: what the last row's reward was above the prediction of the model that had foretold best
+        #: what the last row's reward was above the prediction of the model that had predicted best
         self.missed = 0.0
         #: features of a question, 0 before the first row
         self._length = 0
 
     @property
-    def _first(self) -> BayesianHeads:
-        return next(iter(self._models.values()))
-
-    @property
-    def seen(self) -> Mapping[ArmName, int]:
-        """Number of updates learned, by arm."""
-        return self._first.seen
-
-    @property
-    def weight(self) -> float:
-        """As BayesianHeads: that of questions that come without one."""
-        return self._first.weight
-
-    @property
     def noise(self) -> float:
-        """Standard deviation of a reward around its mean, as the first model has it."""
-        return self._first.noise
+        """Standard deviation of a reward around its mean, as the first model has it (> 0)."""
+        return next(iter(self._models.values())).noise.at(self.weight)
 
-    @property
-    def memory(self) -> float | None:
-        """Rows of an arm after which an older one counts 1/e."""
-        return self._first.memory
+    def mass(self, arm: ArmName) -> float:
+        """What the rows of an arm count as, since it was begun, or begun anew."""
+        return self._arms[arm].mass if arm in self._arms else 0.0
+
+    def age(self, arm: ArmName) -> int:
+        """Rows of an arm since it was begun, or begun anew."""
+        return self._arms[arm].age if arm in self._arms else 0
 
     def joined(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
         """Features, context and their products side by side, shape (n, d + columns + SKETCHED), float32."""
+        if not self._sketched:
+            return features
         return np.array([self._row(row, query=query) for row, query in zip(features, queries, strict=True)])
 
     def _row(self, features: Features, *, query: Query) -> Features:
@@ -138,76 +159,108 @@ class AveragedHeads:
             self._shares = {name: one / total for name, one in odds.items()}
         return self._shares
 
-    def predict(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Vector]:
-        """As BayesianHeads, of a joined row; where the models disagree the deviations are wider."""
-        inputs, shares = self._inputs(features), self.weights()
-        some = [
-            (shares[name], *one.predict(inputs[name], arms=arms, weight=weight)) for name, one in self._models.items()
-        ]
-        means = _mean_of([(share, one) for share, one, _ in some], weight=weight)
-        squares = [share * (width**2 + (one.value - means.value) ** 2) for share, one, width in some]
-        return means, np.sqrt(np.sum(squares, axis=0))
-
     def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
-        """As BayesianHeads, of a joined row: of the posterior samples each model has its share."""
-        inputs, shares = self._inputs(features), self.weights()
-        some: list[tuple[float, Means, Matrix]] = []
-        first = 0
-        for (name, share), end in zip(shares.items(), accumulate(shares.values()), strict=True):
-            model = self._models[name]
-            last = round(end * model.samples)
-            some.append((share, *model.sampled(inputs[name], arms=arms, weight=weight, first=first, last=last)))
+        """Means of these arms for one question, and by how much the value of each sample is above them in reward.
+
+        features: a row of `joined`; weight: of cost; samples of shape (arms, samples).
+        """
+        designs, (quality, cost) = self._designs(features), self._prior_means(arms)
+        mean, first = np.zeros((2, len(arms))), 0
+        samples: Matrix = np.empty((self.samples, len(arms)))
+        for (name, share), end in zip(self.weights().items(), accumulate(self.weights().values()), strict=True):
+            last = round(end * self.samples)
+            means, deviations = self._models[name].sampled(
+                designs[name], arms=arms, weight=weight, first=first, last=last
+            )
+            mean += share * means
+            np.add(deviations, means[0] - weight * means[1], out=samples[first:last])
             first = last
-        means = _mean_of([(share, one) for share, one, _ in some], weight=weight)
-        deviations = [(one.value - means.value)[:, None] + samples for _, one, samples in some]
-        return means, np.concatenate(deviations, axis=1)
+        samples -= mean[0] - weight * mean[1]
+        quality, cost = quality + mean[0], cost + mean[1]
+        return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
+
+    def _designs(self, joined: Features) -> dict[str, Vector]:
+        """The design row of each model, as `_inputs` with a 1 before it and over the root of its length."""
+        question = joined.size - self.columns.size - self._sketched
+        whole = np.empty(joined.size + 1)
+        whole[0] = 1.0
+        np.divide(joined[:question], math.sqrt(question), out=whole[1 : question + 1], dtype=np.float64)
+        if question < joined.size:
+            np.clip(joined[question:], -_MOST_FEATURE, _MOST_FEATURE, out=whole[question + 1 :])
+        ends = {"question": question + 1, "product": whole.size}
+        designs = {name: whole[: ends.get(name, whole.size - self._sketched)] for name in self._models}
+        if "short" in designs:
+            lengths = max(question - LENGTHS, 0) + 1
+            designs["short"] = np.concatenate([whole[:1], designs["short"][lengths:]])
+        return designs
+
+    def _prior_means(self, arms: Sequence[ArmName]) -> tuple[float, Vector | float]:
+        """Of quality and of cost, the latter (arms,); an arm without rows costs what the others did at first."""
+        if self.quality is None:
+            return 0.0, 0.0
+        costs = self._costs.get(tuple(arms))
+        if costs is None:
+            usual = math.fsum(one.first_cost for one in self._arms.values()) / max(1, len(self._arms))
+            costs = np.array([self._arms[arm].first_cost if arm in self._arms else usual for arm in arms])
+            if len(self._costs) >= MOST_SETS:
+                self._costs.clear()
+            self._costs[tuple(arms)] = costs
+        return self.quality, costs
 
     def learn(self, update: Update) -> float:
-        """One row into each model; PolicyFault and no change if it cannot be used.
+        """One row into each model; PolicyFault and no change if it cannot be used. `finish` must follow.
 
-        The residual of the model that has foretold best so far, in standard deviations of its prediction.
+        The residual of the model that has predicted best so far, in standard deviations of its prediction.
         """
-        features = update.features
+        rows, features = rows_of(update), update.features
         if features is None or self._length not in (0, features.size):
             raise PolicyFault("features are missing or of another length")
-        rows = rows_of(update)
-        joined = self._row(features, query=update.query)
-        inputs = self._inputs(joined)
-        usual = usual_weight(update.query, usual=self.weight)
-        heads = heads_of(update.reward, weight=weight_of(update.query, default=self.weight), usual=usual)
+        inputs = self._inputs(self._row(features, query=update.query))
         if not all(np.abs(row).max() <= _MOST_FEATURE for row in inputs.values()):  # also where one is NaN
             beyond = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
             raise PolicyFault(f"{beyond}; use an encoder whose features are near 1")
-        if not all(abs(one) <= _MOST_REWARD for one in heads):
+        usual = usual_weight(update.query, usual=self.weight)
+        own_weight = weight_of(update.query, default=self.weight)
+        quality, cost, weight = heads_of(update.reward, weight=own_weight, usual=usual)
+        if not all(abs(one) <= _MOST_NUMBER for one in (quality, cost, weight, weight * cost, update.reward.cost)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
+        is_first = not self.seen
+        tally(self.seen, update)
         if rows == 0.0:
-            for name, model in self._models.items():
-                model.learn(replace(update, features=inputs[name]))
             return 0.0
+        if update.arm not in self._arms:
+            self._arms[update.arm] = _Arm(0.0 if self.quality is None else cost)
+            self._costs.clear()
+        arm = self._arms[update.arm]
+        row = Row(update.arm, (quality - (self.quality or 0.0), cost - arm.first_cost), weight, rows)
+        arm.age, arm.mass = arm.age + 1, arm.mass + rows
         best = min(self._models, key=lambda name: self._losses[name])
         fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
         residuals = {}
         for name, model in self._models.items():
-            residuals[name] = model.learn(replace(update, features=inputs[name]))
-            self._losses[name] = fade * self._losses[name] + rows * (model.missed * model.missed)
-        self.missed = self._models[best].missed
-        self._rows, self._length = fade * self._rows + rows, features.size
-        self._shares = None
+            missed, residuals[name] = model.learn(inputs[name], row)
+            self._losses[name] = fade * self._losses[name] + rows * (missed * missed)
+            self.missed = missed if name == best else self.missed
+        if update.query.cost_weight is None or self._is_borrowed or is_first:
+            # Serve questions that come without a weight of cost at that of the last such row; before any at the last's.
+            self.weight, self._is_borrowed = float(weight), update.query.cost_weight is not None
+        self._rows, self._shares, self._length = fade * self._rows + rows, None, features.size
         self.columns.learn(update.query)
         return residuals[best]
 
-    def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
-        """As BayesianHeads."""
+    def finish(self, name: ArmName, *, restart: float | None = None) -> None:
+        """End the arm's block if it is full; or at once, its rows counting as `restart` (> 0) together from then on.
+
+        What was learned stays the best guess, and new rows soon outweigh it.
+        """
+        arm, share = self._arms.get(name), None
+        if arm is None:
+            return
+        if restart is not None:
+            share = min(1.0, restart / (arm.mass if self.memory is None else min(arm.mass, self.memory)))
+            arm.age, arm.mass = 0, 0.0
         for model in self._models.values():
-            model.finish(arm, restart=restart)
-
-    def mass(self, arm: ArmName) -> float:
-        """What the rows of an arm count as, since it was started, or started again."""
-        return self._first.mass(arm)
-
-    def age(self, arm: ArmName) -> int:
-        """Rows of an arm since it was started, or started again."""
-        return self._first.age(arm)
+            model.finish(name, age=arm.age, share=share)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The models' states, their arrays under their names; what each has missed; the moments of the context."""
@@ -216,25 +269,26 @@ class AveragedHeads:
         for name, model in self._models.items():
             of_model, models[name] = model.state()
             arrays |= {f"{name}/{key}": array for key, array in of_model.items()}
-        more = {"models": models, "losses": dict(self._losses), "rows": self._rows, "length": self._length}
-        return arrays, {**facts, **more, "context": self.columns.state()}
+        facts |= {"models": models, "losses": dict(self._losses), "rows": self._rows, "length": self._length}
+        facts |= {"weight": self.weight, "is_borrowed": self._is_borrowed, "context": self.columns.state()}
+        arms = sorted(self._arms.items())
+        return arrays, facts | {key: {name: getattr(arm, key) for name, arm in arms} for key in _Arm.__slots__}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over a saved state. Raises SnapshotError."""
-        restored_counts(facts)
+        """Take over a saved state, also one where each model had the arms. Raises SnapshotError."""
+        self.seen = restored_counts(facts)
+        own = facts if "age" in facts else {"is_borrowed": False} | facts["models"][next(iter(self._models))]
+        self.weight, self._is_borrowed = own["weight"], own["is_borrowed"]
+        self._costs, self._arms = (
+            {},
+            {name: _Arm(own["first_cost"][name], age, own["mass"][name]) for name, age in own["age"].items()},
+        )
         parts: dict[str, Arrays] = {name: {} for name in self._models}
         for key, array in arrays.items():
             name, _, rest = key.partition("/")
             parts[name][rest] = array
         for name, model in self._models.items():
-            model.restore(parts[name], facts["models"][name])
+            model.restore(parts[name], facts["models"][name], arms=sorted(self._arms))
         self.columns.restore(facts["context"])
         self._losses = {name: facts["losses"][name] for name in self._models}
         self._rows, self._length, self._shares = facts["rows"], facts["length"], None
-
-
-def _mean_of(some: Sequence[tuple[float, Means]], *, weight: float) -> Means:
-    """The mean of several models' means, by their shares."""
-    quality: Vector = np.sum([share * one.quality for share, one in some], axis=0)
-    cost: Vector = np.sum([share * one.cost for share, one in some], axis=0)
-    return Means(quality=quality, cost=cost, value=quality - weight * cost)

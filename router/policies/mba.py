@@ -30,8 +30,7 @@ The paper plays argmax of mean + alpha * sqrt(x^T A^-1 x). Different, on purpose
 
 - Epsilon of the probability goes to all arms alike, beside the floors of the draw: argmax alone leaves the other arms
   probability 0, and then no log can judge another policy.
-- The width is multiplied by the standard deviation of the noise, which the paper leaves inside alpha: alpha 1 is one
-  posterior standard deviation, whatever the units of the reward.
+- The width is that of the posterior samples, and in units of the reward: alpha 1 is one posterior standard deviation.
 - Quality and cost are two heads, and an intercept has its own prior.
 """
 
@@ -39,11 +38,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
+import numpy as np
 from pydantic import Field
 
-from ragbandit.router.policies.averaging import SHORT, SHORT_WITH_CONTEXT, WITH_CONTEXT, AveragedHeads
+from ragbandit.router.policies.averaging import AveragedHeads, Means
 from ragbandit.router.policies.base import (
     Arrays,
     Facts,
@@ -60,7 +61,7 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.change import ChangeTest
 from ragbandit.router.policies.context import read_schema
-from ragbandit.router.policies.posterior import LARGEST_BLOCK, LEAST_MEMORY, BayesianHeads, Means
+from ragbandit.router.policies.posterior import LARGEST_BLOCK, LEAST_MEMORY, SeparateHeads
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
 #: share of an array that rounding may move between two processors: sums of float64, and inverses of them
@@ -73,6 +74,11 @@ _TIE: Final = 1e-7
 _QUALITY: Final = 0.5
 #: what an arm's rows count as together where it is started again
 RESTART_ROWS: Final = 3.0
+#: model -> its share before any row, up to a factor: what depends on little is learned from few rows, and a context
+#: that does not help must not cost the first questions
+_MODELS: Final = {"short": 1.0, "question": 1.0}
+_MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
+_OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +91,8 @@ class RidgeParams(PolicyParams):
     bias_ridge: Positive = 1.0
     #: most rows of an arm that are learned at once; 1: row by row
     block: Annotated[int, Field(ge=1, le=LARGEST_BLOCK)] = 256
+    #: posterior samples
+    points: Annotated[int, Field(ge=8, le=256)] = 64
     #: what the setting `context` declares, or did when the ledger was learned
     context: Mapping[str, Any] | None = None
 
@@ -105,21 +113,22 @@ class RidgePolicy(HasParams, ABC):
     tolerance: ClassVar[float] = TOLERANCE
 
     def __init__(
-        self, params: RidgeParams, *, models: tuple[Mapping[str, float], Mapping[str, float]], **heads: Any
+        self,
+        params: RidgeParams,
+        *,
+        models: Mapping[str, float],
+        memory: float | None = None,
+        quality: float | None = None,
     ) -> None:
-        """models: without a context and with one, the models that are averaged; none where there is but one."""
+        """models: those that are averaged, each with its share before any row. memory, quality: as AveragedHeads."""
         super().__init__(params)
         #: of the context that it learns from; empty: none
         self.schema = read_schema(params.context)
         #: per arm: what its scores of models count as that were learned as they are, until the first calibrated one
         self._uncalibrated: dict[ArmName, float] = {}
-        settings = {"ridge": params.ridge, "bias_ridge": params.bias_ridge, "block": params.block, **heads}
-        averaged = models[bool(self.schema)]
-        self._heads = (
-            AveragedHeads(self.schema, make=lambda: BayesianHeads(**settings), models=averaged)
-            if averaged
-            else BayesianHeads(**settings)
-        )
+        heads = partial(SeparateHeads, ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory)
+        made = {name: (share, heads(block=params.block, samples=params.points)) for name, share in models.items()}
+        self._heads = AveragedHeads(self.schema, models=made, memory=memory, quality=quality)
 
     @abstractmethod
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
@@ -148,11 +157,9 @@ class RidgePolicy(HasParams, ABC):
     ) -> list[PolicyOutput]:
         """One output per question, each from its own features and arms alone."""
         assert features is not None
-        if isinstance(self._heads, AveragedHeads):
-            features = self._heads.joined(features, queries=queries)
         return [
             self.output(row, arms=offered, weight=weight_of(query, default=self._heads.weight))
-            for query, row, offered in zip(queries, features, arms, strict=True)
+            for query, row, offered in zip(queries, self._heads.joined(features, queries=queries), arms, strict=True)
         ]
 
     def learn(self, update: Update) -> None:
@@ -196,8 +203,6 @@ class RidgePolicy(HasParams, ABC):
 class MbaParams(RidgeParams):
     """Settings of mba."""
 
-    #: posterior samples: the pmf is a share of them, but for the floors
-    points: Annotated[int, Field(ge=8, le=256)] = 64
     ridge: Positive = 3.3
     bias_ridge: Positive = 3.3
     #: factor on the deviations of the samples; 0 is greedy but for epsilon_min
@@ -219,8 +224,8 @@ class MbaRag(RidgePolicy):
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(MbaParams, given=params)
-        more: dict[str, Any] = {"memory": settings.memory, "samples": settings.points, "quality": _QUALITY}
-        super().__init__(settings, models=(SHORT, SHORT_WITH_CONTEXT), **more)
+        models = _MODELS_WITH_CONTEXT if settings.context else _MODELS
+        super().__init__(settings, models=models, memory=settings.memory, quality=_QUALITY)
         self.explore, self.epsilon_min = settings.explore, settings.epsilon_min
         self._changes = ChangeTest(alarm=settings.alarm)
         #: per arm: changes that its rows told of
@@ -236,7 +241,7 @@ class MbaRag(RidgePolicy):
         return PolicyOutput(pmf=pmf, scores=tuple(means.value.tolist()), deviations=deviations, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """One row into the heads of the drawn arm and into its test for changes; PolicyFault as in BayesianHeads."""
+        """One row into the heads of the drawn arm and into its test for changes; PolicyFault as in AveragedHeads."""
         arm, residual, rows = update.arm, self._heads.learn(update), update.reward.sample_weight
         if rows == 0.0:
             return
@@ -276,7 +281,9 @@ def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.
     width = explore * min(_WIDEST, 1.0 / math.sqrt(2.0 * math.log(max(len(values), 2))))
     moved = values[:, None] + width * deviations
     best = moved >= moved.max(axis=0) - _TIE
-    shares: list[float] = (best / best.sum(axis=0)).mean(axis=1).tolist()
+    count = best.shape[1]
+    won = best.sum(axis=1) if np.count_nonzero(best) == count else (best / best.sum(axis=0)).sum(axis=1)
+    shares: list[float] = (won / count).tolist()
     return shares
 
 
@@ -297,12 +304,13 @@ class LinUcb(RidgePolicy):
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(LinUcbParams, given=params)
-        super().__init__(settings, models=({}, WITH_CONTEXT))
+        super().__init__(settings, models=_OPTIMIST_WITH_CONTEXT if settings.context else {"question": 1.0})
         self.alpha, self.epsilon = settings.alpha, settings.epsilon
 
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
         """Most on the highest bound; the bounds go to the log as "ucb", with epsilon."""
-        means, widths = self._heads.predict(features, arms=arms, weight=weight)
+        means, deviations = self._heads.sampled(features, arms=arms, weight=weight)
+        widths = np.sqrt((deviations * deviations).mean(axis=1))
         bounds: list[float] = (means.value + self.alpha * widths).tolist()
         facts = self.facts(means, weight=weight) | {"ucb": bounds, "epsilon": self.epsilon}
         scores = tuple(means.value.tolist())

@@ -1,4 +1,4 @@
-"""The posterior of every arm's weights: Bayesian linear regression with two heads, quality and cost.
+"""The posterior of the arms' weights: Bayesian linear regression with two heads, quality and cost.
 
 Per arm: y = W z + noise, y = (quality, cost), z = (1, x / sqrt(d)), x the question's features of length d. With the
 prior theta ~ N(0, S x diag(1 / precision)) on each head, an arm's whole state is three sums over its rows,
@@ -12,7 +12,7 @@ sample is one whole guess of what an arm is worth, the same for all questions.
 
 The noise has one covariance S, shared by the arms: of one arm alone there are often too few rows to tell. A row adds
 w e e^T / (1 + w z^T A^-1 z), e what the mean missed (Bishop, Pattern Recognition and Machine Learning, section 3.3).
-The value quality - weight * cost at z has the posterior standard deviation
+A value quality - weight * cost at z has the posterior standard deviation
 
     width = sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z),    in units of reward.
 
@@ -32,20 +32,8 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.policies.base import (
-    Arrays,
-    Facts,
-    checked_arrays,
-    counted_state,
-    heads_of,
-    restored_counts,
-    rows_of,
-    tally,
-    usual_weight,
-    weight_of,
-)
-from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
+from ragbandit.router.policies.base import Arrays, Facts, checked_arrays
+from ragbandit.shared.types import ArmName, Features, Json, Matrix, Vector
 
 #: most rows of a block
 LARGEST_BLOCK: Final = 512
@@ -60,22 +48,50 @@ _FIRST_SCATTER: Final = np.array([[0.25, 0.0], [0.0, 0.0]])
 _MOST_LOST: Final = 0.5
 #: a prediction is never surer than this, in units of reward
 LEAST_NOISE: Final = 1e-6
-#: features are multiples of this and below _MOST_FEATURE, so that float32 holds them as they are learned
+#: features are learned as multiples of this, so that float32 holds them
 _UNIT: Final = 2.0**-14
-_MOST_FEATURE: Final = 256.0
-#: sets of offered arms whose posteriors are kept side by side
-_MOST_SETS: Final = 16
 #: arrays that snapshots of before had beside the sums, from which they follow
 _DERIVED: Final = ("inverse", "mean", "start", "deviation")
+#: sets of offered arms whose posteriors are kept side by side
+MOST_SETS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """Posterior means of the offered arms for one question, (arms,) each; value = quality - weight * cost."""
+class Row:
+    """One row of the ledger as heads learn it."""
 
-    quality: Vector
-    cost: Vector
-    value: Vector
+    arm: ArmName
+    #: quality and cost less the arm's prior means
+    target: tuple[float, float]
+    #: of cost
+    weight: float
+    #: what it counts as, > 0
+    rows: float
+
+
+class Noise:
+    """The covariance of (quality, cost) about their means, one of all arms; old rows fade."""
+
+    def __init__(self, *, memory: float | None) -> None:
+        self.memory = memory
+        #: (2, 2), and what the rows in it count as, both faded
+        self.scatter = np.zeros((2, 2))
+        self.rows = 0.0
+
+    def at(self, weight: float) -> float:
+        """Standard deviation of quality - weight * cost around its mean, in units of reward, >= 0."""
+        covariance = (_FIRST_SCATTER + self.scatter) / (1.0 + self.rows)
+        variance = covariance[0, 0] - 2.0 * weight * covariance[0, 1] + weight * weight * covariance[1, 1]
+        return math.sqrt(max(float(variance), 0.0))  # positive semidefinite but for rounding
+
+    def learn(self, row: Row, *, missed: Vector, spread: float) -> tuple[float, float]:
+        """Take in what a row's mean missed, (2,), where z^T A^-1 z was `spread`; what `SeparateHeads.learn` returns."""
+        expected = self.at(row.weight) * math.sqrt((1.0 + row.rows * spread) / row.rows)
+        fade = kept(row.rows, memory=self.memory)
+        self.scatter = fade * self.scatter + row.rows * np.outer(missed, missed) / (1.0 + row.rows * spread)
+        self.rows = fade * self.rows + row.rows
+        value = float(missed[0] - row.weight * missed[1])
+        return value, value / max(expected, LEAST_NOISE)
 
 
 @dataclass(slots=True)
@@ -88,11 +104,7 @@ class _Arm:
     noise: Matrix
     #: mean of z^T A^-1 z over rows that A has not learned, > 0
     leverage: float
-    #: prior mean of its cost
-    first_cost: float = 0.0
-    #: rows since it was begun or restarted, and what they count as; rows before the block since the first of all
-    age: int = 0
-    mass: float = 0.0
+    #: rows before the block, since the first of all
     before: int = 0
     #: rows of the block: z (d+1,), (quality, cost) less their prior means, and what they count as
     rows: list[Vector] = field(default_factory=list)
@@ -105,6 +117,8 @@ class _Arm:
     mean: Matrix = field(init=False)
     samples: Matrix = field(init=False)
     taken: int = field(init=False)
+    #: changes with every row and at the end of every block
+    version: int = 0
 
     def __post_init__(self) -> None:
         self.solve()
@@ -115,6 +129,7 @@ class _Arm:
         self.covariance = 0.5 * (inverse + inverse.T)
         self.start = self.mean = self.moment @ self.covariance
         self.samples, self.taken = self.noise @ self.covariance, 0
+        self.version += 1
 
     def weighted(self) -> Matrix:
         """Quality and cost of the block's rows, times what each counts as; (rows, 2)."""
@@ -122,187 +137,103 @@ class _Arm:
         return weighted
 
 
-class BayesianHeads:
-    """The posterior of every arm's quality and cost, and its update by one ledger row.
+@dataclass(slots=True)
+class _Offered:
+    """Posteriors of offered arms side by side: means (2, arms, d+1) and samples (samples, arms, d+1)."""
+
+    mean: Matrix
+    samples: Matrix
+    #: of what each arm has here; None: its prior
+    versions: list[int | None]
+
+
+class SeparateHeads:
+    """Every arm has weights of its own: what is learned of one says nothing of the others.
 
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0. memory:
     rows of an arm after which an older one counts 1/e, >= 50; None keeps all alike. block: most rows of a block, 1 to
-    512. samples: posterior samples kept, 0 for none. quality: prior mean of an arm's quality; its cost has then the
-    first cost seen, and that of an arm without rows the mean of the others'. None: both prior means are 0.
+    512. samples: posterior samples kept, > 0.
     """
 
-    def __init__(
-        self,
-        *,
-        ridge: float,
-        bias_ridge: float,
-        memory: float | None = None,
-        block: int = 256,
-        samples: int = 0,
-        quality: float | None = None,
-    ) -> None:
-        self.ridge, self.bias_ridge, self.memory = ridge, bias_ridge, memory
-        self.samples, self.quality = samples, quality
+    def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None, block: int, samples: int) -> None:
+        self.ridge, self.bias_ridge, self.memory, self.samples = ridge, bias_ridge, memory, samples
         most = block if memory is None else min(block, int(memory) // _SHARE_OF_MEMORY)
         self.block = 1 << (max(most, 1).bit_length() - 1)  # a power of two, as the blocks before it are
-        self.seen: dict[ArmName, int] = {}
-        #: the weight of cost that the last row had whose question came without one; before any row every cost mean is 0
-        self.weight = 0.0
-        #: it is of a row whose question had one of its own: no other was learned yet
-        self._is_borrowed = False
-        #: what the last row's reward was above its prediction
-        self.missed = 0.0
+        self.noise = Noise(memory=memory)
         self._arms: dict[ArmName, _Arm] = {}
-        #: (2, 2), the scatter of the noise over all rows, and their number, both faded
-        self._scatter = np.zeros((2, 2))
-        self._rows = 0.0
-        #: offered arms -> means (arms, 2, d+1), prior means (2, arms), samples (arms, samples, d+1)
-        self._offered: dict[tuple[ArmName, ...], tuple[Matrix, Matrix, Matrix]] = {}
-
-    # ---------------------------------------------------------------------------------- what is known
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of the reward around its mean, in units of reward (> 0)."""
-        return self.noise_at(self.weight)
-
-    def noise_at(self, weight: float) -> float:
-        """`noise` at another weight of cost than that of the last row."""
-        covariance = (_FIRST_SCATTER + self._scatter) / (1.0 + self._rows)
-        variance = covariance[0, 0] - 2.0 * weight * covariance[0, 1] + weight * weight * covariance[1, 1]
-        return math.sqrt(max(float(variance), 0.0))  # positive semidefinite but for rounding
-
-    def mass(self, arm: ArmName) -> float:
-        """What the rows of an arm count as, since it was started, or started again."""
-        return self._arms[arm].mass if arm in self._arms else 0.0
-
-    def age(self, arm: ArmName) -> int:
-        """Rows of an arm since it was started, or started again."""
-        return self._arms[arm].age if arm in self._arms else 0
-
-    def predict(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Vector]:
-        """Means of these arms for one question, and the standard deviations of their values in reward, (arms,).
-
-        features of shape (d,); weight: of cost.
-        """
-        z = design(features)
-        prior = float((z * z / self._prior(z.size)).sum())
-        spreads = [float(z @ self._current(arm).covariance @ z) if arm in self._arms else prior for arm in arms]
-        return self._means(z, arms=arms, weight=weight), self.noise_at(weight) * np.sqrt(np.maximum(spreads, 0.0))
+        self._offered: dict[tuple[ArmName, ...], _Offered] = {}
 
     def sampled(
-        self, features: Features, *, arms: Sequence[ArmName], weight: float, first: int = 0, last: int | None = None
-    ) -> tuple[Means, Matrix]:
-        """Means of these arms, and by how much the value of each sample is above them in reward, (arms, samples).
+        self, z: Vector, *, arms: Sequence[ArmName], weight: float, first: int, last: int
+    ) -> tuple[Matrix, Matrix]:
+        """Posterior means of quality and cost above the prior means, (2, arms), and samples of the value, (n, arms).
 
-        first, last: of the samples only these.
+        z: (d + 1,). The values of the samples first to last, n of them, each less the mean, in units of reward.
         """
-        z = design(features)
-        means = self._means(z, arms=arms, weight=weight)
-        samples = self._offered[tuple(arms)][2][:, first:last]
-        deviations: Matrix = np.einsum("kpj,j->kp", samples, z) * max(self.noise_at(weight), LEAST_NOISE)
-        return means, deviations
+        offered = self._side_by_side(tuple(arms), size=z.size)
+        means = (offered.mean.reshape(-1, z.size) @ z).reshape(2, -1)
+        deviations = (offered.samples[first:last].reshape(-1, z.size) @ z).reshape(-1, len(arms))
+        return means, deviations * max(self.noise.at(weight), LEAST_NOISE)
 
-    def _means(self, z: Vector, *, arms: Sequence[ArmName], weight: float) -> Means:
-        mean, prior, _ = self._offered.get(tuple(arms)) or self._side_by_side(tuple(arms), size=z.size)
-        quality, cost = np.einsum("khj,j->hk", mean, z) + prior
-        return Means(quality=quality, cost=cost, value=quality - weight * cost)
+    def _side_by_side(self, arms: tuple[ArmName, ...], *, size: int) -> _Offered:
+        offered = self._offered.get(arms)
+        if offered is None:
+            if len(self._offered) >= MOST_SETS:
+                self._offered.clear()
+            priors = [self._prior_samples(arm, size=size) for arm in arms]
+            offered = _Offered(np.zeros((2, len(arms), size)), np.stack(priors, axis=1), [None] * len(arms))
+            self._offered[arms] = offered
+        for at, name in enumerate(arms):
+            arm = self._arms.get(name)
+            if arm is not None and arm.version != offered.versions[at]:
+                self._take(name, arm)
+                offered.mean[:, at], offered.samples[:, at], offered.versions[at] = arm.mean, arm.samples, arm.version
+        return offered
 
-    def _side_by_side(self, arms: tuple[ArmName, ...], *, size: int) -> tuple[Matrix, Matrix, Matrix]:
-        usual = math.fsum(one.first_cost for one in self._arms.values()) / max(1, len(self._arms))
-        known = [self._current(arm) if arm in self._arms else None for arm in arms]
-        if len(self._offered) >= _MOST_SETS:
-            self._offered.clear()
-        self._offered[arms] = (
-            np.array([np.zeros((2, size)) if one is None else one.mean for one in known]),
-            np.array([[self.quality or 0.0] * len(arms), [usual if one is None else one.first_cost for one in known]]),
-            np.array(
-                [
-                    self._prior_samples(arm, size=size) if one is None else one.samples
-                    for arm, one in zip(arms, known, strict=True)
-                ]
-            ),
-        )
-        return self._offered[arms]
-
-    def _current(self, name: ArmName) -> _Arm:
-        """The arm, its served posterior with all rows of its block (Sherman-Morrison)."""
-        arm = self._arms[name]
+    def _take(self, name: ArmName, arm: _Arm) -> None:
+        """All rows of its block into the arm's served posterior (Sherman-Morrison)."""
         if arm.taken == len(arm.rows):
-            return arm
+            return
         for at in range(arm.taken, len(arm.rows)):
             z, w = arm.rows[at], arm.counts[at]
             gain = arm.covariance @ z
             left = 1.0 + w * float(gain @ z)
-            signs = _signs(name, "row", arm.before + at, count=self.samples)
+            signs = signs_of(name, "row", arm.before + at, count=self.samples)
             missed = math.sqrt(w) * signs - w * (arm.samples @ z)
             arm.samples = arm.samples + missed[:, None] * (gain / left)[None, :]
             arm.covariance -= np.outer(gain, gain) * (w / left)
         arm.taken = len(arm.rows)
         arm.mean = (arm.moment + arm.weighted().T @ np.array(arm.rows)) @ arm.covariance
-        return arm
 
-    # ---------------------------------------------------------------------------------- learning
+    def learn(self, features: Features, row: Row) -> tuple[float, float]:
+        """Take in one row: by how much the reward was above its prediction, in reward and in standard deviations.
 
-    def learn(self, update: Update) -> float:
-        """One row into the drawn arm's block and into the noise; PolicyFault and no change if it cannot be used.
-
-        The row's residual, in standard deviations of its prediction. `finish` must follow.
+        features: of this model, (d,), finite and below 2^10 in size. `finish` must follow.
         """
-        if update.features is None or (self._arms and update.features.size + 1 != self._size):
-            raise PolicyFault("features are missing or of another length")
-        z, rows = design(_rounded(update.features)), rows_of(update)
-        if rows == 0.0:
-            tally(self.seen, update)
-            return 0.0
-        usual = usual_weight(update.query, usual=self.weight)
-        own_weight = weight_of(update.query, default=self.weight)
-        quality, cost, weight = heads_of(update.reward, weight=own_weight, usual=usual)
-        arm = self._arms.get(update.arm)
-        first_cost = 0.0 if self.quality is None else cost if arm is None else arm.first_cost
-        target = quality - (self.quality or 0.0), cost - first_cost
-        leverage = 1.0 / self.bias_ridge + 1.0 / self.ridge if arm is None else arm.leverage
-        missed = np.array(target) if arm is None else np.array(target) - arm.start @ z
-        fade = self._kept(rows)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scatter = fade * self._scatter + rows * np.outer(missed, missed) / (1.0 + rows * leverage)
-        # The sums' entries are below 512 * 256 times the largest target that is multiplied by its count.
-        reach = leverage * weight * weight + update.reward.cost
-        reach += 1e6 * max(rows, 1.0) * (abs(target[0]) + abs(target[1]))
-        if not (math.isfinite(scatter[0, 0] + scatter[1, 1]) and math.isfinite(reach)):
-            raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
-        expected = self.noise_at(weight) * math.sqrt((1.0 + rows * leverage) / rows)
-        self.missed = float(missed[0] - weight * missed[1])
+        z = design(np.rint(features.astype(np.float64) / _UNIT) * _UNIT)
+        arm = self._arms.get(row.arm)
         if arm is None:
-            arm = self._arms[update.arm] = self._new(update.arm, size=z.size, first_cost=first_cost)
+            arm = self._arms[row.arm] = self._new(row.arm, size=z.size)
         arm.rows.append(z)
-        arm.targets.append(target)
-        arm.counts.append(rows)
-        arm.age, arm.mass = arm.age + 1, arm.mass + rows
-        self._scatter, self._rows = scatter, fade * self._rows + rows
-        if update.query.cost_weight is None or self._is_borrowed or not self.seen:
-            # Serve questions that come without a weight of cost at that of the last such row; before any at the last's.
-            self.weight, self._is_borrowed = float(weight), update.query.cost_weight is not None
-        self._offered.clear()
-        tally(self.seen, update)
-        return self.missed / max(expected, LEAST_NOISE)
+        arm.targets.append(row.target)
+        arm.counts.append(row.rows)
+        arm.version += 1
+        return self.noise.learn(row, missed=np.array(row.target) - arm.start @ z, spread=arm.leverage)
 
-    def finish(self, name: ArmName, *, restart: float | None = None) -> None:
-        """End the arm's block if it is full; or at once, its rows counting as `restart` (> 0) together from then on.
+    def finish(self, name: ArmName, *, age: int, share: float | None = None) -> None:
+        """End the arm's block if it is full. age: rows of the arm since it was begun, or restarted.
 
-        What was learned stays the best guess, and new rows soon outweigh it.
+        share: end it at once, and let all rows of the arm keep this share of their weight. What was learned stays the
+        best guess, and new rows soon outweigh it.
         """
         arm = self._arms.get(name)
-        if arm is None or (restart is None and len(arm.rows) < self._block_rows(arm.age - len(arm.rows))):
+        if arm is None or (share is None and len(arm.rows) < self._block_rows(age - len(arm.rows))):
             return
-        share, count, gram = 1.0, 1.0, None
-        if restart is not None:
-            share = min(1.0, restart / (arm.mass if self.memory is None else min(arm.mass, self.memory)))
-            arm.age, arm.mass = 0, 0.0
+        count, gram = 1.0, None
         if arm.rows:
             z, w = np.array(arm.rows), np.array(arm.counts)
             numbers = range(arm.before, arm.before + len(z))
-            signs = np.array([_signs(name, "row", number, count=self.samples) for number in numbers])
+            signs = np.array([signs_of(name, "row", number, count=self.samples) for number in numbers])
             gram = z.T @ (w[:, None] * z)
             gram = 0.5 * (gram + gram.T)  # a snapshot holds one triangle
             arm.precision += gram
@@ -311,16 +242,15 @@ class BayesianHeads:
             arm.before += len(z)
             gram, count = gram / w.sum(), float(w.mean())
         arm.rows, arm.targets, arm.counts = [], [], []
-        fade = share * self._kept(count) ** self._block_rows(arm.age)
+        share = 1.0 if share is None else share
+        fade = share * kept(count, memory=self.memory) ** self._block_rows(age)
         self._fade(name, arm, fade=fade)
         arm.solve()
         # The mean of z^T P z over rows that P has learned with the weight `fade * count`, as if it had not (leave one
         # out).
         own = arm.leverage / share if gram is None else float((arm.covariance * gram).sum())
         free = 1.0 if gram is None else 1.0 - fade * count * own
-        most = 1.0 / self.bias_ridge + 1.0 / self.ridge
-        arm.leverage = min(own / free, most) if free > 0.0 else most
-        self._offered.clear()
+        arm.leverage = min(own / free, self._widest) if free > 0.0 else self._widest
 
     def _fade(self, name: ArmName, arm: _Arm, *, fade: float) -> None:
         """Let the rows keep this share of their weight, and the prior all of its own."""
@@ -330,30 +260,26 @@ class BayesianHeads:
         arm.precision *= fade
         arm.precision[np.diag_indices(len(prior))] += (1.0 - fade) * prior
         arm.moment *= fade
-        back = _signs(name, "prior", arm.before, count=arm.noise.size).reshape(arm.noise.shape)
+        back = signs_of(name, "prior", arm.before, count=arm.noise.size).reshape(arm.noise.shape)
         arm.noise = math.sqrt(fade) * arm.noise + np.sqrt((1.0 - fade) * prior) * back
 
-    def _new(self, name: ArmName, *, size: int, first_cost: float) -> _Arm:
+    def _new(self, name: ArmName, *, size: int) -> _Arm:
         prior = self._prior(size)
         return _Arm(
             precision=np.diag(prior),
             moment=np.zeros((2, size)),
             noise=prior * self._prior_samples(name, size=size),
-            leverage=1.0 / self.bias_ridge + 1.0 / self.ridge,
-            first_cost=first_cost,
+            leverage=self._widest,
         )
 
-    def _kept(self, rows: float) -> float:
-        """What is left of an older row's weight when its arm learns one that counts as `rows`."""
-        return 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
+    @property
+    def _widest(self) -> float:
+        """z^T A^-1 z of an arm without rows, where |x|^2 / d is 1."""
+        return 1.0 / self.bias_ridge + 1.0 / self.ridge
 
     def _block_rows(self, age: int) -> int:
         """Rows of the block that begins when the arm has learned `age` rows."""
         return max(1, min(self.block, age))
-
-    @property
-    def _size(self) -> int:
-        return len(next(iter(self._arms.values())).precision)
 
     def _prior(self, size: int) -> Vector:
         """The prior precision's diagonal, shape (d+1,)."""
@@ -362,76 +288,49 @@ class BayesianHeads:
     def _prior_samples(self, arm: ArmName, *, size: int) -> Matrix:
         return _prior_samples(arm, self.samples, ridge=self.ridge, bias_ridge=self.bias_ridge, size=size)
 
-    # ---------------------------------------------------------------------------------- snapshots
-
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Per arm its sums at the block's beginning and the rows since; the posterior follows from them.
 
         Precisions as upper triangles, row by row; features in units of 2^-14, which float32 holds exactly.
         """
-        arrays, facts = counted_state(self.seen)
-        arrays["scatter"] = self._scatter
+        arrays: Arrays = {"scatter": self.noise.scatter}
         arms = sorted(self._arms.items())
         for name, arm in arms:
-            arrays[f"precision/{name}"] = arm.precision[np.triu_indices(self._size)]
+            size = len(arm.precision)
+            arrays[f"precision/{name}"] = arm.precision[np.triu_indices(size)]
             arrays[f"moment/{name}"] = arm.moment
-            units = np.array([z[1:] for z in arm.rows]).reshape(-1, self._size - 1) * math.sqrt(self._size - 1) / _UNIT
+            arrays[f"noise/{name}"] = arm.noise
+            units = np.array([z[1:] for z in arm.rows]).reshape(-1, size - 1) * math.sqrt(size - 1) / _UNIT
             arrays[f"units/{name}"] = np.rint(units).astype(np.float32)
             arrays[f"targets/{name}"] = np.array(arm.targets).reshape(-1, 2)
             arrays[f"counts/{name}"] = np.array(arm.counts)
-            if self.samples:
-                arrays[f"noise/{name}"] = arm.noise
-        facts |= {"weight": self.weight, "rows": self._rows}
-        facts |= {"is_borrowed": True} if self._is_borrowed else {}
-        facts |= {key: {name: getattr(arm, key) for name, arm in arms} for key in ("age", "mass", "before")}
-        facts["block_leverage"] = {name: arm.leverage for name, arm in arms}
-        facts["first_cost"] = {name: arm.first_cost for name, arm in arms}
-        return arrays, facts
+        facts: dict[str, Json] = {"rows": self.noise.rows, "before": {name: arm.before for name, arm in arms}}
+        return arrays, facts | {"block_leverage": {name: arm.leverage for name, arm in arms}}
 
-    def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over a saved state, also of an earlier release, which held the posterior beside the sums."""
-        self.seen = restored_counts(facts)
-        self.weight, self._rows = facts["weight"], facts["rows"]
-        self._is_borrowed = facts.get("is_borrowed", False)
-        names = list(facts["age"])
-        size = arrays[f"moment/{names[0]}"].shape[1] if names else 0
+    def restore(self, arrays: Arrays, facts: Facts, *, arms: Sequence[ArmName]) -> None:
+        """Take over a saved state."""
+        size = arrays[f"moment/{arms[0]}"].shape[1] if arms else 0
         shapes: dict[str, tuple[int, ...]] = {"scatter": (2, 2)}
-        arrays = _with_sums(arrays, names=names, size=size)
-        for name in names:
+        for name in arms:
             rows = len(arrays[f"counts/{name}"])
-            parts = {"precision": (size * (size + 1) // 2,), "moment": (2, size), "units": (rows, size - 1)}
-            parts |= {"targets": (rows, 2), "counts": (rows,)}
-            parts |= {"noise": (self.samples, size)} if self.samples else {}
+            parts = {"precision": (size * (size + 1) // 2,), "moment": (2, size), "noise": (self.samples, size)}
+            parts |= {"units": (rows, size - 1), "targets": (rows, 2), "counts": (rows,)}
             shapes |= {f"{kind}/{name}": shape for kind, shape in parts.items()}
-        own = checked_arrays(arrays, shapes=shapes, float32={f"units/{name}" for name in names})
-        self._scatter, self._arms, self._offered = own["scatter"], {}, {}
-        leverage = facts.get("block_leverage", facts.get("leverage", {}))
-        for name in names:
+        arrays = {key: array for key, array in arrays.items() if key.partition("/")[0] not in _DERIVED}
+        own = checked_arrays(arrays, shapes=shapes, float32={f"units/{name}" for name in arms})
+        self.noise.scatter, self.noise.rows = own["scatter"], facts["rows"]
+        self._arms, self._offered = {}, {}
+        for name in arms:
             self._arms[name] = _Arm(
                 precision=_whole(own[f"precision/{name}"], size=size),
                 moment=own[f"moment/{name}"],
-                noise=own[f"noise/{name}"] if self.samples else np.zeros((0, size)),
-                leverage=leverage[name],
-                first_cost=facts.get("first_cost", {}).get(name, 0.0),
-                age=facts["age"][name],
-                mass=facts["mass"][name],
-                before=facts.get("before", {}).get(name, 0),
+                noise=own[f"noise/{name}"],
+                leverage=facts["block_leverage"][name],
+                before=facts["before"][name],
                 rows=[design(units * _UNIT) for units in own[f"units/{name}"].astype(np.float64)],
                 targets=[(quality, cost) for quality, cost in own[f"targets/{name}"].tolist()],
                 counts=own[f"counts/{name}"].tolist(),
             )
-
-
-def _with_sums(arrays: Arrays, *, names: Sequence[str], size: int) -> Arrays:
-    """The arrays of the sums; of a snapshot that was learned row by row, which held inverses, made from these."""
-    kept = {key: array for key, array in arrays.items() if key.split("/", 1)[0] not in _DERIVED}
-    for name in names:
-        if f"precision/{name}" not in arrays and f"inverse/{name}" in arrays:
-            precision = np.linalg.inv(_whole(arrays[f"inverse/{name}"].astype(np.float64), size=size))
-            kept[f"precision/{name}"] = precision[np.triu_indices(size)]
-            kept |= {f"units/{name}": np.zeros((0, size - 1), dtype=np.float32)}
-            kept |= {f"targets/{name}": np.zeros((0, 2)), f"counts/{name}": np.zeros(0)}
-    return kept
 
 
 def _whole(triangle: Vector, *, size: int) -> Matrix:
@@ -441,37 +340,32 @@ def _whole(triangle: Vector, *, size: int) -> Matrix:
     return np.triu(matrix, 1).T + matrix
 
 
+def kept(rows: float, *, memory: float | None) -> float:
+    """What is left of an older row's weight when its arm learns one that counts as `rows`."""
+    return 1.0 if memory is None else 1.0 - min(rows / memory, _MOST_LOST)
+
+
 def design(features: Features | Vector) -> Vector:
     """The row z = (1, x / sqrt(d)), shape (d+1,), float64."""
     return np.concatenate([[1.0], features.astype(np.float64) / math.sqrt(features.size)])
 
 
-def _rounded(features: Features) -> Vector:
-    """Features as multiples of 2^-14, (d,). Raises PolicyFault for one that is no number or too large."""
-    if not float(np.abs(features).max(initial=0.0)) < _MOST_FEATURE:  # also where one is NaN
-        raise PolicyFault(
-            f"a feature is not finite, or not below {_MOST_FEATURE:g}; use an encoder whose features are near 1"
-        )
-    rounded: Vector = np.rint(features.astype(np.float64) / _UNIT) * _UNIT
-    return rounded
-
-
 @functools.lru_cache(maxsize=256)
 def _prior_samples(arm: str, count: int, *, ridge: float, bias_ridge: float, size: int) -> Matrix:
     """Samples of an arm without rows, (count, d+1): the intercept at quantiles of its prior, the rest by signs."""
-    samples = _signs(arm, "prior", 0, count=count * size).reshape(count, size) / math.sqrt(ridge)
+    samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size) / math.sqrt(ridge)
     order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
     values = np.array([NormalDist().inv_cdf((sample + 0.5) / count) for sample in range(count)])
-    samples[order, 0] = values / math.sqrt(float((values * values).mean()) * bias_ridge) if count else values
+    samples[order, 0] = values / math.sqrt(float((values * values).mean()) * bias_ridge)
     samples.flags.writeable = False
     return samples
 
 
-def _signs(arm: str, kind: str, number: int, *, count: int) -> Vector:
-    """So many numbers +1 or -1 that follow from the arm, the kind and the number."""
-    stream = hashlib.shake_128(_name(arm, kind, number)).digest((count + 7) // 8)
+def signs_of(name: str, kind: str, number: int, *, count: int) -> Vector:
+    """So many numbers +1 or -1 that follow from the name, the kind and the number."""
+    stream = hashlib.shake_128(_name(name, kind, number)).digest((count + 7) // 8)
     return np.unpackbits(np.array(bytearray(stream), dtype=np.uint8))[:count].astype(np.float64) * 2.0 - 1.0
 
 
-def _name(arm: str, kind: str, number: int) -> bytes:
-    return f"{kind}\0{number}\0{arm}".encode("utf-8", "surrogatepass")
+def _name(name: str, kind: str, number: int) -> bytes:
+    return f"{kind}\0{number}\0{name}".encode("utf-8", "surrogatepass")

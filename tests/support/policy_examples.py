@@ -34,10 +34,10 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "harm": 0.2,
         "revision": 2,
         "policy": "linucb",
-        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
+        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1, "points": 32},
     },
     "fixed": {"arm": "multi_step"},
-    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
+    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1, "points": 32},
     # Nobody listens there: every answer is a failure. tests/integration/policies/test_llm_policy.py has one that
     # answers.
     "llm": {

@@ -3,21 +3,22 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.mba import LinUcb
-from ragbandit.router.policies.posterior import BayesianHeads
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
+from tests.support.posteriors import averaged
 
 QUERY = Query(text="who?")
 
 
 def heads_after(updates):
-    heads = BayesianHeads(ridge=10.0, bias_ridge=1.0, block=1)
+    heads = averaged(ridge=10.0, bias_ridge=1.0, block=1)
     for update in updates:
         heads.learn(update)
         heads.finish(update.arm)
@@ -36,7 +37,7 @@ def test_scores_are_posterior_means(make):
     """The scores are the means and not the bounds, so that their argmax is the greedy policy."""
     updates = made_updates(90)
     output = output_of(taught(partial(make, block=1), updates), made_features(8))
-    means = heads_after(updates).predict(made_features(8), arms=ARMS, weight=0.1)[0].value.tolist()
+    means = heads_after(updates).sampled(made_features(8), arms=ARMS, weight=0.1)[0].value.tolist()
     assert output.scores == pytest.approx(means, abs=1e-12)
 
 
@@ -45,8 +46,8 @@ def test_linucb_is_greedy_on_the_bounds():
     updates = made_updates(90)
     policy = taught(lambda: LinUcb(alpha=1.5, epsilon=0.3, block=1), updates)
     output = output_of(policy, made_features(8), (*ARMS, "newcomer"))
-    means, widths = heads_after(updates).predict(made_features(8), arms=(*ARMS, "newcomer"), weight=0.1)
-    bounds = (means.value + 1.5 * widths).tolist()
+    means, deviations = heads_after(updates).sampled(made_features(8), arms=(*ARMS, "newcomer"), weight=0.1)
+    bounds = (means.value + 1.5 * np.sqrt((deviations**2).mean(axis=1))).tolist()
     assert output.facts["ucb"] == pytest.approx(bounds, abs=1e-12)
     assert output.pmf == epsilon_greedy(output.facts["ucb"], epsilon=0.3)
     assert output.facts["epsilon"] == 0.3

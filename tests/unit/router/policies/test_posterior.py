@@ -9,12 +9,12 @@ import pytest
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.mba import LinUcb
-from ragbandit.router.policies.posterior import BayesianHeads
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
 from tests.support.policy_examples import maker
+from tests.support.posteriors import averaged, separate
 
 SIZE = 24
 
@@ -34,13 +34,15 @@ def on_grid(updates):
 
 
 def heads_after(updates, *, ridge=10.0, bias_ridge=1.0, memory=None, block=64):
-    heads = BayesianHeads(ridge=ridge, bias_ridge=bias_ridge, memory=memory, block=block)
+    heads = averaged(ridge=ridge, bias_ridge=bias_ridge, memory=memory, block=block)
     learned(heads, updates)
     return heads
 
 
 def said(heads, features, *, arms=ARMS):
-    return heads.predict(features, arms=arms, weight=heads.weight)
+    """Means of these arms, and the deviations of their samples."""
+    means, deviations = heads.sampled(features, arms=arms, weight=heads.weight)
+    return means, np.sqrt((deviations**2).mean(axis=1))
 
 
 def output_of(policy, features):
@@ -75,8 +77,8 @@ def test_posterior_is_the_ridge_solution(ridge, bias_ridge, size):
     heads = heads_after(updates, ridge=ridge, bias_ridge=bias_ridge)
     for arm in ARMS:
         inverse, mean, _ = solution(updates, arm, ridge=ridge, bias_ridge=bias_ridge)
-        assert np.abs(heads._current(arm).covariance - inverse).max() < 1e-9
-        assert np.abs(heads._current(arm).mean - mean).max() < 1e-9
+        assert np.abs(separate(heads, arm).covariance - inverse).max() < 1e-9
+        assert np.abs(separate(heads, arm).mean - mean).max() < 1e-9
 
 
 def test_weights_are_those_of_weighted_least_squares():
@@ -94,10 +96,10 @@ def test_weights_are_those_of_weighted_least_squares():
         w = np.array([update.reward.sample_weight for update in rows])
         precision = np.diag([1.0] + [10.0] * (z.shape[1] - 1)) + z.T @ (w[:, None] * z)
         mean = np.linalg.solve(precision, z.T @ (w[:, None] * y)).T
-        assert np.abs(heads._current(arm).covariance - np.linalg.inv(precision)).max() < 1e-9
-        assert np.abs(heads._current(arm).mean - mean).max() < 1e-9
+        assert np.abs(separate(heads, arm).covariance - np.linalg.inv(precision)).max() < 1e-9
+        assert np.abs(separate(heads, arm).mean - mean).max() < 1e-9
         total += w.sum()
-    assert heads._rows == pytest.approx(total)
+    assert heads._models["question"].noise.rows == pytest.approx(total)
 
 
 @pytest.mark.parametrize("policy", ["linucb", "mba", "vw", "popularity"])
@@ -115,7 +117,7 @@ def test_noise_is_that_of_the_rewards():
     """Where quality has noise .2, cost .5 and the weight is .3, the noise of the value is sqrt(.2^2 + .15^2) to 5 %."""
     rng = np.random.default_rng(1)
     slope = {arm: 0.2 * rng.standard_normal(SIZE) for arm in ARMS}
-    heads = BayesianHeads(ridge=1.0, bias_ridge=1.0)
+    heads = averaged(ridge=1.0, bias_ridge=1.0)
     for update in made_updates(3000, seed=2):
         quality = 0.5 + slope[update.arm] @ update.features / math.sqrt(SIZE) + 0.2 * rng.standard_normal()
         learned(
@@ -129,7 +131,7 @@ def test_width_covers_the_truth():
     rng, inside = np.random.default_rng(4), []
     for world in range(60):
         weights = 0.4 * rng.standard_normal(SIZE + 1) / np.sqrt([1.0] + [4.0] * SIZE)
-        heads = BayesianHeads(ridge=4.0, bias_ridge=1.0)
+        heads = averaged(ridge=4.0, bias_ridge=1.0)
         for update in made_updates(80, arms=ARMS[:1], seed=100 + world):
             quality = float(weights @ design(update.features)) + 0.4 * rng.standard_normal()
             learned(heads, [replace(update, reward=made_reward(quality, weight=0.0))])
@@ -141,17 +143,16 @@ def test_width_covers_the_truth():
 
 
 def test_arm_without_rows_has_the_prior():
-    """It has mean 0 and width noise * sqrt(1/bias_ridge + |x|^2 / d / ridge), before any row with noise .5."""
-    x = made_features(3)
-    prior = math.sqrt(1 / 2.0 + float((x.astype(np.float64) ** 2).mean()) / 5.0)
+    """It has mean 0, and for a question of no features the width noise / sqrt(bias_ridge); the first noise is .5."""
+    nothing = np.zeros(SIZE, dtype=np.float32)
     fresh = heads_after([], ridge=5.0, bias_ridge=2.0)
     late = heads_after(made_updates(100), ridge=5.0, bias_ridge=2.0)
     assert fresh.noise == 0.5
     assert late.noise != 0.5
     for heads in (fresh, late):
-        means, widths = said(heads, x, arms=["newcomer"])
+        means, widths = said(heads, nothing, arms=["newcomer"])
         assert (means.quality[0], means.cost[0], means.value[0]) == (0.0, 0.0, 0.0)
-        assert widths[0] == pytest.approx(heads.noise * prior, rel=1e-12)
+        assert widths[0] == pytest.approx(heads.noise / math.sqrt(2.0), rel=1e-9)
 
 
 def test_weight_is_that_of_the_last_row():
@@ -224,7 +225,7 @@ def test_residual_is_standard_where_the_world_is_linear():
     rng, found = np.random.default_rng(5), []
     for world in range(20):
         weights = 0.4 * rng.standard_normal(SIZE + 1) / np.sqrt([1.0] + [4.0] * SIZE)
-        heads = BayesianHeads(ridge=4.0, bias_ridge=1.0)
+        heads = averaged(ridge=4.0, bias_ridge=1.0)
         for update in made_updates(250, arms=ARMS[:1], seed=200 + world):
             quality = float(weights @ design(update.features)) + 0.4 * rng.standard_normal()
             (residual,) = learned(heads, [replace(update, reward=made_reward(quality, weight=0.0))])

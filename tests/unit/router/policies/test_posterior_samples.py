@@ -8,9 +8,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from ragbandit.router.policies.posterior import BayesianHeads
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import ARMS, made_features, made_updates
+from tests.support.posteriors import averaged, separate
 
 UNIT = 2.0**-14
 SIZE = 6
@@ -18,7 +18,7 @@ RIDGE, BIAS = 3.0, 0.5
 
 
 def heads_of(*, memory=None, block=16, samples=32):
-    return BayesianHeads(ridge=RIDGE, bias_ridge=BIAS, memory=memory, block=block, samples=samples, quality=0.5)
+    return averaged(ridge=RIDGE, bias_ridge=BIAS, memory=memory, block=block, samples=samples, quality=0.5)
 
 
 def learned(heads, updates, *, restarts=()):
@@ -137,7 +137,7 @@ def test_samples_have_the_posteriors_covariance(memory, restarts):
         arm = ArmName(f"arm {number}")
         named = [replace(update, arm=arm) for update in updates]
         heads = learned(heads_of(memory=memory, samples=256), named, restarts=restarts)
-        drawn.append(heads._current(arm).samples)
+        drawn.append(separate(heads, arm).samples)
     found, covariance = np.concatenate(drawn), explicit(updates, ARMS[0], memory=memory, restarts=restarts)[2]
     root = np.sqrt(np.diag(covariance))
     assert np.abs(found.mean(axis=0) / root).max() < 0.06  # its standard error is 1 / sqrt(7680)

@@ -32,7 +32,8 @@ from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.deciding import service
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
-from ragbandit.router.storage.sql.database import Database, insert_new, migrate
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, service_secrets, updates
 from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receipt
 from tests.support.certificates import share_certificates

@@ -14,7 +14,8 @@ from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, func, or_, select, update
 
-from ragbandit.router.storage.sql.database import Database, insert_rows
+from ragbandit.router.storage.sql.bulk_insert import insert_rows
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.child_process import ProcessIdentity

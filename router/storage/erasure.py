@@ -32,8 +32,9 @@ from sqlalchemy import (
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
 from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs
+from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
-from ragbandit.router.storage.sql.database import Database, insert_new
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
-from ragbandit.router.storage.sql.database import insert_new
+from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.tables import policy_control, policy_verdicts, policy_versions
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import (

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Table, delete, func, select, tuple_
 from ragbandit.router.storage.access.spending import forget_spending
 from ragbandit.router.storage.rows.conversion import arms_value, canonical, reward_at, scores_value
 from ragbandit.router.storage.rows.outcome_rows import cost_value
-from ragbandit.router.storage.sql.database import Database, insert_into
+from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, move_position, position_of
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, updates
 from ragbandit.shared.types import (

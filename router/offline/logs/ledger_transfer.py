@@ -28,8 +28,8 @@ from ragbandit.router.storage.ledgers.inheritance import inherit, register_polic
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
 from ragbandit.router.storage.rows.conversion import Row, decision_row, feedback_row, update_row, update_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
+from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.database import insert_new
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import labels_in_use
 from ragbandit.shared.child_process import lease_holder

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select
 
 from ragbandit.router.storage.rows.conversion import feedback_row
+from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.database import insert_new
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError, StoreError

@@ -23,8 +23,9 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, dele
 
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.database import Database, insert_new
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, policies, updates, waiting
 from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, lock_rows
 from ragbandit.shared.errors import Conflict, NotFound

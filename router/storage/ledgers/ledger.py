@@ -25,8 +25,9 @@ from ragbandit.router.storage.rows.conversion import (
     update_value,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
+from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counting, kept
-from ragbandit.router.storage.sql.database import Database, insert_new
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import (
     audit_log,

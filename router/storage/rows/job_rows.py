@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, delete, func, select
 
+from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
 from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
-from ragbandit.router.storage.sql.database import insert_into, insert_rows
 from ragbandit.router.storage.sql.tables import counters, jobs, judge_days
 from ragbandit.shared.types import CANCELLED, IMPORTED, Json, Outcome
 

@@ -31,7 +31,7 @@ from sqlalchemy import (
     text,
 )
 
-from ragbandit.router.storage.sql.database import Database, insert_into
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
     closures,
     counters,
@@ -165,6 +165,17 @@ ALL: Final = ""
 Row = RowMapping | Mapping[str, Any]
 Sign = Literal[1, -1]
 
+# Every decision runs one of these: as text they cost a third of what a built statement does.
+_MOVE_SQLITE: Final = (
+    "INSERT INTO counters (label, name, shard, value) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
+)
+_MOVE_POSTGRESQL: Final = (
+    "INSERT INTO counters (label, name, shard, value) "
+    "SELECT label, name, %s, value FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS moved (label, name, value) "
+    "ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
+)
+
 _KEPT: Final = (
     select(counters.c.name, func.sum(counters.c.value))
     .where(or_(counters.c.label == ALL, counters.c.label == bindparam("label")))
@@ -224,11 +235,13 @@ class Moves:
         """Move the rows of `counters`: the last statement of the transaction."""
         moved = sorted((label, name, count) for (label, name), count in self._moved.items() if count)
         self._moved.clear()
-        if moved:
-            move = insert_into(connection, counters)
-            added = {"value": counters.c.value + move.excluded.value}
-            rows = [{"label": label, "name": name, "shard": shard, "value": count} for label, name, count in moved]
-            connection.execute(move.on_conflict_do_update(index_elements=counters.primary_key, set_=added), rows)
+        if not moved:
+            return
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql(_MOVE_SQLITE, [(label, name, shard, count) for label, name, count in moved])
+            return
+        labels, names, counts = (list(column) for column in zip(*moved, strict=True))
+        connection.exec_driver_sql(_MOVE_POSTGRESQL, (shard, labels, names, counts))
 
 
 @contextmanager

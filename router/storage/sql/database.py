@@ -9,14 +9,13 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Engine, Table, create_engine, event, insert, inspect, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError, TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
@@ -305,31 +304,3 @@ def revision_of(connection: Connection) -> str | None:
 
 def _wanted() -> str:
     return SCHEMA_REVISION if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to {SCHEMA_REVISION}"
-
-
-Row = Mapping[str, Any]
-
-
-def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
-    """An INSERT of this database, which has ON CONFLICT."""
-    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
-
-
-def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> set[str]:
-    """Insert the rows whose key is not taken, first come first kept; returns the keys that were new.
-
-    key: a column with a unique index. The connection must be in a write transaction.
-    """
-    if not rows:
-        return set()
-    first = {row[key]: row for row in reversed(rows)}
-    # In the order of keys, so that two writers with the same keys never wait for each other in a circle.
-    unique = [dict(first[name]) for name in sorted(first)]
-    statement = insert_into(connection, table).on_conflict_do_nothing().returning(table.c[key])
-    return set(connection.execute(statement, unique).scalars())
-
-
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert rows of which none is there. All of them have the same columns; a column left out is NULL."""
-    if rows:
-        connection.execute(insert(table), [dict(row) for row in rows])

@@ -28,7 +28,8 @@ from sqlalchemy import (
     update,
 )
 
-from ragbandit.router.storage.sql.database import Database, insert_into, insert_new
+from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases, reading_positions
 from ragbandit.shared.child_process import ProcessIdentity, this_process
 from ragbandit.shared.errors import StoreError

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, func, literal, select, update
 
+from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.counters import Moves, counting
-from ragbandit.router.storage.sql.database import Database, insert_into
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.types import Decision
 

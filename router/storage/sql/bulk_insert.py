@@ -1,0 +1,100 @@
+"""Bulk insert: many rows in one statement, without a Python object or a compiled statement for each of them.
+
+SQLite: `executemany` with plain values. PostgreSQL: one statement with all values for a few rows, and for more rows one
+array per column, `INSERT ... SELECT FROM unnest(...)`: one round trip, and no temporary table, whose right many a
+database takes away. (COPY into such a table takes 5 us of the client's time less per decision, of about 80.)
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, types
+from sqlalchemy.dialects import postgresql, sqlite
+
+Row = Mapping[str, Any]
+
+
+def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
+    """An INSERT of this database, which has ON CONFLICT."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> set[str]:
+    """Insert the rows whose key is not taken, first come first kept; returns the keys that were new.
+
+    key: a column with a unique index. The connection must be in a write transaction.
+    """
+    if not rows:
+        return set()
+    first = {row[key]: row for row in reversed(rows)}
+    # In the order of keys, so that two writers with the same keys never wait for each other in a circle.
+    unique = [first[name] for name in sorted(first)]
+    if connection.dialect.name == "sqlite":
+        # A write transaction of SQLite is the only one there is: nobody takes a key between these two statements.
+        statement = f"SELECT {key} FROM {table.name} WHERE {key} IN (SELECT value FROM json_each(?))"  # noqa: S608 # names of ours
+        taken = set(connection.exec_driver_sql(statement, (json.dumps(list(first)),)).scalars())
+        fresh = [row for row in unique if row[key] not in taken]
+        insert_rows(connection, table, fresh)
+        return {row[key] for row in fresh}
+    statement, values = _insert(table, unique)
+    return set(connection.exec_driver_sql(f"{statement} ON CONFLICT DO NOTHING RETURNING {key}", values).scalars())
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Insert rows of which none is there. All of them have the same columns; a column left out is NULL."""
+    if not rows:
+        return
+    if connection.dialect.name == "sqlite":
+        names = tuple(column.name for column in table.columns if column.name in rows[0])
+        marks = ",".join("?" * len(names))
+        statement = f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({marks})"  # noqa: S608 # names of ours
+        connection.exec_driver_sql(statement, [tuple([row[name] for name in names]) for row in rows])
+    else:
+        connection.exec_driver_sql(*_insert(table, rows))
+
+
+#: rows up to which PostgreSQL gets them as values: the arrays of one row cost a fifth of its whole write
+_FEW: Final = 4
+
+
+def _insert(table: Table, rows: Sequence[Row]) -> tuple[str, tuple[Any, ...]]:
+    """The statement of PostgreSQL for these rows, and its parameters."""
+    names = tuple(column.name for column in table.columns if column.name in rows[0])
+    if len(rows) > _FEW:
+        return _unnested(table, names), _arrays(table, names, rows=rows)
+    marks = ",".join([f"({','.join(['%b'] * len(names))})"] * len(rows))
+    statement = f"INSERT INTO {table.name} ({','.join(names)}) VALUES {marks}"  # noqa: S608 # names of ours
+    return statement, tuple([row[name] for row in rows for name in names])
+
+
+#: type of a column -> its type in an array of PostgreSQL, and what makes its values of one Python type: the driver
+#: takes no list of several. Text without a length: a cast to VARCHAR(n) would cut a value that is too long.
+_ARRAYS: Final[tuple[tuple[type[types.TypeEngine[Any]], str, Callable[[Any], Any] | None], ...]] = (
+    (types.String, "text", None),
+    (types.Float, "float8", float),
+    (types.Boolean, "bool", bool),
+    (types.LargeBinary, "bytea", None),
+    (types.Integer, "int8", int),
+)
+
+
+def _array_of(column: types.TypeEngine[Any]) -> tuple[str, Callable[[Any], Any] | None]:
+    return next((name, cast) for kind, name, cast in _ARRAYS if isinstance(column, kind))
+
+
+@lru_cache(maxsize=64)
+def _unnested(table: Table, names: tuple[str, ...]) -> str:
+    arrays = ",".join(f"%b::{_array_of(table.c[name].type)[0]}[]" for name in names)
+    return f"INSERT INTO {table.name} ({','.join(names)}) SELECT * FROM unnest({arrays})"  # noqa: S608 # names of ours
+
+
+def _arrays(table: Table, names: tuple[str, ...], *, rows: Sequence[Row]) -> tuple[list[Any], ...]:
+    """One list per column."""
+    arrays = []
+    for name in names:
+        cast = _array_of(table.c[name].type)[1]
+        values = [row[name] for row in rows]
+        arrays.append(values if cast is None else [None if value is None else cast(value) for value in values])
+    return tuple(arrays)

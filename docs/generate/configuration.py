@@ -27,7 +27,7 @@ one line: `ok: ...`, or the number of problems (exit code 1). `--settings-only` 
 
 - **Order**: the environment beats the file, the file beats the default.
 - **Environment**: `RAGBANDIT_<SECTION>__<KEY>`, for example `RAGBANDIT_LEARNING__WAIT_S=30` or
-  `RAGBANDIT_GENERATOR__OPENAI__MODE=completions`; values are read as YAML. A key without a section has one underscore:
+  `RAGBANDIT_GENERATOR__OPENAI__PREFIX=continue`; values are read as YAML. A key without a section has one underscore:
   `RAGBANDIT_DATA_DIR`. `DATABASE_URL` and `REDIS_URL` set `database_url` and `redis_url`.
 - **Secrets** belong in the environment. A URL of the database, of Redis or of an arm with a password is
   refused in the file.

@@ -23,9 +23,6 @@ class OpenAiOptions:
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
     #: sent with every request
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: which of the server's two interfaces is called: "chat" is /chat/completions with messages; "completions" is
-    #: /completions, with the parts of the prompt joined
-    mode: Literal["chat", "completions"] = "chat"
     #: ask for the reply as an event stream; false: the answer comes in one piece, and a deadline leaves nothing of it
     stream: _Flag = True
     #: where the first words of an answer go in a chat. "user": the end of the user's turn, with the words to go on from
@@ -38,10 +35,8 @@ class OpenAiOptions:
     seed: Annotated[int, Field(strict=True)] | None = None
     #: put into every request last; null takes a field out, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
-    #: the server tells log-probabilities, with so many alternatives
+    #: the server tells log-probabilities
     logprobs: _Flag = False
-    #: alternatives per token that are asked for with logprobs
-    alternatives: Annotated[int, Field(strict=True, ge=0, le=20)] = 5
     #: longest silence within a reply
     read_s: _Seconds = 60.0
     #: attempts after the first, by the openai package: where there is no connection, or status 408, 409, 429 or 5xx

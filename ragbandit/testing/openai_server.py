@@ -5,9 +5,9 @@
         ...
     assert server.requests[0].body["model"] == "gpt"
 
-It knows POST /v1/chat/completions and /v1/completions, whole and streamed, and GET /v1/models. It binds 127.0.0.1 on a
-free port, and takes connections at once. A token is a word between white space, as for `ScriptedGenerator`; each has
-the log-probability -0.5, and beside it the token " other" with -1.0. max_tokens and stop strings are heeded.
+It knows POST /v1/chat/completions, whole and streamed, and GET /v1/models. It binds 127.0.0.1 on a free port, and takes
+connections at once. A token is a word between white space, as for `ScriptedGenerator`; each has the log-probability
+-0.5. max_tokens and stop strings are heeded.
 """
 
 import json
@@ -20,10 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 _CHAT = "/v1/chat/completions"
-_COMPLETIONS = "/v1/completions"
 _MODELS = "/v1/models"
 _LOGPROB = -0.5
-_OTHERS = {" other": -1.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +73,10 @@ class ReceivedRequest:
 
 
 class ScriptedServer:
-    """Answers chats and completions from a script.
+    """Answers chats from a script.
 
     replies: a sequence, one reply per request in the order of their arrival, and status 500 when it is used up; or a
-    mapping from a piece of text to the reply for a request whose messages or prompt contain it, the first match winning
+    mapping from a piece of text to the reply for a request whose messages contain it, the first match winning
     ("" matches every one); or a function from the request's body to the reply, called on the connection's own thread. A
     text stands for Reply(text=...). models: what it lists, each as the object of one. `requests` holds what came in,
     `abandoned` how many streams the client left before their end. Use it in a `with`, or close it.
@@ -146,8 +144,8 @@ class ScriptedServer:
     def _pick(self, request: ReceivedRequest, *, number: int) -> Reply | str:
         if request.path == _MODELS:
             return Reply(body=json.dumps({"object": "list", "data": self._models}).encode())
-        if request.path not in (_CHAT, _COMPLETIONS):
-            return Reply(status=404, text=f"the script knows {_CHAT} and {_COMPLETIONS} alone")
+        if request.path != _CHAT:
+            return Reply(status=404, text=f"the script knows {_CHAT} alone")
         if callable(self._replies):
             return self._replies(request.body)
         if isinstance(self._replies, Mapping):
@@ -182,13 +180,12 @@ class _Handler(BaseHTTPRequestHandler):
         sent = json.loads(raw or b"{}")
         reply = self.script.receive(ReceivedRequest(path=self.path, headers=headers, body=sent))
         self.script.wait(reply.seconds)
-        chat = self.path == _CHAT
         if sent.get("stream") and reply.status == 200 and reply.body is None:
             self._begin(reply, kind="text/event-stream")
-            self._send_parts(list(_parts(reply, sent=sent, chat=chat)), reply=reply)
+            self._send_parts(list(_parts(reply, sent=sent)), reply=reply)
         else:
             kind = "text/event-stream" if sent.get("stream") and reply.status == 200 else "application/json"
-            body = _body(reply, sent=sent, chat=chat)
+            body = _body(reply, sent=sent)
             self._begin(reply, kind=kind, length=len(body))
             self._send(body, reply=reply)
 
@@ -239,8 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _asked_text(sent: Mapping[str, Any]) -> str:
     """The prompt of the request, without the format around it."""
-    messages = "\n".join(str(message.get("content")) for message in sent.get("messages", []))
-    return messages or str(sent.get("prompt", ""))
+    return "\n".join(str(message.get("content")) for message in sent.get("messages", []))
 
 
 def _tokens(reply: Reply, *, sent: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -255,33 +251,32 @@ def _tokens(reply: Reply, *, sent: Mapping[str, Any]) -> tuple[list[str], str]:
     return (words[:limit], "length") if limit and len(words) > limit else (words, "stop")
 
 
-def _body(reply: Reply, *, sent: Mapping[str, Any], chat: bool) -> bytes:
+def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
     if reply.body is not None:
         return reply.body
     if reply.status != 200:
         return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
     words, finish = _tokens(reply, sent=sent)
-    text = "".join(words)
-    content: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-    choice = {"index": 0, "finish_reason": finish, **content, **_logprobs(words, reply=reply, sent=sent, chat=chat)}
+    message = {"role": "assistant", "content": "".join(words)}
+    told = _logprobs(words, reply=reply, sent=sent)
+    choice = {"index": 0, "finish_reason": finish, "message": message, **told}
     return json.dumps(
-        _head(reply, sent=sent, kind="chat.completion" if chat else "text_completion")
+        _head(reply, sent=sent, kind="chat.completion")
         | {"choices": [choice] if reply.choices else []}
         | _usage(words, reply=reply, sent=sent)
     ).encode()
 
 
-def _parts(reply: Reply, *, sent: Mapping[str, Any], chat: bool) -> Iterator[bytes]:
+def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
     """The events of a stream: a word each, the end, the usage where it is asked for, and the last line."""
-    head = _head(reply, sent=sent, kind="chat.completion.chunk" if chat else "text_completion")
+    head = _head(reply, sent=sent, kind="chat.completion.chunk")
     words, finish = _tokens(reply, sent=sent)
     for word in words if reply.choices else []:
-        content: dict[str, Any] = {"delta": {"content": word}} if chat else {"text": word}
-        logprobs = _logprobs([word], reply=reply, sent=sent, chat=chat)
-        yield _event(head | {"choices": [{"index": 0, "finish_reason": None, **content, **logprobs}]})
+        logprobs = _logprobs([word], reply=reply, sent=sent)
+        choice = {"index": 0, "finish_reason": None, "delta": {"content": word}, **logprobs}
+        yield _event(head | {"choices": [choice]})
     if reply.choices:
-        last: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
-        yield _event(head | {"choices": [{"index": 0, "finish_reason": finish, **last}]})
+        yield _event(head | {"choices": [{"index": 0, "finish_reason": finish, "delta": {}}]})
     if (sent.get("stream_options") or {}).get("include_usage") and reply.usage:
         yield _event(head | {"choices": []} | _usage(words, reply=reply, sent=sent))
     yield b"data: [DONE]\n\n"
@@ -303,21 +298,7 @@ def _usage(words: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[s
     return {"usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}}
 
 
-def _logprobs(words: list[str], *, reply: Reply, sent: Mapping[str, Any], chat: bool) -> dict[str, Any]:
-    if not reply.logprobs or sent.get("logprobs") in (None, False):
+def _logprobs(words: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
+    if not reply.logprobs or not sent.get("logprobs"):
         return {}
-    if not chat:
-        others = [_OTHERS | {word: _LOGPROB} for word in words]
-        sure = [_LOGPROB] * len(words)
-        return {"logprobs": {"tokens": words, "token_logprobs": sure, "top_logprobs": others, "text_offset": []}}
-    logprobs = [
-        {
-            "token": word,
-            "logprob": _LOGPROB,
-            "top_logprobs": [
-                {"token": token, "logprob": value} for token, value in ({word: _LOGPROB} | _OTHERS).items()
-            ],
-        }
-        for word in words
-    ]
-    return {"logprobs": {"content": logprobs}}
+    return {"logprobs": {"content": [{"token": word, "logprob": _LOGPROB, "top_logprobs": []} for word in words]}}

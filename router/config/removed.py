@@ -10,6 +10,8 @@ _OPENAI: Final[dict[str, str]] = {
     "pause_s": "nothing: the openai package waits as the server asks, or doubles half a second",
     "longest_pause_s": "budget.seconds of the question: no attempt begins after it",
     "prices": "generator.openai.token_prices",
+    "mode": "nothing: chats are asked for; prefix: continue goes on from a text, where the server can (vLLM)",
+    "alternatives": "nothing: the tokens written are told with their log-probabilities",
     "probe": "nothing: a server that is away, or does less than is set, fails the arms that ask it",
     "tokenizer": "generator.openai.bytes_per_token",
     "requests_per_minute": "generator.openai.concurrency, or limits of a gateway such as LiteLLM",

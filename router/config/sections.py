@@ -175,8 +175,8 @@ class RewriteSettings(Section):
     @field_validator("generator")
     @classmethod
     def _asked_by_the_router(cls, generator: GeneratorSettings | None) -> GeneratorSettings | None:
-        if generator is not None and (generator.name != "openai" or generator.openai.mode != "chat"):
-            raise ValueError("conversation.rewrite.generator: it must have name: openai, and openai.mode: chat")
+        if generator is not None and generator.name != "openai":
+            raise ValueError("conversation.rewrite.generator: it must have name: openai")
         return generator
 
 

@@ -296,7 +296,7 @@ def rewriter_of(settings: RewriteSettings, *, generator: GeneratorSettings) -> R
     if settings.by == "off":
         return None
     chosen = settings.generator or generator
-    if chosen.name != "openai" or chosen.openai.mode != "chat" or importlib.util.find_spec("openai") is None:
+    if chosen.name != "openai" or importlib.util.find_spec("openai") is None:
         return None
     if (
         chosen.openai.base_url is None

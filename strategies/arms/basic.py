@@ -1,6 +1,6 @@
 """Arms that search a fixed number of times, or never, and then answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,14 +15,10 @@ from ragbandit.strategies.arms.prompted import (
 from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, partial_kept
 from ragbandit.strategies.base import Passage, PromptTooLong
 from ragbandit.strategies.prompting.passages import (
-    CapPolicy,
     PassagePool,
     extract_answer,
     first_sentence,
     has_answer,
-    keep_best,
-    keep_first,
-    keep_latest,
     last_query,
     parsed_numbered_labels,
 )
@@ -91,11 +87,6 @@ class SingleStep(PromptedArm[SingleStepParams]):
         return finished(answer, "answered")
 
 
-Keep = Literal["first", "latest", "best"]
-
-_POLICIES: Mapping[Keep, CapPolicy] = {"first": keep_first, "latest": keep_latest, "best": keep_best}
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiStepParams(ReaderParams):
     """Settings of multi_step."""
@@ -107,11 +98,8 @@ class MultiStepParams(ReaderParams):
     rounds: Count = 3
     #: passages searched for in each round
     passages_per_round: Count = 2
-    #: passages held over all rounds
+    #: passages held over all rounds; when full, the first ones stay
     passages: Count = 6
-    #: which of them stay when there are more: the "first" (IRCoT), the "latest" (AutoRAG-Research), or the "best" by
-    #: score, which is sensible only where the scores of different searches compare: those of `dense` do
-    keep: Keep = "first"
     #: tokens of one sentence of the chain
     sentence_tokens: Count = 48
 
@@ -130,9 +118,8 @@ class MultiStep(PromptedArm[MultiStepParams]):
     the pool and asks for the next sentence. The chain ends at a sentence with "answer is" ("answer_found"), at
     an empty one ("empty_sentence"), when its next prompt has no room for it ("thoughts_too_long"), or when the rounds
     are used up ("max_rounds", or "budget_rounds" where the budget's cap was the smaller). The chain is thrown away:
-    the reader sees the passages and the question only. A passage that was shown counts even where `keep` gave
-    it up since: once those shown and those held are as many as the budget's passages, no new one comes in.
-    Until it has answered, the draft is the chain's own answer, or its latest sentence.
+    the reader sees the passages and the question only. Until it has answered, the draft is the chain's own answer, or
+    its latest sentence.
     """
 
     kind = MultiStepParams
@@ -140,11 +127,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Interleave, then read."""
-        pool = PassagePool(
-            cap=run.passage_cap(self._params.passages),
-            policy=_POLICIES[self._params.keep],
-            most_shown=run.budget.passages,
-        )
+        pool = PassagePool(cap=run.passage_cap(self._params.passages))
         ended = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
         answer = await self._read(question, run=run, pool=pool)
@@ -153,12 +136,9 @@ class MultiStep(PromptedArm[MultiStepParams]):
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
         """Fill the pool; the rule that ended the chain."""
         sentences: list[str] = []
-        k = self._params.passages_per_round
-        if self._params.keep == "latest":
-            k = min(k, pool.cap)  # more hits of one search would push out its own best
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
-            await gather(run, query=query, pool=pool, k=k)
+            await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
             try:
                 sentence = await self._think(question, sentences=sentences, run=run, pool=pool)
             except PromptTooLong:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm
 from ragbandit.strategies.arms.steps import finished, partial_kept
-from ragbandit.strategies.base import Completion, Hit, Need
+from ragbandit.strategies.base import Completion, Hit, Need, Passage
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
@@ -106,12 +106,13 @@ _WORD = re.compile(r"\w")
 class LatestPool(PassagePool):
     """A pool that holds the passages of the latest search only; those shown before still count as shown.
 
-    `distinct` caps the distinct passages shown over all searches (None: no cap). A search that brings nothing
-    admissible leaves the passages held before.
+    `distinct` caps the distinct passages shown over all searches (None: no cap); any that are held may be shown. A
+    search that brings nothing admissible leaves the passages held before.
     """
 
     def __init__(self, *, cap: int, distinct: int | None = None) -> None:
-        super().__init__(cap=cap if distinct is None else min(cap, distinct), most_shown=distinct)
+        super().__init__(cap=cap if distinct is None else min(cap, distinct))
+        self._distinct = distinct
 
     def clear(self) -> None:
         """Hold nothing; what was shown stays counted."""
@@ -124,6 +125,13 @@ class LatestPool(PassagePool):
         if not sifted.added:
             self._held = before
         return sifted
+
+    def _refusal(self, passage: Passage) -> str | None:
+        reason = super()._refusal(passage)
+        if reason is not None or self._distinct is None:
+            return reason
+        shown = self._shown | {held.id for held in self._held} | {passage.id}
+        return None if len(shown) <= self._distinct else f"the budget allows {self._distinct} passages"
 
 
 def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:

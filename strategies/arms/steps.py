@@ -50,8 +50,6 @@ async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Pa
     sifted = pool.add(hits)
     for passage_id, reason in sifted.skipped:
         run.note_branch("passage_skipped", f"{passage_id}: {reason}")
-    for passage_id in sifted.evicted:
-        run.note_branch("passage_evicted", passage_id)
     held = {passage.id: passage for passage in pool.passages}
     return tuple(held[hit.passage.id] for hit in hits if hit.passage.id in held)
 

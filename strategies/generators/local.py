@@ -244,7 +244,7 @@ class LocalGenerator(Generator):
             return {}
         with self._tokenizer_lock:
             texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
-        values = {**sequence.told(texts=texts, name=self._name), **details}
+        values = {**sequence.told(texts=texts), **details}
         if "attention" in details:
             names = [*map(self._name, sequence.ids), *texts]
             values["attention"] = Attention(weights=details["attention"], keys=tuple(names))

@@ -50,11 +50,9 @@ class OpenAiGenerator(Generator):
     The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
     which frees the server. The package tries again where there is no connection, or the status is 408, 409, 429 or 5xx,
     after a pause that the server may name (Retry-After, up to a minute), never beyond the deadline. A reply that breaks
-    off fails the call. `capabilities` has "logprobs" if the options say so.
-
-    Completion.details holds, beside what was wanted, "usage": "estimated" if the server did not count the tokens, and
-    "model" if it names another. No error repeats the key or the headers. Raises ConfigError if the package is missing
-    or the options, or the variables of the environment that they name, cannot be used.
+    off fails the call. `capabilities` has "logprobs" if the options say so. Tokens are estimated where the server does
+    not count them. No error repeats the key or the headers. Raises ConfigError if the package is missing or the
+    options, or the variables of the environment that they name, cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
@@ -149,7 +147,7 @@ class OpenAiGenerator(Generator):
     @property
     def _dropped(self) -> bool:
         """Whether the prompt's prefix is taken off an answer that repeats it."""
-        return self._options.mode == "chat" and self._options.prefix == "user"
+        return self._options.prefix == "user"
 
     async def _create(self, **fields: Any) -> Any:
         import openai
@@ -162,9 +160,7 @@ class OpenAiGenerator(Generator):
                 timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
                 retries=self._options.retries,
             )
-        chat = self._options.mode == "chat"
-        endpoint: Any = self._client.chat.completions if chat else self._client.completions
-        return await endpoint.create(**fields)
+        return await self._client.chat.completions.create(**fields)
 
     def _usage(self, reading: Reading) -> tuple[int, int]:
         """Tokens read and written, estimated if the server did not say; none if it was not asked."""
@@ -179,20 +175,13 @@ class OpenAiGenerator(Generator):
         read, written = self._usage(reading)
         if self._dropped:
             reading.drop_prefix()
-        details: dict[str, object] = {}
-        if "logprobs" in reading.request.want:
-            details["logprobs"] = tuple(reading.tokens)
-        if read + written and reading.usage is None:
-            details["usage"] = "estimated"
-        if reading.model and reading.model != self._model:
-            details["model"] = reading.model
         finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
         return Completion(
             text=reading.text,
             prompt_tokens=read,
             completion_tokens=written,
             finish="deadline" if late else finish,
-            details=details,
+            details={"logprobs": tuple(reading.tokens)} if "logprobs" in reading.request.want else {},
             dollars=self._dollars(read, written, model=reading.model),
             first_s=reading.first_s,
             reasoning_tokens=reading.reasoning_tokens,

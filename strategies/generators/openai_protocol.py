@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -132,7 +131,7 @@ class Reading:
             dropped -= len(self.tokens.pop(0).text)
         if self.tokens and dropped:
             first = self.tokens[0]
-            self.tokens[0] = Token(text=first.text[dropped:], logprob=first.logprob, others=first.others)
+            self.tokens[0] = Token(text=first.text[dropped:], logprob=first.logprob)
 
     def _end_early(self) -> None:
         """Heed the stop strings and the length ourselves: a server may not."""
@@ -149,22 +148,16 @@ class Reading:
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
     """The arguments of the openai package's `create`."""
     fields: dict[str, Any] = {"model": model, options.max_tokens_field: request.max_tokens, "stream": options.stream}
+    fields["messages"] = _messages(request.prompt, where=options.prefix)
     extra: dict[str, Any] = {}
     if options.stream:
         fields["stream_options"] = {"include_usage": True}
-    if options.mode == "chat":
-        fields["messages"] = _messages(request.prompt, where=options.prefix)
-        if options.prefix == "continue" and request.prompt.prefix:
-            extra = {"add_generation_prompt": False, "continue_final_message": True}
-    else:
-        fields["prompt"] = "\n\n".join(plain(part) for part in plain_parts(request.prompt) if part)
+    if options.prefix == "continue" and request.prompt.prefix:
+        extra = {"add_generation_prompt": False, "continue_final_message": True}
     if stop := [each for each in request.stop if each][:_SENT_STOPS]:
         fields["stop"] = stop
     if "logprobs" in request.want:
-        chat = options.mode == "chat"
-        fields |= (
-            {"logprobs": True, "top_logprobs": options.alternatives} if chat else {"logprobs": options.alternatives}
-        )
+        fields["logprobs"] = True
     fields["temperature"], seed = 0.0, options.seed
     if request.sampling is not None:
         fields |= {"temperature": request.sampling.temperature, "top_p": request.sampling.top_p}
@@ -204,28 +197,12 @@ def _joined(text: str, piece: str) -> str:
 
 
 def _text_of(choice: Any) -> Any:
-    """The text in a choice of any of the four kinds of reply."""
-    if hasattr(choice, "delta"):
-        return (choice.delta.content or "") if choice.delta is not None else ""
-    if hasattr(choice, "message"):
-        return choice.message.content or ""
-    return choice.text or ""
+    """The text in a choice of a stream's part or of a whole reply."""
+    message = choice.delta if hasattr(choice, "delta") else choice.message
+    return "" if message is None else message.content or ""
 
 
 def _tokens_of(logprobs: Any) -> list[Token]:
-    """The log-probabilities of a choice, in the shape of chat or of completions."""
-    if logprobs is None:
-        return []
-    if getattr(logprobs, "content", None):
-        return [
-            _token(each.token, each.logprob, {other.token: other.logprob for other in each.top_logprobs or ()})
-            for each in logprobs.content
-        ]
-    words, sure = getattr(logprobs, "tokens", None) or [], getattr(logprobs, "token_logprobs", None) or []
-    others = getattr(logprobs, "top_logprobs", None) or [{}] * len(words)
-    return [_token(*each) for each in zip(words, sure, others, strict=True)]
-
-
-def _token(text: str, logprob: float, others: Mapping[str, float] | None) -> Token:
-    rest = {other: min(0.0, value) for other, value in (others or {}).items() if other != text}
-    return Token(text=text, logprob=min(0.0, logprob), others=rest)
+    """The log-probabilities of a choice."""
+    told = getattr(logprobs, "content", None) or ()
+    return [Token(text=each.token, logprob=min(0.0, each.logprob)) for each in told]

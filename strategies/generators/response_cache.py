@@ -107,7 +107,8 @@ def _read(file: Path) -> Completion | None:
         stored: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         details = dict(stored["details"])
         if "logprobs" in details:
-            details["logprobs"] = tuple(Token(**token) for token in details["logprobs"])
+            told = details["logprobs"]
+            details["logprobs"] = tuple(Token(text=token["text"], logprob=token["logprob"]) for token in told)
         if "entropy" in details:
             details["entropy"] = tuple(details["entropy"])
         return Completion(**{**stored, "details": details})

@@ -48,8 +48,6 @@ _CHUNK: Final = 512
 
 #: what is told of the distribution at every place
 _TOLD: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
-#: other tokens that are facts of every place
-OTHERS: Final = 5
 #: least temperature that is computed with
 _COLDEST: Final = 1e-6
 
@@ -81,12 +79,11 @@ def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None
 
 
 def _distribution_facts(logits: Tensor, *, tokens: Tensor, special: Sequence[int]) -> Tensor:
-    """Shape (rows, F): log-probability of the token, entropy, the best values, their places, those of special."""
+    """Shape (rows, F): log-probability of the token, entropy, log-probabilities of the special tokens."""
     rows = torch.log_softmax(logits.float(), dim=-1)  # (rows, vocabulary)
-    values, ids = rows.topk(min(OTHERS + 1, rows.shape[1]))
     entropy = -(rows.exp() * rows).nan_to_num(0.0).sum(-1, keepdim=True)
     chosen = rows.gather(1, tokens[:, None])
-    return torch.cat([part.double() for part in (chosen, entropy, values, ids, rows[:, special])], dim=1)
+    return torch.cat([part.double() for part in (chosen, entropy, rows[:, special])], dim=1)
 
 
 def _draw(logits: Tensor, *, how: Sampling, dice: torch.Generator) -> Tensor:
@@ -188,17 +185,14 @@ class SequenceState:
         """True if nobody waits for it any more, or its deadline has passed."""
         return self.cancelled.is_set() or seconds_until(self.request.deadline) == 0.0
 
-    def told(self, *, texts: Sequence[str], name: Callable[[int], str]) -> dict[str, object]:
-        """What is told of the distributions, for as many tokens as there are texts; name: id of a token -> its text."""
+    def told(self, *, texts: Sequence[str]) -> dict[str, object]:
+        """What is told of the distributions, for as many tokens as there are texts."""
         by_need: dict[str, list[object]] = {need: [] for need in self.request.want & _TOLD}
-        for text, token, (chosen, entropy, *rest) in zip(texts, self.tokens, self.facts, strict=False):
-            count = (len(rest) - len(self.special)) // 2
-            best = zip(map(int, rest[count : 2 * count]), rest[:count], strict=True)
-            others = {name(other): value for other, value in [pair for pair in best if pair[0] != token][:OTHERS]}
+        for text, (chosen, entropy, *special) in zip(texts, self.facts, strict=False):
             facts = {
-                "logprobs": Token(text=text, logprob=chosen, others=others),
+                "logprobs": Token(text=text, logprob=chosen),
                 "entropy": max(0.0, entropy),
-                "trained_tokens": dict(zip(self.special, rest[2 * count :], strict=True)),
+                "trained_tokens": dict(zip(self.special, special, strict=True)),
             }
             for need, values in by_need.items():
                 values.append(facts[need])

@@ -1,9 +1,7 @@
 """What generators share: the text feed to a reader, the turns of a chat, the details of tokens."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -151,8 +149,6 @@ class Token:
     text: str
     #: natural logarithm of its probability (<= 0)
     logprob: float
-    #: other tokens that might have stood there -> their log-probability; as many as the generator tells
-    others: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

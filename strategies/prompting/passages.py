@@ -5,7 +5,7 @@ Adaptive-RAG (Jeong et al. 2024) ran it; where its code had a trap, the docstrin
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
@@ -199,30 +199,6 @@ def _tidy(text: str) -> str:
     return text
 
 
-#: What to do when a pool is full: the position to give up for the new hit, or None to refuse the new one.
-CapPolicy = Callable[[Sequence[Hit], Hit], int | None]
-
-
-def keep_first(held: Sequence[Hit], new: Hit) -> int | None:  # noqa: ARG001 the signature of every CapPolicy
-    """Refuse whatever comes after the pool is full (IRCoT)."""
-    return None
-
-
-def keep_latest(held: Sequence[Hit], new: Hit) -> int | None:  # noqa: ARG001 the signature of every CapPolicy
-    """Give up the oldest passage: first in, first out. One that is found again while it is held gets no younger."""
-    return 0
-
-
-def keep_best(held: Sequence[Hit], new: Hit) -> int | None:
-    """Give up the lowest score if the new one is higher.
-
-    Sensible only where the scores of different searches compare, as cosines of vectors do: sums over the words of a
-    query grow with it, and what was joined by rank tells nothing but ranks.
-    """
-    lowest = min(range(len(held)), key=lambda position: held[position].score)
-    return lowest if held[lowest].score < new.score else None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sifted:
     """The fate of hits offered to a pool."""
@@ -231,8 +207,6 @@ class Sifted:
     added: tuple[str, ...]
     #: (id, reason) of those that did not, in order
     skipped: tuple[tuple[str, str], ...]
-    #: ids that had to leave for them
-    evicted: tuple[str, ...] = ()
 
 
 #: IRCoT's: words of a passage at most, and how alike two are that count as one
@@ -240,54 +214,36 @@ _MOST_WORDS, _ALIKE = 600, 90.0
 
 
 class PassagePool:
-    """The distinct passages an arm has gathered for one question, at most `cap` of them, in order of arrival.
+    """The distinct passages an arm has gathered for one question, in order of arrival: the first `cap` of them.
 
     A hit is skipped if its id is held already, if its text or title has more than 600 words (see `cut_words`), if both
-    its title and its text resemble a held passage by at least 90 (rapidfuzz ratio, 0..100), or if the pool is full and
-    `policy` refuses it. Caps and numbers are IRCoT's.
-    `most_shown` caps the distinct passages that the model is ever shown (None: no cap), which a pool that gives
-    passages up may exceed: a hit is skipped, too, if with it those shown and those held would be more. One that was
-    shown before costs nothing new when it comes back.
+    its title and its text resemble a held passage by at least 90 (rapidfuzz ratio, 0..100), or if the pool is full.
+    Caps and numbers are IRCoT's.
     """
 
-    def __init__(
-        self,
-        *,
-        cap: int,
-        policy: CapPolicy = keep_first,
-        most_shown: int | None = None,
-    ) -> None:
+    def __init__(self, *, cap: int) -> None:
         self.cap = cap
-        self._most_shown = most_shown
         self._ratio = required_module("rapidfuzz.fuzz", extra="service").ratio
-        self._policy = policy
-        self._held: list[Hit] = []
+        self._held: list[Passage] = []
         self._shown: set[str] = set()
 
     @property
     def passages(self) -> tuple[Passage, ...]:
         """The passages held now, oldest first."""
-        return tuple(hit.passage for hit in self._held)
+        return tuple(self._held)
 
     def add(self, hits: Iterable[Hit]) -> Sifted:
         """Offer hits in order; says which came in, which did not and why."""
         added: list[str] = []
         skipped: list[tuple[str, str]] = []
-        evicted: list[str] = []
-        for hit in hits:
-            reason, position = self._refusal(hit.passage), None
-            if reason is None and len(self._held) >= self.cap:
-                position = self._policy(tuple(self._held), hit) if self._held and self.cap > 0 else None
-                reason = f"pool full at {self.cap}" if position is None else None
-            reason = reason or self._excess(hit.passage, instead_of=position)
-            if reason is not None:
-                skipped.append((hit.passage.id, reason))
-                continue
-            if position is not None:
-                evicted.append(self._held.pop(position).passage.id)
-            self._held.append(hit)
-            added.append(hit.passage.id)
-        return Sifted(added=tuple(added), skipped=tuple(skipped), evicted=tuple(evicted))
+        for passage in (hit.passage for hit in hits):
+            reason = self._refusal(passage)
+            if reason is None:
+                self._held.append(passage)
+                added.append(passage.id)
+            else:
+                skipped.append((passage.id, reason))
+        return Sifted(added=tuple(added), skipped=tuple(skipped))
 
     def note_shown(self, passages: Iterable[Passage]) -> int:
         """Remember that the model saw these; the number of distinct passages it has seen so far."""
@@ -295,24 +251,16 @@ class PassagePool:
         return len(self._shown)
 
     def _refusal(self, passage: Passage) -> str | None:
-        if any(hit.passage.id == passage.id for hit in self._held):
+        if any(held.id == passage.id for held in self._held):
             return "held already"
         long = [part for part in (passage.title, passage.text) if len(part) >= 2 * _MOST_WORDS]  # for others no count
         words = max(map(_count_words, long), default=0)
         if words > _MOST_WORDS:
             return f"{words} words, more than {_MOST_WORDS}"
-        twin = next((hit.passage.id for hit in self._held if self._alike(hit.passage, passage)), None)
-        return None if twin is None else f"near duplicate of {twin}"
-
-    def _excess(self, passage: Passage, *, instead_of: int | None) -> str | None:
-        """The reason why the model must not be shown this one. Those held count as shown: any prompt may show them."""
-        if self._most_shown is None:
-            return None
-        held = [hit.passage.id for hit in self._held]
-        if instead_of is not None:
-            del held[instead_of]
-        fits = len(self._shown | {*held, passage.id}) <= self._most_shown
-        return None if fits else f"the budget allows {self._most_shown} passages"
+        twin = next((held.id for held in self._held if self._alike(held, passage)), None)
+        if twin is not None:
+            return f"near duplicate of {twin}"
+        return f"pool full at {self.cap}" if len(self._held) >= self.cap else None
 
     def _alike(self, one: Passage, other: Passage) -> bool:
         # The title first: it is short, and most pairs end there.

@@ -110,9 +110,20 @@ def generator_version(settings: GeneratorSettings) -> str:
         beside["token_prices"] = True
     priced = settings.model_copy(update={"openai": _priced(settings)})
     text = priced.model_dump_json(exclude=beside | {"openai": _PATIENCE})
-    # As these options were called when the first answers were stored, and with one that left.
-    text = text.replace('"token_prices":{"input"', '"price":{"input"').replace('"token_prices":', '"prices":', 1)
-    return text.replace('"template_tokens":', '"tokenizer":null,"template_tokens":', 1)
+    # As these options were called when the first answers were stored, and with those that left.
+    text = text.replace('"token_prices":{"input"', '"price":{"input"')
+    for name, stored in _AS_STORED.items():
+        text = text.replace(f'"{name}":', f'{stored}":', 1)
+    return text
+
+
+_AS_STORED: Mapping[str, str] = MappingProxyType(
+    {
+        "stream": '"mode":"chat","stream',
+        "token_prices": '"alternatives":5,"prices',
+        "template_tokens": '"tokenizer":null,"template_tokens',
+    }
+)
 
 
 def _priced(settings: GeneratorSettings) -> OpenAiOptions:

@@ -55,7 +55,7 @@ def test_asking_changes_nothing(generator, told):
 
 
 def test_log_probabilities(told, forward):
-    """Every token's log-probability and the best others are those of the model's distribution at that place."""
+    """Every token's log-probability is that of the model's distribution at its place."""
     import torch
 
     output, read, written = forward
@@ -65,9 +65,6 @@ def test_log_probabilities(told, forward):
     assert [token.logprob for token in tokens] == pytest.approx(
         [float(row[place]) for row, place in zip(rows, written, strict=True)], abs=1e-3
     )
-    for token in tokens:
-        assert len(token.others) == 5
-        assert max(token.others.values()) <= token.logprob <= 0.0, "greedy takes the likeliest"
 
 
 def test_entropy(told, forward):

@@ -96,7 +96,6 @@ def test_streamed_and_whole(url, folder):
     whole, _ = ask(url, folder, stream=False)
     assert "Paris" in streamed.text
     assert streamed.text == whole.text
-    assert "usage" not in streamed.details
     assert streamed.prompt_tokens == whole.prompt_tokens <= bound
 
 
@@ -107,12 +106,6 @@ def test_stop_and_length(url, folder):
     assert "Paris" not in stopped.text
     cut, _ = ask(url, folder, STORY, max_tokens=3)
     assert (cut.finish, cut.completion_tokens) == ("length", 3)
-
-
-def test_completions(url, folder):
-    """The older endpoint goes on from a text."""
-    done, _ = ask(url, folder, Prompt(instructions="", body="The capital of France is"), mode="completions")
-    assert "Paris" in done.text
 
 
 def test_deadline(url, folder):

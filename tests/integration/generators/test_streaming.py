@@ -24,9 +24,9 @@ def openai_generator(server, **options):
 
 
 @CHECKS
-@pytest.mark.parametrize("options", [{"mode": "completions"}, {"prefix": "user"}], ids=str)
+@pytest.mark.parametrize("options", [{"prefix": "continue"}, {"prefix": "user"}], ids=str)
 def test_openai_keeps_the_contract(check, options):
-    """A server's stream is given out as it comes, in both modes and where a prefix may be repeated."""
+    """A server's stream is given out as it comes, also where a prefix may be repeated."""
     with ScriptedServer(lambda _: Reply(text=TEXT, obedient=False)) as server:
         check(lambda _text: openai_generator(server, **options))
 

@@ -45,7 +45,7 @@ def test_cache_goes_around_any_generator(tmp_path):
     [
         ({"token_prices": {"gpt": [1.0]}}, "generator.openai.token_prices.gpt"),
         ({"token_prices": {"gpt": [1.0, -1.0]}}, "generator.openai.token_prices.gpt.1"),
-        ({"mode": "talk"}, "generator.openai.mode"),
+        ({"prefix": "talk"}, "generator.openai.prefix"),
         ({"colour": "blue"}, "generator.openai.colour"),
         ({"retries": -1}, "generator.openai.retries"),
     ],

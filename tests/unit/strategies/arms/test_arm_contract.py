@@ -26,10 +26,10 @@ single_step:
    templates: &read {read_reasoned: "[body]\n{passages}{question}"}}
 - {preset: flan}
 multi_step:
-- {preset: gpt, style: reasoned, rounds: 2, passages_per_round: 1, passages: 2, keep: latest, passage_words: 5,
+- {preset: gpt, style: reasoned, rounds: 2, passages_per_round: 1, passages: 2, passage_words: 5,
    sentence_tokens: 7, max_tokens: 20, templates: *read}
 - {preset: flan}
-- {passages: 1, keep: best}
+- {passages: 1}
 adaptive_note:
 - {preset: paper, style: long, updates: 4, failures: 2, passages: 5, count_rejected: false, passages_per_round: 1,
    query_characters: 60, passage_words: 5, note_tokens: 20, question_tokens: 9, max_tokens: 20,

@@ -127,59 +127,15 @@ def shown_in(prompt):
     return [passage.id for passage in (JAWS, MAN, TOWN) if passage.text in prompt.body]
 
 
-@pytest.mark.parametrize(
-    ("keep", "read", "evicted", "skipped"),
-    [
-        ("first", ["jaws", "man"], [], ["town: pool full at 2"]),
-        ("latest", ["man", "town"], ["jaws"], []),
-        ("best", ["jaws", "town"], ["man"], []),
-    ],
-)
-def test_multi_step_keeps_what_it_is_told_to(keep, read, evicted, skipped):
-    """A full pool of multi_step keeps the first, the latest or the best passages; the trace names those given up."""
+def test_multi_step_keeps_the_first_passages():
+    """A full pool of multi_step keeps the first passages."""
     generator = ScriptedGenerator(CHAIN)
-    arm = MultiStep(rounds=3, passages_per_round=1, passages=2, keep=keep)
-    outcome = outcome_of(arm, generator, question=KEPT)
+    outcome = outcome_of(MultiStep(rounds=3, passages_per_round=1, passages=2), generator, question=KEPT)
 
-    assert [shown_in(prompt) for prompt in generator.prompts] == [["jaws"], ["jaws", "man"], read, read]
-    assert (branches(outcome, "passage_evicted"), branches(outcome, "passage_skipped")) == (evicted, skipped)
-    assert outcome.cost.passages == 2 + len(evicted)
-
-
-@pytest.mark.parametrize(
-    ("passages", "shown", "skipped"),
-    [
-        (1, [["jaws"]] * 5, ["man: the budget allows 1 passages", "town: the budget allows 1 passages"]),
-        (
-            2,
-            [["jaws"], ["jaws", "man"], ["jaws", "man"], ["jaws", "man"], ["jaws", "man"]],
-            ["town: the budget allows 2 passages"],
-        ),
-        (3, [["jaws"], ["jaws", "man"], ["man", "town"], ["jaws", "town"], ["jaws", "town"]], []),
-    ],
-)
-def test_the_budget_of_passages_holds_though_multi_step_gives_some_up(passages, shown, skipped):
-    """What was shown and given up since counts in the budget, and may come back; what would be too much is refused."""
-    generator = ScriptedGenerator([*CHAIN[:2], KEPT, "x", "Ohio"])
-    arm = MultiStep(rounds=4, passages_per_round=1, passages=2, keep="latest")
-    outcome = outcome_of(arm, generator, question=KEPT, passages=passages)
-
-    assert [shown_in(prompt) for prompt in generator.prompts] == shown
-    assert branches(outcome, "passage_skipped")[: len(skipped)] == skipped
-    assert outcome.cost.passages == passages
-
-
-def test_the_latest_search_keeps_its_own_best():
-    """Where a search would fill the pool of the latest passages more than once, its best hits stay."""
-    generator = ScriptedGenerator(["x", "Ohio"])
-    outcome = outcome_of(
-        MultiStep(rounds=1, passages_per_round=3, passages=1, keep="latest"),
-        generator,
-        question="Jaws was made by Spielberg from Cincinnati, surely?",
-    )
-
-    assert shown_in(generator.prompts[-1]) == ["jaws"]
-    assert branches(outcome, "passage_evicted") == []
+    both = ["jaws", "man"]
+    assert [shown_in(prompt) for prompt in generator.prompts] == [["jaws"], both, both, both]
+    assert branches(outcome, "passage_skipped") == ["town: pool full at 2"]
+    assert outcome.cost.passages == 2
 
 
 def test_the_draft_of_multi_step_survives_the_budget():

@@ -120,9 +120,8 @@ def test_a_chat_gets_real_turns():
 
 
 def test_a_completion_gets_a_transcript():
-    """A server without chats gets one text, the conversation as a transcript in front of the body."""
-    fields = request_fields(Request(prompt=TALK, max_tokens=8), model="m", options=OpenAiOptions(mode="completions"))
-    assert fields["prompt"] == (
+    """A model without a chat template gets one text, the conversation as a transcript in front of the body."""
+    assert "\n\n".join(plain_parts(TALK)) == (
         "You speak like a librarian.\n\nBe short.\n\nThe conversation so far:\nUser: Tell me of the zebrafish.\n"
         "Assistant: It is a small quagga.\n\nWhere is the ferry?\n\nIt is"
     )

@@ -67,7 +67,7 @@ def test_every_part_of_a_request_counts(change):
 
 def test_logprobs_and_entropy_are_kept(tmp_path):
     """Tokens with their log-probabilities and entropies come back as they were."""
-    told = {"logprobs": (Token(text="In", logprob=-0.5, others={"At": -1.5}),), "entropy": (0.25,)}
+    told = {"logprobs": (Token(text="In", logprob=-0.5),), "entropy": (0.25,)}
     inner = ScriptedGenerator(["In"], capabilities={"completion", "logprobs", "entropy"}, details=told)
     cached = CachedGenerator(inner, folder=tmp_path)
     wanting = dataclasses.replace(REQUEST, want=frozenset(told))

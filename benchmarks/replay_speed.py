@@ -61,16 +61,18 @@ def ours(sample: Sample) -> tuple[float, float]:
     powers = np.zeros(2)
     for start in range(0, len(sample.reward), PIECE):
         rows = slice(start, start + PIECE)
-        made = terms(
-            estimator,
-            reward=sample.reward[rows],
-            action=sample.action[rows],
-            logged=sample.logged[rows],
-            candidate=sample.candidate[rows],
-            predicted=sample.predicted[rows],
+        made = Moments.of(
+            *terms(
+                estimator,
+                reward=sample.reward[rows],
+                action=sample.action[rows],
+                logged=sample.logged[rows],
+                candidate=sample.candidate[rows],
+                predicted=sample.predicted[rows],
+            )
         )
         powers += weight_powers(sample.logged[rows], candidate=sample.candidate[rows])
-        total = made.moments if total is None else total.merged(made.moments)
+        total = made if total is None else total.merged(made)
     assert total is not None
     scored = total.combined(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
     extremes = extreme_rows([heavy_weight(powers)], rewards=(0.0, 1.0), baseline=float(total.mean[2]))

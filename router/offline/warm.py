@@ -23,14 +23,13 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
-from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, table_query
 from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import CandidatePolicy, MemoryPart, array_pmf, crossfitted
-from ragbandit.router.offline.replay.engine import estimate_candidates
+from ragbandit.router.offline.replay.candidates import CandidatePolicy, crossfitted
+from ragbandit.router.offline.replay.engine import MemoryPart, estimate_candidates
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
@@ -39,6 +38,7 @@ from ragbandit.router.offline.replay.plan import (
     EstimateWithInterval,
     Plan,
     ReplayResult,
+    array_pmf,
     baselines,
 )
 from ragbandit.router.policies import make_policy

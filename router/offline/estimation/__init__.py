@@ -6,10 +6,10 @@ A Matrix has shape (n, K) where nothing else is said: a row per decision, a colu
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,30 @@ Progress = Callable[[str, int, int], None]
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
     """Progress that nobody watches."""
+
+
+class Tally:
+    """A dataclass of sums over rows.
+
+    Of two sets of rows each field is added, or what its metadata has as `merge` is made of the two; tallies within are
+    merged, and mappings value by value.
+    """
+
+    def merged(self, other: Self) -> Self:
+        """The tally of both sets of rows."""
+        mine: Any = self
+        both = {
+            part.name: part.metadata.get("merge", _summed)(getattr(self, part.name), getattr(other, part.name))
+            for part in fields(mine)
+        }
+        return type(self)(**both)
+
+
+def _summed(one: Any, other: Any) -> Any:
+    if type(one) is dict:
+        shared = {name: _summed(value, other[name]) for name, value in one.items() if name in other}
+        return {**one, **other, **shared}
+    return one.merged(other) if hasattr(one, "merged") else one + other
 
 
 #: multiplications in one product: larger ones OpenBLAS spreads over threads, which wait for each other
@@ -151,23 +175,6 @@ class Estimator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Terms:
-    """The parts of an estimate, one number of each per row, shape (n,)."""
-
-    #: w: its mean is 1 but for chance and unsupported actions, whatever the estimator
-    weight: Vector
-    #: contribution of the observed reward
-    correction: Vector
-    #: the candidate's value under the reward model; 0 without a model
-    baseline: Vector
-
-    @property
-    def moments(self) -> Moments:
-        """Moments of the columns (weight, correction, baseline)."""
-        return Moments.of(self.weight, self.correction, self.baseline)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """A value with what is needed to trust it."""
 
@@ -187,23 +194,23 @@ def terms(
     logged: Matrix,
     candidate: Matrix,
     predicted: Matrix | None = None,
-) -> Terms:
-    """The terms of every row; the arrays must be true, as a checked `Log`'s are: nothing is checked here.
+) -> tuple[Vector, Vector, Vector]:
+    """The parts of an estimate, shape (n,) each; the arrays must be true, as a checked `Log`'s are.
 
-    Correction: w r without a model, with one w (r - M[a]), of dm 0; baseline: the sum over the arms of Q M. Raises
-    InvalidInput where a model is needed and missing.
+    The weight w, whose mean is 1 but for chance and unsupported actions; the correction by the observed reward: w r
+    without a model, with one w (r - M[a]), of dm 0; the baseline: the sum over the arms of Q M, 0 without a model.
+    Raises InvalidInput where a model is needed and missing.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn)
     weight /= np.take(logged, drawn)
     if not estimator.facts.needs_model:
-        correction = weight * reward
-        return Terms(weight=weight, correction=correction, baseline=np.zeros(len(action)))
+        return weight, weight * reward, np.zeros(len(action))
     if predicted is None:
         raise InvalidInput(f"{estimator} needs a model", field="predicted", remedy="predict every arm of every row")
     direct = estimator.name == "dm"
     correction = np.zeros(len(action)) if direct else weight * (reward - np.take(predicted, drawn))
-    return Terms(weight=weight, correction=correction, baseline=np.einsum("nk,nk->n", candidate, predicted))
+    return weight, correction, np.einsum("nk,nk->n", candidate, predicted)
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:

@@ -6,11 +6,12 @@ n decisions over K arms. The checks are here too: nothing is estimated from a ro
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings
+from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings, Tally
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, surely_effective_rows
 
@@ -102,15 +103,10 @@ class Log:
 
     def part(self, rows: Flags | Choices | slice) -> "Log":
         """Some of the rows, in the order given."""
-        names = ("keys", "questions", "known_by", "action", "pmf", "offered")
-        amounts = ("reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
-        cut = {name: getattr(self, name)[rows] for name in (*names, *amounts)}
+        arrays: dict[str, Any] = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
         return replace(
             self,
-            **cut,
-            judged=None if self.judged is None else self.judged[rows],
-            priced=None if self.priced is None else self.priced[rows],
-            features=None if self.features is None else self.features[rows],
+            **{name: array[rows] for name, array in arrays.items()},
             fields={name: values[rows] for name, values in self.fields.items()},
             own={name: pmf[rows] for name, pmf in self.own.items()},
             candidates=tuple(pmf[rows] for pmf in self.candidates),
@@ -211,6 +207,13 @@ def question_keys(
     return keys, known_by
 
 
+def folds_of(keys: Keys, *, folds: int) -> Choices:
+    """The fold of each row, shape (n,), in 0 ... folds - 1: of its key alone, in whatever piece or order it comes."""
+    if folds < 2:
+        raise InvalidInput(f"{folds!r} folds", field="folds", remedy="use 2 or more: one learns, another is predicted")
+    return (keys % np.uint64(folds)).astype(np.intp)
+
+
 def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
     """The keys of ids, or of other texts, that lie one behind the other in `text`; lengths in bytes, shape (n,).
 
@@ -261,95 +264,50 @@ def deviation(variance: float, *, largest: float, alpha: float) -> float:
     return third + math.sqrt(third * third + 2.0 * variance * log)
 
 
-def ratios(candidate: Matrix, *, logged: Matrix) -> Matrix:
-    """Candidate / logged for every arm, shape (n, K); 0 where the logger had no probability."""
-    return np.divide(candidate, logged, out=np.zeros_like(candidate), where=logged > 0.0)
-
-
-def _no_sums() -> Vector:
-    return np.zeros(0)
-
-
-def _added(one: Vector, other: Vector) -> Vector:
-    """The sums of both sets of rows; one without any row has no columns yet."""
-    return one + other if len(one) and len(other) else one if len(one) else other
+def _no_arms() -> Vector:
+    """Sums with an entry per arm before any row."""
+    return np.zeros(1)
 
 
 @dataclass(kw_only=True, slots=True)
-class WeightTally:
-    """The weights of one candidate; tallies of parts, merged, are that of the whole."""
+class WeightTally(Tally):
+    """The weights w of one candidate."""
 
-    largest: float = 0.0
-    #: over all arms that could have been drawn
-    possible: float = 0.0
-    #: of 1, w > 0, w, w^2, both of `weight_powers`, the conditional variance, then K unsupported and K shares
-    sums: Vector = field(default_factory=_no_sums)
+    rows: int = 0
+    #: rows with a weight above 0
+    draws: int = 0
+    #: sums of w and of w^2, and both of `weight_powers`
+    total: float = 0.0
+    squares: float = 0.0
+    powers: Vector = field(default_factory=lambda: np.zeros(2))
+    #: sum of the conditional variances of w
+    variance: float = 0.0
+    #: probability given to arms where the logger had none, and probability given to all, summed, shape (K,)
+    unsupported: Vector = field(default_factory=_no_arms)
+    shares: Vector = field(default_factory=_no_arms)
+    #: largest w, and the largest over all arms that could have been drawn
+    largest: float = field(default=0.0, metadata={"merge": max})
+    possible: float = field(default=0.0, metadata={"merge": max})
 
-    def add(self, log: Log, *, candidate: Matrix, weight: Vector) -> None:
-        """Take in a piece; weight is of the drawn arms, shape (n,)."""
+    def add(self, log: Log, *, candidate: Matrix) -> None:
+        """Take in a piece; candidate: the pmf, shape (n, K)."""
         if not len(log):
             return
-        all_ratios = ratios(candidate, logged=log.pmf)
-        shifted = candidate * all_ratios  # Q^2 / P
+        ratios = np.divide(candidate, log.pmf, out=np.zeros_like(candidate), where=log.pmf > 0.0)
+        weight = np.take_along_axis(ratios, log.action[:, None], axis=1)[:, 0]
+        shifted = candidate * ratios  # Q^2 / P
         squares = shifted.sum(axis=1)
         uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
-        variance = np.maximum(squares - (1.0 - uncovered.sum(axis=1)) ** 2, 0.0)
-        cubes = (shifted * all_ratios).sum(axis=1)
+        self.rows += len(log)
+        self.draws += int(np.count_nonzero(weight))
+        self.total += float(weight.sum())
+        self.squares += float(weight @ weight)
+        self.powers = self.powers + np.array([squares.sum(), (shifted * ratios).sum()])
+        self.variance += float(np.maximum(squares - (1.0 - uncovered.sum(axis=1)) ** 2, 0.0).sum())
+        self.unsupported = self.unsupported + uncovered.sum(axis=0)
+        self.shares = self.shares + candidate.sum(axis=0)
         self.largest = max(self.largest, float(weight.max()))
-        self.possible = max(self.possible, float(all_ratios.max()))
-        powers = [np.ones(len(log)), weight > 0.0, weight, weight * weight, squares, cubes, variance]
-        self.sums = _added(self.sums, np.column_stack([*powers, uncovered, candidate]).sum(axis=0))
-
-    def merged(self, other: "WeightTally") -> "WeightTally":
-        """The weights of both sets of rows."""
-        return WeightTally(
-            largest=max(self.largest, other.largest),
-            possible=max(self.possible, other.possible),
-            sums=_added(self.sums, other.sums),
-        )
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        return int(self._sum(0))
-
-    @property
-    def draws(self) -> int:
-        """Rows with a weight above 0."""
-        return int(self._sum(1))
-
-    @property
-    def total(self) -> float:
-        """Sum of w."""
-        return self._sum(2)
-
-    @property
-    def squares(self) -> float:
-        """Sum of w^2."""
-        return self._sum(3)
-
-    @property
-    def powers(self) -> Vector:
-        """`weight_powers` of all rows."""
-        return np.array([self._sum(4), self._sum(5)])
-
-    @property
-    def variance(self) -> float:
-        """Sum of the conditional variances of w."""
-        return self._sum(6)
-
-    @property
-    def unsupported(self) -> Vector:
-        """Probability given to arms where the logger had none, summed over the rows, shape (K,)."""
-        return np.split(self.sums[7:], 2)[0]
-
-    @property
-    def shares(self) -> Vector:
-        """Summed probabilities, shape (K,)."""
-        return np.split(self.sums[7:], 2)[1]
-
-    def _sum(self, column: int) -> float:
-        return float(self.sums[column]) if len(self.sums) else 0.0
+        self.possible = max(self.possible, float(ratios.max()))
 
     @property
     def unsupported_mass(self) -> float:
@@ -379,64 +337,32 @@ class WeightTally:
 
 
 @dataclass(kw_only=True, slots=True)
-class ArmTally:
-    """Draws and rewards per arm, merged as `WeightTally` is."""
+class ArmTally(Tally):
+    """Draws and rewards per arm."""
 
-    #: of 1, the surplus, its variance, then K expected, K variances, K drawn, reward, quality and cost of K arms each
-    totals: Vector = field(default_factory=_no_sums)
+    rows: int = 0
+    #: probabilities of the arm, variances of its draws, and rows that drew it, summed, shape (K,)
+    expected: Vector = field(default_factory=_no_arms)
+    variance: Vector = field(default_factory=_no_arms)
+    drawn: Vector = field(default_factory=_no_arms)
+    #: columns reward, quality, cost, summed over the rows that drew the arm, shape (K, 3)
+    sums: Matrix = field(default_factory=_no_arms)
+    #: logged probability of the arms that were drawn, summed, less its expectation; and its variance
+    surplus: float = 0.0
+    surplus_variance: float = 0.0
 
     def add(self, log: Log) -> None:
         """Take in a piece."""
         powers = log.pmf * log.pmf
         squares, cubes = powers.sum(axis=1), (powers * log.pmf).sum(axis=1)
-        surplus = float((log.propensity - squares).sum()), float(np.maximum(cubes - squares**2, 0.0).sum())
         drawn = (log.action[:, None] == np.arange(len(log.arms))).astype(np.float64)
-        targets = [values @ drawn for values in (log.reward, log.quality, log.cost)]
-        arms = [log.pmf.sum(axis=0), (log.pmf - powers).sum(axis=0), drawn.sum(axis=0), *targets]
-        self.totals = _added(self.totals, np.concatenate([[len(log), *surplus], *arms]))
-
-    def merged(self, other: "ArmTally") -> "ArmTally":
-        """The draws of both sets of rows."""
-        return ArmTally(totals=_added(self.totals, other.totals))
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        return int(self.totals[0]) if len(self.totals) else 0
-
-    @property
-    def expected(self) -> Vector:
-        """Summed probabilities, shape (K,)."""
-        return self._parts[0]
-
-    @property
-    def variance(self) -> Vector:
-        """Of the draws, shape (K,)."""
-        return np.maximum(self._parts[1], 0.0)
-
-    @property
-    def drawn(self) -> Vector:
-        """Rows that drew the arm, shape (K,)."""
-        return self._parts[2]
-
-    @property
-    def sums(self) -> Matrix:
-        """Summed over the rows that drew the arm, columns reward, quality, cost, shape (K, 3)."""
-        return np.stack(self._parts[3:], axis=1)
-
-    @property
-    def surplus(self) -> float:
-        """Logged probability of the arms that were drawn, summed, less its expectation."""
-        return float(self.totals[1]) if self.rows else 0.0
-
-    @property
-    def surplus_variance(self) -> float:
-        """The variance of the surplus."""
-        return float(self.totals[2]) if self.rows else 0.0
-
-    @property
-    def _parts(self) -> list[Vector]:
-        return np.split(self.totals[3:], 6)
+        self.rows += len(log)
+        self.expected = self.expected + log.pmf.sum(axis=0)
+        self.variance = self.variance + (log.pmf - powers).sum(axis=0)
+        self.drawn = self.drawn + drawn.sum(axis=0)
+        self.sums = self.sums + np.stack([values @ drawn for values in (log.reward, log.quality, log.cost)], axis=1)
+        self.surplus += float((log.propensity - squares).sum())
+        self.surplus_variance += float(np.maximum(cubes - squares**2, 0.0).sum())
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
         """True if the drawn arms were about as likely as arms drawn from these pmfs are: it finds pmfs of other rows.
@@ -447,5 +373,5 @@ class ArmTally:
 
     def plausible(self, *, alpha: float = ALPHA) -> list[bool]:
         """Per arm: whether it was drawn about as often as logged."""
-        allowed = [deviation(float(v), largest=1.0, alpha=alpha) for v in self.variance]
+        allowed = [deviation(max(float(v), 0.0), largest=1.0, alpha=alpha) for v in self.variance]
         return [bool(abs(d - e) <= most) for d, e, most in zip(self.drawn, self.expected, allowed, strict=True)]

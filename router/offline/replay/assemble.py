@@ -32,7 +32,7 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     SegmentResult,
 )
-from ragbandit.router.offline.replay.sums import LogSummary, ScoreColumns, ScoreSums
+from ragbandit.router.offline.replay.sums import LogSummary, RewardModel, ScoreColumns, ScoreSums
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
@@ -391,10 +391,11 @@ def noted(described: CandidatePmf, spec: CandidateSpec, summary: LogSummary) -> 
     return replace(described, notes=(note, *described.notes))
 
 
-def notes_on(summary: LogSummary, *, plan: Plan, undrawn: int) -> list[str]:
+def notes_on(summary: LogSummary, *, model: RewardModel, undrawn: int) -> list[str]:
     """What the reader must know of the log. undrawn: rows that were left out, as nobody drew their arm."""
+    plan = model.plan
     notes = _notes_on_rows(summary, undrawn=undrawn) + _notes_on_questions(summary)
-    if not summary.has_features and plan.reward_model != "mean":
+    if not model.has_features and plan.reward_model != "mean":
         notes.append("the rows have no features: the reward model knows the arms' means only")
     if plan.weight is not None and summary.raw:
         notes.append(f"{summary.raw} rewards came whole: they keep their value whatever the weight of cost")

@@ -1,23 +1,17 @@
 """Candidates of a replay: the probability that each gives to every arm of every row."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
-from ragbandit.router.offline.estimation.bandit_log import Log, wrong_pmfs
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, drawn, offered_arms
-from ragbandit.router.offline.logs.parquet import BATCH, LogSource
 from ragbandit.router.offline.replay.opening import MemoryLog
-from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec, Plan
+from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec
 from ragbandit.router.policies import known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
@@ -46,35 +40,6 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
             raise
         remedy = f"{error.remedy}; then give --param {error.field}=VALUE"
         raise ConfigError(error.message, field=error.field, remedy=remedy) from error
-
-
-def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
-    """Probabilities of a candidate that needs no questions, shape (n, K). named: row -> words.
-
-    Raises InvalidInput for an unknown arm, and at the first row of a column that is no pmf.
-    """
-    if spec.kind == "column":
-        check_pmf(log.own[spec.what], log=log, name=spec.what, named=named)
-        return log.own[spec.what]
-    even = log.offered / log.offered.sum(axis=1, keepdims=True)
-    if spec.kind == "policy":
-        return np.asarray(even, dtype=np.float64)
-    if spec.what not in log.arms:
-        raise InvalidInput(
-            f"{spec.what!r} is not in the log", field=spec.name, remedy=f"use one of {', '.join(log.arms)}"
-        )
-    column = log.arms.index(ArmName(spec.what))
-    always = np.zeros(log.pmf.shape)
-    always[:, column] = 1.0
-    # Where it is not offered it plays what the policy `fixed` plays there.
-    return np.where(log.offered[:, column, None], always, even)
-
-
-def described(spec: CandidateSpec) -> str:
-    """A candidate that does not learn, in words."""
-    if spec.kind == "fixed":
-        return f"always {spec.what}"
-    return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
 
 
 def update_of(
@@ -274,181 +239,3 @@ def learned_before(log: MemoryLog) -> Choices:
         if label == (log.ledger or row.decision.policy) == row.decision.policy and seq.isdecimal():
             counts[at] = min(at, int(np.searchsorted(seqs, int(seq), side="right")))
     return counts
-
-
-def check_pmf(pmf: Matrix, *, log: Log, name: str, named: Callable[[int], str]) -> None:
-    """Raises InvalidInput at the first row that is no pmf over the arms that it offers. named: row -> words."""
-    wrong = wrong_pmfs(pmf, offered=log.offered)
-    if len(wrong):
-        row = int(wrong[0])
-        message = f"{pmf[row].tolist()} is no distribution over the arms offered"
-        raise InvalidInput(message, field=f"{named(row)} {name}", remedy="give probabilities that sum to 1")
-
-
-#: bytes of arrays that are kept from one pass to the next, of all parts
-KEPT_BYTES: Final = 1 << 28
-
-
-class LogPart(Protocol):
-    """A log or a part of it, in its order, as often as it is asked for."""
-
-    def batches(self) -> Iterator[Log]:
-        """Some rows at a time, with what every candidate does on them."""
-        ...
-
-    @property
-    def left_out(self) -> "LeftOut":
-        """Rows that the last pass left out."""
-        ...
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """The rows with this key of their id, in words."""
-        ...
-
-
-@dataclass(kw_only=True, slots=True)
-class LeftOut:
-    """Rows of a part that are not judged."""
-
-    #: nobody drew their arm
-    undrawn: int = 0
-    #: with a time asked for: rows that have none, and older rows
-    timeless: int = 0
-    older: int = 0
-
-    def __add__(self, other: "LeftOut") -> "LeftOut":
-        return LeftOut(
-            undrawn=self.undrawn + other.undrawn,
-            timeless=self.timeless + other.timeless,
-            older=self.older + other.older,
-        )
-
-
-@dataclass(kw_only=True, slots=True)
-class MemoryPart:
-    """The arrays of a whole log in memory, a batch at a time; they were checked when they were made."""
-
-    log: Log
-    left_out: LeftOut = field(default_factory=LeftOut, init=False)
-
-    def batches(self) -> Iterator[Log]:
-        """As `LogPart` says."""
-        for start in range(0, len(self.log), BATCH):
-            yield self.log.part(slice(start, start + BATCH))
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """As `LogPart` says."""
-        return [f"row {row + 1}" for row in np.flatnonzero(self.log.keys == key)]
-
-
-@dataclass(kw_only=True, slots=True)
-class Room:
-    """Bytes that parts may still keep from one pass to the next."""
-
-    free: int
-
-
-@dataclass(kw_only=True, slots=True)
-class KeptPart:
-    """A part whose arrays stay in memory after the first pass where there is room for them: it is read once."""
-
-    part: LogPart
-    room: Room
-    _kept: list[Log] | None = field(default=None, init=False)
-
-    def batches(self) -> Iterator[Log]:
-        """As `LogPart` says."""
-        if self._kept is not None:
-            yield from self._kept
-            return
-        kept: list[Log] = []
-        used = 0
-        for log in self.part.batches():
-            used += log.nbytes
-            if used <= self.room.free:
-                kept.append(log)
-            else:
-                kept.clear()
-            yield log
-        if used <= self.room.free:
-            self._kept, self.room.free = kept, self.room.free - used
-
-    @property
-    def left_out(self) -> LeftOut:
-        """As `LogPart` says."""
-        return self.part.left_out
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """As `LogPart` says."""
-        return self.part.names_of(key)
-
-
-@dataclass(kw_only=True, slots=True)
-class SourcePart:
-    """The rows of a source, for candidates that are arithmetic on arrays. It can be pickled where the source can."""
-
-    source: LogSource
-    candidates: Sequence[CandidateSpec]
-    plan: Plan
-    #: (): those of the first row that was drawn
-    arms: tuple[ArmName, ...]
-    mixed_arms: bool = False
-    #: rows decided before are left out, seconds since the epoch
-    since: float | None = None
-    left_out: LeftOut = field(default_factory=LeftOut, init=False)
-
-    def batches(self) -> Iterator[Log]:
-        """As `LogPart` says. Raises InvalidInput for a row that cannot be true."""
-        self.left_out = LeftOut()
-        for rows, numbers in self._drawn(self._spec()):
-            log = self._log(rows, spec=self._spec(), numbers=numbers)
-            if self.since is not None:
-                recent = log.made_at >= self.since
-                self.left_out.timeless += int(np.count_nonzero(log.made_at == 0.0))
-                self.left_out.older += int(np.count_nonzero(~recent))
-                log = log.part(recent)
-            if len(log):
-                yield log
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """As `LogPart` says; reads the source again."""
-        spec = replace(self._spec(), fields=(), own=(), features=False)
-        names: list[str] = []
-        for rows, numbers in self._drawn(spec):
-            log = decoded(rows, spec=spec, named=partial(self._row_name, rows, numbers))
-            names += [self._row_name(rows, numbers, int(row)) for row in np.flatnonzero(log.keys == key)]
-        return names
-
-    def _drawn(self, spec: BatchSpec) -> Iterator[tuple[Any, Choices]]:
-        """Record batches of the rows that were drawn, and the rows' numbers from 1."""
-        before = 0
-        for batch in self.source.batches(spec):
-            here = drawn(batch)
-            numbers = before + 1 + np.flatnonzero(here)
-            before += batch.num_rows
-            self.left_out.undrawn += batch.num_rows - len(numbers)
-            if len(numbers):
-                rows = batch if here.all() else batch.filter(pa.array(here))
-                if not self.arms:
-                    self.arms = tuple(offered_arms(rows.slice(0, 1)))
-                    check_choice(self.arms)
-                yield rows, numbers
-
-    def _row_name(self, rows: Any, numbers: Choices, row: int) -> str:
-        return self.source.row_name(int(numbers[row]), rows.column("id")[row].as_py())
-
-    def _spec(self) -> BatchSpec:
-        return BatchSpec(
-            arms=self.arms,
-            mixed_arms=self.mixed_arms,
-            fields=tuple(dict.fromkeys(["version", *self.plan.segments])),
-            own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
-            features=self.plan.reward_model != "mean",
-        )
-
-    def _log(self, rows: Any, *, spec: BatchSpec, numbers: Choices) -> Log:
-        named = partial(self._row_name, rows, numbers)
-        log = decoded(rows, spec=spec, named=named)
-        log = self.plan.read_at_weight(log)
-        pmfs = [array_pmf(candidate, log=log, named=named) for candidate in self.candidates]
-        return replace(log, candidates=tuple(pmfs))

@@ -7,16 +7,19 @@ A log has one part, or one for each of its files. Parts are read one after the o
 what they give is merged in the order of the files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from ragbandit.router.offline.estimation import ESTIMATORS, Estimator, Progress, no_progress
-from ragbandit.router.offline.estimation.bandit_log import ALPHA, WeightTally
+from ragbandit.router.offline.estimation import ESTIMATORS, Choices, Estimator, Progress, Tally, no_progress
+from ragbandit.router.offline.estimation.bandit_log import ALPHA, Log, WeightTally
+from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, drawn, offered_arms
+from ragbandit.router.offline.logs.parquet import BATCH, LogSource
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import (
     ResultAssembler,
@@ -26,7 +29,6 @@ from ragbandit.router.offline.replay.assemble import (
     notes_on,
     others_largest,
 )
-from ragbandit.router.offline.replay.candidates import KEPT_BYTES, KeptPart, LeftOut, LogPart, Room
 from ragbandit.router.offline.replay.comparison import LoggedPolicies
 from ragbandit.router.offline.replay.opening import all_older, no_times
 from ragbandit.router.offline.replay.plan import (
@@ -37,23 +39,15 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     ReplayResult,
     Skipped,
+    array_pmf,
 )
-from ragbandit.router.offline.replay.sums import (
-    EstimationPlan,
-    LogSummary,
-    Model,
-    RewardModelFit,
-    ScoreColumns,
-    ScoreSums,
-    candidate_rows,
-    shown_segments,
-)
+from ragbandit.router.offline.replay.sums import LogSummary, RewardModel, ScoreColumns, ScoreSums, shown_segments
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName
 
 __all__ = ["ALPHA", "estimate_candidates"]
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
+Sums = TypeVar("Sums", bound=Tally)
 
 #: beside the estimator that was asked for, where it is not one of them
 OTHERS = ("ips", "snips", "dm", "dr", "sndr")
@@ -61,6 +55,168 @@ OTHERS = ("ips", "snips", "dm", "dr", "sndr")
 FEWEST_ROWS = 2
 #: bad rows that are named
 MOST_NAMED = 20
+
+
+#: bytes of arrays that are kept from one pass to the next, of all parts
+KEPT_BYTES: Final = 1 << 28
+
+
+class LogPart(Protocol):
+    """A log or a part of it, in its order, as often as it is asked for."""
+
+    def batches(self) -> Iterator[Log]:
+        """Some rows at a time, with what every candidate does on them."""
+        ...
+
+    @property
+    def left_out(self) -> "LeftOut":
+        """Rows that the last pass left out."""
+        ...
+
+    def names_of(self, key: np.uint64) -> list[str]:
+        """The rows with this key of their id, in words."""
+        ...
+
+
+@dataclass(kw_only=True, slots=True)
+class LeftOut(Tally):
+    """Rows of a part that are not judged."""
+
+    #: nobody drew their arm
+    undrawn: int = 0
+    #: with a time asked for: rows that have none, and older rows
+    timeless: int = 0
+    older: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class MemoryPart:
+    """The arrays of a whole log in memory, a batch at a time; they were checked when they were made."""
+
+    log: Log
+    left_out: LeftOut = field(default_factory=LeftOut, init=False)
+
+    def batches(self) -> Iterator[Log]:
+        """As `LogPart` says."""
+        for start in range(0, len(self.log), BATCH):
+            yield self.log.part(slice(start, start + BATCH))
+
+    def names_of(self, key: np.uint64) -> list[str]:
+        """As `LogPart` says."""
+        return [f"row {row + 1}" for row in np.flatnonzero(self.log.keys == key)]
+
+
+@dataclass(kw_only=True, slots=True)
+class Room:
+    """Bytes that parts may still keep from one pass to the next."""
+
+    free: int
+
+
+@dataclass(kw_only=True, slots=True)
+class KeptPart:
+    """A part whose arrays stay in memory after the first pass where there is room for them: it is read once."""
+
+    part: LogPart
+    room: Room
+    _kept: list[Log] | None = field(default=None, init=False)
+
+    def batches(self) -> Iterator[Log]:
+        """As `LogPart` says."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[Log] = []
+        used = 0
+        for log in self.part.batches():
+            used += log.nbytes
+            if used <= self.room.free:
+                kept.append(log)
+            else:
+                kept.clear()
+            yield log
+        if used <= self.room.free:
+            self._kept, self.room.free = kept, self.room.free - used
+
+    @property
+    def left_out(self) -> LeftOut:
+        """As `LogPart` says."""
+        return self.part.left_out
+
+    def names_of(self, key: np.uint64) -> list[str]:
+        """As `LogPart` says."""
+        return self.part.names_of(key)
+
+
+@dataclass(kw_only=True, slots=True)
+class SourcePart:
+    """The rows of a source, for candidates that are arithmetic on arrays. It can be pickled where the source can."""
+
+    source: LogSource
+    candidates: Sequence[CandidateSpec]
+    plan: Plan
+    #: (): those of the first row that was drawn
+    arms: tuple[ArmName, ...]
+    mixed_arms: bool = False
+    #: rows decided before are left out, seconds since the epoch
+    since: float | None = None
+    left_out: LeftOut = field(default_factory=LeftOut, init=False)
+
+    def batches(self) -> Iterator[Log]:
+        """As `LogPart` says. Raises InvalidInput for a row that cannot be true."""
+        self.left_out = LeftOut()
+        for rows, numbers in self._drawn(self._spec()):
+            log = self._log(rows, spec=self._spec(), numbers=numbers)
+            if self.since is not None:
+                recent = log.made_at >= self.since
+                self.left_out.timeless += int(np.count_nonzero(log.made_at == 0.0))
+                self.left_out.older += int(np.count_nonzero(~recent))
+                log = log.part(recent)
+            if len(log):
+                yield log
+
+    def names_of(self, key: np.uint64) -> list[str]:
+        """As `LogPart` says; reads the source again."""
+        spec = replace(self._spec(), fields=(), own=(), features=False)
+        names: list[str] = []
+        for rows, numbers in self._drawn(spec):
+            log = decoded(rows, spec=spec, named=partial(self._row_name, rows, numbers))
+            names += [self._row_name(rows, numbers, int(row)) for row in np.flatnonzero(log.keys == key)]
+        return names
+
+    def _drawn(self, spec: BatchSpec) -> Iterator[tuple[Any, Choices]]:
+        """Record batches of the rows that were drawn, and the rows' numbers from 1."""
+        before = 0
+        for batch in self.source.batches(spec):
+            here = drawn(batch)
+            numbers = before + 1 + np.flatnonzero(here)
+            before += batch.num_rows
+            self.left_out.undrawn += batch.num_rows - len(numbers)
+            if len(numbers):
+                rows = batch if here.all() else batch.filter(pa.array(here))
+                if not self.arms:
+                    self.arms = tuple(offered_arms(rows.slice(0, 1)))
+                    check_choice(self.arms)
+                yield rows, numbers
+
+    def _row_name(self, rows: Any, numbers: Choices, row: int) -> str:
+        return self.source.row_name(int(numbers[row]), rows.column("id")[row].as_py())
+
+    def _spec(self) -> BatchSpec:
+        return BatchSpec(
+            arms=self.arms,
+            mixed_arms=self.mixed_arms,
+            fields=tuple(dict.fromkeys(["version", *self.plan.segments])),
+            own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
+            features=self.plan.reward_model != "mean",
+        )
+
+    def _log(self, rows: Any, *, spec: BatchSpec, numbers: Choices) -> Log:
+        named = partial(self._row_name, rows, numbers)
+        log = decoded(rows, spec=spec, named=named)
+        log = self.plan.read_at_weight(log)
+        pmfs = [array_pmf(candidate, log=log, named=named) for candidate in self.candidates]
+        return replace(log, candidates=tuple(pmfs))
 
 
 def estimate_candidates(
@@ -89,24 +245,22 @@ def estimate_candidates(
     if executor is None:
         room = Room(free=KEPT_BYTES)
         parts = [KeptPart(part=part, room=room) for part in parts]
-    passes = _Passes(parts=parts, executor=executor, progress=progress)
-    first = passes.learned(plan, candidates=len(candidates))
+    merged = partial(_merged, parts=parts, executor=executor, progress=progress)
+    first: SummedPart = merged("summarized", partial(learn_part, plan=plan, candidates=len(candidates)))
     summary = first.summary
     _check_summary(first, plan=plan, since=since, log=log, empty=empty)
     _check_ids(summary, parts=parts)
-    first.fit.solve()
+    first.model.solve()
     columns = ScoreColumns(
         estimator=Estimator(name=plan.estimator),
-        candidates=len(summary.weights),
+        candidates=len(candidates),
         others=_other_estimators(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
+        middles=summary.middles,
     )
-    assembler = ResultAssembler(
-        plan=plan,
-        columns=columns,
-        summary=summary,
-        sums=passes.measured(first, columns=columns),
-        baseline=baseline,
-    )
+    segments = {name: shown_segments(summary.fields[name]) for name in plan.segments}
+    measure = partial(measure_part, model=first.model, columns=columns, segments=segments, rows=summary.rows)
+    sums: ScoreSums = merged("judged", measure)
+    assembler = ResultAssembler(plan=plan, columns=columns, summary=summary, sums=sums, baseline=baseline)
     return _result(
         assembler,
         candidates=candidates,
@@ -114,92 +268,65 @@ def estimate_candidates(
         log=log,
         logged=logged,
         since=since,
-        notes=(*notes, *notes_on(summary, plan=plan, undrawn=first.left_out.undrawn)),
+        notes=(*notes, *notes_on(summary, model=first.model, undrawn=first.left_out.undrawn)),
         skipped=skipped,
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SummedPart:
+class SummedPart(Tally):
     """What is known of some rows after the first pass."""
 
     summary: LogSummary
-    fit: RewardModelFit
+    model: RewardModel
     left_out: LeftOut
-
-    def merged(self, other: "SummedPart") -> "SummedPart":
-        """Of both sets of rows."""
-        return SummedPart(
-            summary=self.summary.merged(other.summary),
-            fit=self.fit.merged(other.fit),
-            left_out=self.left_out + other.left_out,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Passes:
-    """Passes over the parts, here or by an executor; what comes back is merged in the order of the parts."""
-
-    parts: Sequence[LogPart]
-    executor: Executor | None
-    progress: Progress
-
-    def learned(self, plan: Plan, *, candidates: int) -> SummedPart:
-        """Summary and reward model."""
-        work = partial(learn_part, plan=plan, candidates=candidates)
-        return self._merged("summarized", work, SummedPart.merged, jobs=self.parts)
-
-    def measured(self, first: SummedPart, *, columns: ScoreColumns) -> ScoreSums:
-        """The sums of the estimates."""
-        segments = {name: shown_segments(first.summary.fields[name]) for name in first.fit.plan.segments}
-        estimation = EstimationPlan(columns=columns, rows=first.summary.rows, segments=segments)
-        work = partial(measure_part, model=first.fit.predicted, middles=first.summary.middles, estimation=estimation)
-        return self._merged("judged", work, ScoreSums.merged, jobs=self.parts)
-
-    def _merged(
-        self,
-        name: str,
-        work: Callable[..., Result],
-        merge: Callable[[Result, Result], Result],
-        *,
-        jobs: Sequence[Job],
-    ) -> Result:
-        """The results of all jobs, merged. name: what is done to the rows, for progress."""
-        if self.executor is None and len(jobs) == 1:
-            return work(jobs[0], progress=self.progress)
-        results = each_part(
-            work, jobs, executor=self.executor, told=lambda done: self.progress(f"parts {name}", done, len(jobs))
-        )
-        return reduce(merge, results)
 
 
 def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> SummedPart:
-    """The first pass over a part."""
+    """The first pass over a part: the summary and the reward model."""
     summary = LogSummary(weights=[WeightTally() for _ in range(candidates)])
-    fit = RewardModelFit(plan=plan)
+    model = RewardModel(plan=plan)
     for log in part.batches():
         summary.add(log)
-        fit.learn(log)
+        model.learn(log)
         progress("rows summarized", summary.rows, 0)
-    return SummedPart(summary=summary, fit=fit, left_out=part.left_out)
+    return SummedPart(summary=summary, model=model, left_out=part.left_out)
 
 
 def measure_part(
     part: LogPart,
     *,
-    model: Model,
-    middles: Sequence[float],
-    estimation: EstimationPlan,
+    model: RewardModel,
+    columns: ScoreColumns,
+    segments: dict[str, list[str]],
+    rows: int,
     progress: Progress = no_progress,
 ) -> ScoreSums:
-    """The second pass over a part."""
-    row = 0
-    sums = estimation.empty()
+    """The second pass over a part: the sums of the estimates. rows: of the whole log."""
+    row, sums = 0, ScoreSums.empty(segments)
     for log in part.batches():
-        estimation.add(sums, candidate_rows(log, model=model, middles=middles))
+        sums.add(log, scores=columns.matrix(log, model=model))
         row += len(log)
-        progress("rows judged", row, estimation.rows)
+        progress("rows judged", row, rows)
     return sums
+
+
+def _merged(
+    name: str,
+    work: Callable[..., Sums],
+    parts: Sequence[LogPart],
+    *,
+    executor: Executor | None,
+    progress: Progress,
+) -> Sums:
+    """What a pass sums over all parts, in their order. name: what is done to the rows, for progress."""
+    if executor is None and len(parts) == 1:
+        return work(parts[0], progress=progress)
+
+    def told(done: int) -> None:
+        progress(f"parts {name}", done, len(parts))
+
+    return reduce(lambda one, other: one.merged(other), each_part(work, parts, executor=executor, told=told))
 
 
 def _check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:

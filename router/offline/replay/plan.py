@@ -8,7 +8,7 @@ judged by a policy that learned the other folds), by progressive validation with
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -18,8 +18,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Flags
-from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
@@ -146,6 +145,44 @@ def parse_candidates(
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
     """The plain candidates of a log: always each of its arms, and all arms alike."""
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
+
+
+def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
+    """Probabilities of a candidate that needs no questions, shape (n, K). named: row -> words.
+
+    Raises InvalidInput for an unknown arm, and at the first row of a column that is no pmf.
+    """
+    if spec.kind == "column":
+        check_pmf(log.own[spec.what], log=log, name=spec.what, named=named)
+        return log.own[spec.what]
+    even = log.offered / log.offered.sum(axis=1, keepdims=True)
+    if spec.kind == "policy":
+        return np.asarray(even, dtype=np.float64)
+    if spec.what not in log.arms:
+        raise InvalidInput(
+            f"{spec.what!r} is not in the log", field=spec.name, remedy=f"use one of {', '.join(log.arms)}"
+        )
+    column = log.arms.index(ArmName(spec.what))
+    always = np.zeros(log.pmf.shape)
+    always[:, column] = 1.0
+    # Where it is not offered it plays what the policy `fixed` plays there.
+    return np.where(log.offered[:, column, None], always, even)
+
+
+def described(spec: CandidateSpec) -> str:
+    """A candidate that does not learn, in words."""
+    if spec.kind == "fixed":
+        return f"always {spec.what}"
+    return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
+
+
+def check_pmf(pmf: Matrix, *, log: Log, name: str, named: Callable[[int], str]) -> None:
+    """Raises InvalidInput at the first row that is no pmf over the arms that it offers. named: row -> words."""
+    wrong = wrong_pmfs(pmf, offered=log.offered)
+    if len(wrong):
+        row = int(wrong[0])
+        message = f"{pmf[row].tolist()} is no distribution over the arms offered"
+        raise InvalidInput(message, field=f"{named(row)} {name}", remedy="give probabilities that sum to 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

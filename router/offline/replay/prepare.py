@@ -19,12 +19,8 @@ from ragbandit.router.offline.logs.batches import check_choice
 from ragbandit.router.offline.logs.parquet import LogSource, row_name
 from ragbandit.router.offline.replay.candidates import (
     CandidatePolicy,
-    MemoryPart,
-    SourcePart,
-    array_pmf,
     check_candidate,
     crossfitted,
-    described,
     frozen,
     load,
     progressive_validation,
@@ -39,7 +35,7 @@ from ragbandit.router.offline.replay.comparison import (
     settings_in_force,
     with_sides,
 )
-from ragbandit.router.offline.replay.engine import estimate_candidates
+from ragbandit.router.offline.replay.engine import MemoryPart, SourcePart, estimate_candidates
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
@@ -49,7 +45,9 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     ReplayResult,
     Skipped,
+    array_pmf,
     baselines,
+    described,
     parse_candidates,
 )
 from ragbandit.router.policies.base import Policy, serves_prices

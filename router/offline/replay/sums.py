@@ -1,90 +1,197 @@
-"""What a replay sums: the summary of a log in the first pass, and the moments of the estimates in the second.
+"""What a replay sums: in the first pass the summary of a log and the reward model, in the second the moments of the
+estimates.
 
 Everything is a sum over rows, so that a log of any length gives the numbers of the same log in memory. The scores of a
 row, of all candidates and estimators and of the logged policy, are the columns of one matrix: its moments give every
 estimate, and every difference with the error that a paired comparison has.
+
+A reward model that scores the rows it was fitted on makes an estimate that looks surer than it is. So the rows are
+dealt into folds by their questions, and each fold is predicted by what was learned on the others (cross-fitting:
+Chernozhukov et al. 2018).
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from ragbandit.router.offline.estimation import Choices, Estimator, Flags, Keys, Moments, Strings, terms
+from ragbandit.router.offline.estimation import Choices, Estimator, Keys, Moments, Strings, Tally, terms
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, ArmTally, Log, WeightTally
-from ragbandit.router.offline.estimation.reward_models import Ridge
 from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 
-#: no features
-_BARE: Final = ("", 0)
-#: (rows, index of the candidate) -> predicted rewards, qualities and costs, shape (n, K, 3)
-Model = Callable[[Log, int], Matrix]
+#: prior rows of the features' weights: what the features of a question tell of its reward is little beside the noise
+_PENALTY = 10.0
+#: rows whose features are made float64, and multiplied, at a time
+ROWS = 1 << 11
+
+
+class Ridge:
+    """Cross-fitted ridge regression per arm, closed form, of logs that are read in pieces: add all, then predict.
+
+    Linear in z = (1, x); without features the arm's mean, shrunk by one row's worth towards the mean of all arms.
+    penalty: prior rows (> 0), in units of the features' mean squares and of 1 / d. Sums are kept per fold: of rows
+    and of the targets y for all arms together, of z z^T and z y^T by arm.
+    """
+
+    def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
+        self._arms, self._folds, self._penalty = arms, folds, penalty
+        #: rows (folds,); y (folds, t); z z^T (folds, K, d+1, d+1); z y^T (folds, K, d+1, t); () before any row
+        self.sums: tuple[Matrix, ...] = ()
+        self._solved: dict[int, Matrix] = {}
+
+    def add(self, features: FeatureRows | None, *, action: Choices, targets: Matrix, folds: Choices) -> None:
+        """Take in rows: features (n, d) or None, action (n,), targets (n, t), folds (n,).
+
+        The rows are a checked log's: nothing is checked here.
+        """
+        if not len(targets):
+            return
+        size, columns = 1 if features is None else 1 + features.shape[1], targets.shape[1]
+        if not self.sums:
+            shapes = ((), (columns,), (self._arms, size, size), (self._arms, size, columns))
+            self.sums = tuple(np.zeros((self._folds, *shape)) for shape in shapes)
+        self._solved.clear()
+        count, total, gram, moment = self.sums
+        for cell, rows in _row_groups(folds * self._arms + action):
+            fold, arm = divmod(cell, self._arms)
+            z = np.ones((len(rows), size))
+            if features is not None:
+                z[:, 1:] = features[rows]
+            count[fold] += len(rows)
+            total[fold] += targets[rows].sum(axis=0)
+            gram[fold, arm] += z.T @ z
+            moment[fold, arm] += z.T @ targets[rows]
+
+    def merged(self, other: "Ridge") -> "Ridge":
+        """The one that has learned the rows of both, which are of one log; neither is changed."""
+        both = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
+        pairs = zip(self.sums, other.sums, strict=True) if self.sums and other.sums else ()
+        both.sums = tuple(mine + theirs for mine, theirs in pairs) or self.sums or other.sums
+        return both
+
+    def without_features(self) -> "Ridge":
+        """The one that has learned the same rows without their features; this one is not changed."""
+        bare = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
+        if self.sums:
+            count, total, gram, moment = self.sums
+            bare.sums = count, total, gram[:, :, :1, :1], moment[:, :, :1]
+        return bare
+
+    def solve(self) -> None:
+        """Fit, and forget the sums: what is left predicts, and is small."""
+        for fold in range(self._folds if self.sums else 0):
+            if np.delete(self.sums[0], fold).any():
+                self._coefficients(fold)
+        self.sums = ()
+
+    def predict(self, features: FeatureRows | None, *, folds: Choices) -> Matrix:
+        """Matrix for these rows from the other folds, shape (n, K, t). Raises InvalidInput without any."""
+        predicted = np.empty((0, self._arms, self.sums[1].shape[1] if self.sums else 0))
+        for fold, rows in _row_groups(folds):
+            learned = self._coefficients(fold)  # (K, d+1, t)
+            if not len(predicted):
+                predicted = np.empty((len(folds), self._arms, learned.shape[2]))
+            predicted[rows] = learned[:, 0]
+            if features is not None:
+                slopes = learned[:, 1:].transpose(1, 0, 2).reshape(features.shape[1], -1)  # (d, K t)
+                predicted[rows] += (features[rows].astype(np.float64) @ slopes).reshape(len(rows), *predicted.shape[1:])
+        return predicted
+
+    def _coefficients(self, fold: int) -> Matrix:
+        """The coefficients of z for every arm, learned on all folds but this, shape (K, d+1, t).
+
+        Minimise the sum of |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is 1, of feature j penalty d
+        times the mean of x_j^2, means over the rows of all arms. So the scale of the features does not matter, and
+        an arm without rows predicts the mean of all.
+        """
+        if fold in self._solved:
+            return self._solved[fold]
+        counts = self.sums[0] if self.sums else np.zeros(self._folds)
+        if not np.delete(counts, fold).any():
+            raise _no_others(fold, rows=int(counts.sum()))
+        count, total, gram, moment = (np.delete(one, fold, axis=0).sum(axis=0) for one in self.sums)
+        size, mean = gram.shape[1], total / count
+        scale = np.sqrt(np.einsum("kii->i", gram) / count)
+        scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
+        prior = np.diag([1.0, *[self._penalty * (size - 1)] * (size - 1)])
+        apart = (moment - gram[:, :, :1] * mean) / scale[:, None]  # z's first column is 1
+        found: Matrix = np.linalg.solve(gram / scale / scale[:, None] + prior, apart) / scale[:, None]
+        found[:, 0] += mean
+        self._solved[fold] = found
+        return found
+
+
+def _row_groups(groups: Choices) -> Iterator[tuple[int, Choices]]:
+    """(group, its rows), ROWS of them at a time; groups (n,) are whole numbers from 0."""
+    order = np.argsort(groups, kind="stable")
+    ends = np.cumsum(np.bincount(groups)).tolist()
+    for group, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+        for first in range(start, stop, ROWS):
+            yield group, order[first : min(first + ROWS, stop)]
+
+
+def _no_others(fold: int, *, rows: int) -> InvalidInput:
+    if rows == 1:
+        what = "has one row: what a row would earn is learned from the other rows"
+        return InvalidInput(what, field="log", remedy="replay a log of two rows or more")
+    return InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy="use a longer log, or a fixed model")
 
 
 @dataclass(kw_only=True)
-class RewardModelFit:
+class RewardModel:
     """The cross-fitted reward model of a plan. Features are read where all rows have them, by one encoder."""
 
     plan: Plan
     #: None: no row was learned yet
     ridge: Ridge | None = None
-    rows: int = 0
-    #: encoder and width of the features that are read; None: no row was learned yet
-    kind: tuple[str, int] | None = None
-    #: what was predicted last, of which rows: candidates share the model and ask one after the other
-    _last: tuple[Log, Matrix] | None = None
+    #: encoder and width of the rows' features, ("", 0) without any
+    kinds: frozenset[tuple[str, int]] = frozenset()
 
     def learn(self, log: Log) -> None:
         """Take in some rows."""
-        folds = self.plan.folds_in(log)
-        self.rows += len(log)
-        self.read_only(self._kind(log))
-        self.ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
-        self.ridge.add(self._read(log), action=log.action, targets=_targets(log), folds=folds)
+        self.kinds |= {(log.encoder_hash, 0 if log.features is None else log.features.shape[1])}
+        ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
+        self.ridge = ridge if self.reads_features else ridge.without_features()
+        targets = np.stack([log.reward, log.quality, log.cost], axis=1)
+        self.ridge.add(self._read(log), action=log.action, targets=targets, folds=self.plan.folds_in(log))
 
-    def merged(self, other: "RewardModelFit") -> "RewardModelFit":
+    def merged(self, other: "RewardModel") -> "RewardModel":
         """What both have learned."""
-        if not (self.rows and other.rows):
-            return self if self.rows else other
-        self.read_only(other.kind)
-        other.read_only(self.kind)
-        ridge = self.ridge.merged(other.ridge) if self.ridge and other.ridge else None
-        return RewardModelFit(plan=self.plan, ridge=ridge, rows=self.rows + other.rows, kind=self.kind)
+        both = RewardModel(plan=self.plan, kinds=self.kinds | other.kinds)
+        for ridge in (self.ridge, other.ridge):
+            if ridge is not None:
+                ridge = ridge if both.reads_features else ridge.without_features()
+                both.ridge = ridge if both.ridge is None else both.ridge.merged(ridge)
+        return both
 
     def solve(self) -> None:
         """Fit; what is left is small, and predicts."""
         if self.ridge is not None:
             self.ridge.solve()
 
-    def predicted(self, log: Log, _index: int) -> Matrix:
-        """A `Model`."""
-        if self._last is None or self._last[0] is not log:
-            assert self.ridge is not None, "it is asked once it has learned"
-            self._last = log, self.ridge.predict(self._read(log), folds=self.plan.folds_in(log))
-        return self._last[1]
+    def predicted(self, log: Log) -> Matrix:
+        """Rewards, qualities and costs of every arm, shape (3, n, K)."""
+        assert self.ridge is not None, "it is asked once it has learned"
+        predicted = self.ridge.predict(self._read(log), folds=self.plan.folds_in(log))
+        return np.ascontiguousarray(np.moveaxis(predicted, 2, 0))
 
-    def _kind(self, log: Log) -> tuple[str, int]:
-        if self.plan.reward_model == "mean" or log.features is None:
-            return _BARE
-        return log.encoder_hash, log.features.shape[1]
+    @property
+    def reads_features(self) -> bool:
+        """Whether all rows have features, by one encoder, and the plan wants them read."""
+        return self.plan.reward_model != "mean" and self.has_features
 
-    def read_only(self, kind: tuple[str, int] | None) -> None:
-        """Read features of this kind; where others were read before, none at all."""
-        if self.kind not in (None, _BARE, kind):
-            self.ridge = self.ridge and self.ridge.without_features()
-        self.kind = kind if self.kind in (None, kind) else _BARE
+    @property
+    def has_features(self) -> bool:
+        """Whether all rows have features, by one encoder."""
+        return len(self.kinds) == 1 and all(width for _, width in self.kinds)
 
     def _read(self, log: Log) -> FeatureRows | None:
-        return None if self.kind == _BARE else log.features
-
-
-def _targets(log: Log) -> Matrix:
-    """Columns reward, quality, cost, shape (n, 3)."""
-    return np.stack([log.reward, log.quality, log.cost], axis=1)
+        return log.features if self.reads_features else None
 
 
 #: segments of a field that are shown, the largest ones
@@ -94,32 +201,38 @@ OTHERS = "others"
 _SAME_TERMS = {"snips": "ips", "sndr": "dr"}
 
 
+def _each_merged(ours: list[WeightTally], theirs: list[WeightTally]) -> list[WeightTally]:
+    return [mine.merged(other) for mine, other in zip(ours, theirs, strict=True)]
+
+
+_LEAST: Final = {"merge": np.minimum}
+_MOST: Final = {"merge": np.maximum}
+
+
 @dataclass(kw_only=True)
-class LogSummary:
+class LogSummary(Tally):
     """Summary statistics of a log, from the first pass."""
 
     rows: int = 0
     #: the arms, in the order of the columns
-    names: tuple[ArmName, ...] = ()
+    names: tuple[ArmName, ...] = field(default=(), metadata={"merge": lambda ours, theirs: ours or theirs})
     #: of the rows that have a time
-    begin: float = np.inf
-    end: float = -np.inf
-    minimum: float = np.inf
-    maximum: float = -np.inf
+    begin: float = field(default=np.inf, metadata=_LEAST)
+    end: float = field(default=-np.inf, metadata=_MOST)
+    minimum: float = field(default=np.inf, metadata=_LEAST)
+    maximum: float = field(default=-np.inf, metadata=_MOST)
     #: least and largest reward, quality and cost, shape (3,)
-    least: Vector = field(default_factory=lambda: np.full(3, np.inf))
-    most: Vector = field(default_factory=lambda: np.full(3, -np.inf))
+    least: Vector = field(default_factory=lambda: np.full(3, np.inf), metadata=_LEAST)
+    most: Vector = field(default_factory=lambda: np.full(3, -np.inf), metadata=_MOST)
     arms: ArmTally = field(default_factory=ArmTally)
     #: rows that offered each arm, shape (K,)
     offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
-    weights: list[WeightTally] = field(default_factory=list)
+    weights: list[WeightTally] = field(default_factory=list, metadata={"merge": _each_merged})
     defaulted: int = 0
     late: int = 0
     raw: int = 0
     #: rewards that a judge made
     judged: int = 0
-    #: encoder and width of the features, ("", 0) without any: more than one where not all rows have them by one encoder
-    kinds: frozenset[tuple[str, int]] = frozenset()
     #: keys of the ids, and of the texts that are known, each once; one array per batch
     keys: list[Keys] = field(default_factory=list)
     texts: list[Keys] = field(default_factory=list)
@@ -131,55 +244,30 @@ class LogSummary:
     def add(self, log: Log) -> None:
         """Take in some rows."""
         self.rows, self.names = self.rows + len(log), log.arms
-        self.begin, self.end = stretched(self.begin, self.end, log.made_at)
+        known = log.made_at[log.made_at != 0.0]  # 0 is how a log says that it does not know the time
+        self.begin = min(self.begin, float(known.min(initial=np.inf)))
+        self.end = max(self.end, float(known.max(initial=-np.inf)))
         self.minimum, self.maximum = min(self.minimum, log.minimum), max(self.maximum, log.maximum)
         amounts = np.stack([log.reward, log.quality, log.cost])
         self.least, self.most = np.minimum(self.least, amounts.min(axis=1)), np.maximum(self.most, amounts.max(axis=1))
         self.arms.add(log)
         for tally, pmf in zip(self.weights, log.candidates, strict=True):
-            weight = np.take_along_axis(pmf, log.action[:, None], axis=1)[:, 0] / log.propensity
-            tally.add(log, candidate=pmf, weight=weight)
+            tally.add(log, candidate=pmf)
         self.defaulted += int(log.defaulted.sum())
         self.late += int(log.late.sum())
         self.raw += int(log.raw.sum())
         self.judged += 0 if log.judged is None else int(log.judged.sum())
         self.offered = self.offered + log.offered.sum(axis=0)
-        self.kinds |= {(log.encoder_hash, 0 if log.features is None else log.features.shape[1])}
         self.keys.append(log.keys)
         self.texts.append(np.unique(log.questions[log.known_by == BY_TEXT]))
         self.known_by = self.known_by + np.bincount(log.known_by, minlength=3)
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
-    def merged(self, other: "LogSummary") -> "LogSummary":
-        """The summary of both sets of rows."""
-        summed = ("rows", "defaulted", "late", "raw", "judged", "offered", "known_by", "keys", "texts")
-        smaller, larger = ("begin", "minimum"), ("end", "maximum")
-        return LogSummary(
-            names=self.names or other.names,
-            least=np.minimum(self.least, other.least),
-            most=np.maximum(self.most, other.most),
-            arms=self.arms.merged(other.arms),
-            weights=[mine.merged(theirs) for mine, theirs in zip(self.weights, other.weights, strict=True)],
-            kinds=self.kinds | other.kinds,
-            fields={
-                name: self.fields.get(name, Counter()) + other.fields.get(name, Counter())
-                for name in dict.fromkeys([*self.fields, *other.fields])
-            },
-            **{name: getattr(self, name) + getattr(other, name) for name in summed},
-            **{name: min(getattr(self, name), getattr(other, name)) for name in smaller},
-            **{name: max(getattr(self, name), getattr(other, name)) for name in larger},
-        )
-
     @property
     def different_texts(self) -> int:
         """How many questions are different, of the rows that have their text."""
         return len(np.unique(np.concatenate(self.texts))) if self.texts else 0
-
-    @property
-    def has_features(self) -> bool:
-        """Whether all rows have features, by one encoder."""
-        return len(self.kinds) == 1 and self.kinds != {("", 0)}
 
     def bounds(self, target: int) -> tuple[float, float]:
         """Range of the reward (as declared), the quality ([0, 1] and what was seen) or cost (0 to what was seen)."""
@@ -194,68 +282,6 @@ class LogSummary:
         return [sum(self.bounds(target)) / 2.0 for target in range(3)]
 
 
-def stretched(begin: float, end: float, made_at: Vector) -> tuple[float, float]:
-    """The stretch of time with these rows; 0 is how a log says that it does not know the time."""
-    known = made_at[made_at != 0.0]
-    return min(begin, float(known.min(initial=np.inf))), max(end, float(known.max(initial=-np.inf)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CandidateRows:
-    """Some rows with the probabilities of one candidate.
-
-    Unsupported actions (logged probability 0) are imputed with the midpoint of the range; the bias is at most
-    range / 2 x unsupported mass.
-    """
-
-    log: Log
-    #: shape (n, K)
-    pmf: Matrix
-    model: Callable[[], Matrix]
-    #: of the ranges of the reward, the quality and the cost
-    middles: Sequence[float]
-
-    @cached_property
-    def unsupported(self) -> Flags:
-        """Arms that the candidate plays and the logger could not, shape (n, K)."""
-        return np.asarray((self.log.pmf <= 0.0) & (self.pmf > 0.0))
-
-    @cached_property
-    def unsupported_mass(self) -> Vector:
-        """Their total probability; added to the weight its mean is 1; shape (n,)."""
-        return np.asarray(np.where(self.unsupported, self.pmf, 0.0).sum(axis=1))
-
-    @cached_property
-    def predicted(self) -> Matrix:
-        """Rewards, qualities and costs of every arm, shape (3, n, K)."""
-        predicted = np.ascontiguousarray(np.moveaxis(self.model(), 2, 0))
-        if self.unsupported.any():
-            predicted = np.where(self.unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
-        return predicted
-
-    def scores(self, estimator: Estimator, *, target: int) -> tuple[Vector, Vector, Vector]:
-        """(weight + unsupported mass, correction, baseline) of the reward, the quality or the cost."""
-        modelled = estimator.facts.needs_model
-        parts = terms(
-            estimator,
-            reward=(self.log.reward, self.log.quality, self.log.cost)[target],
-            action=self.log.action,
-            logged=self.log.pmf,
-            candidate=self.pmf,
-            predicted=self.predicted[target] if modelled else None,
-        )
-        baseline = parts.baseline if modelled else self.unsupported_mass * self.middles[target]
-        return parts.weight + self.unsupported_mass, parts.correction, baseline
-
-
-def candidate_rows(log: Log, *, model: Model, middles: Sequence[float]) -> list[CandidateRows]:
-    """These rows with each of the candidates. middles: of the ranges of the reward, the quality and the cost."""
-    return [
-        CandidateRows(log=log, pmf=pmf, model=partial(model, log, index), middles=middles)
-        for index, pmf in enumerate(log.candidates)
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScoreColumns:
     """The columns of a row's scores: of each candidate its weight, then (correction, baseline) of the reward, the
@@ -267,6 +293,8 @@ class ScoreColumns:
     candidates: int
     #: names of those that are shown beside
     others: Sequence[str]
+    #: of the ranges of the reward, the quality and the cost
+    middles: Sequence[float]
 
     @cached_property
     def beside(self) -> list[str]:
@@ -293,59 +321,58 @@ class ScoreColumns:
         """The column of what was logged."""
         return self.candidates * self._width + target
 
-    def matrix(self, rows: Sequence[CandidateRows]) -> Matrix:
-        """The scores of some rows, shape (columns, n)."""
-        log = rows[0].log
+    def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
+        """The scores of some rows, shape (columns, n).
+
+        Unsupported actions (logged probability 0) are imputed with the midpoint of the range; the bias is at most
+        range / 2 x unsupported mass. That mass, added to the weight, makes its mean 1.
+        """
+        estimators = [Estimator(name=name) for name in (self._main, *self.beside)]
+        modelled = any(one.facts.needs_model for one in estimators)
+        predicted = model.predicted(log) if modelled else np.zeros((3, 1, 1))
+        targets = log.reward, log.quality, log.cost
         scores = np.empty((self.logged(3), len(log)))
-        for index, one in enumerate(rows):
-            for target in range(3):
-                scores[self.of(index, target=target)] = one.scores(self.estimator, target=target)
-            for name in self.beside:
-                scores[self.of(index, other=name)] = one.scores(Estimator(name=name), target=0)
-        scores[self.logged(0) :] = log.reward, log.quality, log.cost
+        for index, pmf in enumerate(log.candidates):
+            unsupported = (log.pmf <= 0.0) & (pmf > 0.0)
+            imputed, mass = predicted, np.zeros(len(log))
+            if unsupported.any():
+                imputed = np.where(unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
+                mass = np.where(unsupported, pmf, 0.0).sum(axis=1)
+            for estimator in estimators:
+                needs = estimator.facts.needs_model
+                for target in range(3 if estimator is estimators[0] else 1):
+                    weight, correction, baseline = terms(
+                        estimator,
+                        reward=targets[target],
+                        action=log.action,
+                        logged=log.pmf,
+                        candidate=pmf,
+                        predicted=imputed[target] if needs else None,
+                    )
+                    columns = self.of(index, target=target, other=estimator.name)
+                    scores[columns] = weight + mass, correction, baseline if needs else mass * self.middles[target]
+        scores[self.logged(0) :] = targets
         return scores
 
 
 @dataclass(kw_only=True)
-class ScoreSums:
+class ScoreSums(Tally):
     """Moments of the scores, from the second pass."""
 
     whole: Moments
     #: field -> value -> its rows
     segments: dict[str, dict[str, Moments]]
 
-    def merged(self, other: "ScoreSums") -> "ScoreSums":
-        """The sums over both sets of rows of one log."""
-        return ScoreSums(
-            whole=self.whole.merged(other.whole),
-            segments={
-                name: {value: moments.merged(other.segments[name][value]) for value, moments in groups.items()}
-                for name, groups in self.segments.items()
-            },
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EstimationPlan:
-    """Columns and groups of the second pass."""
-
-    columns: ScoreColumns
-    #: rows of the whole log
-    rows: int
-    #: field -> the values that get a segment of their own, OTHERS among them
-    segments: Mapping[str, Sequence[str]]
-
-    def empty(self) -> ScoreSums:
-        """Sums of no rows."""
+    @classmethod
+    def empty(cls, segments: dict[str, list[str]]) -> "ScoreSums":
+        """Of no rows. segments: field -> the values that get a segment of their own, OTHERS among them."""
         nothing = Moments.of(*np.empty((1, 0)))
-        segments = {name: dict.fromkeys(values, nothing) for name, values in self.segments.items()}
-        return ScoreSums(whole=nothing, segments=segments)
+        return cls(whole=nothing, segments={name: dict.fromkeys(values, nothing) for name, values in segments.items()})
 
-    def add(self, sums: ScoreSums, rows: Sequence[CandidateRows]) -> None:
-        """Add some rows to the sums."""
-        log, scores = rows[0].log, self.columns.matrix(rows)
-        sums.whole = sums.whole.merged(Moments.of(*scores))
-        for name, groups in sums.segments.items():
+    def add(self, log: Log, *, scores: Matrix) -> None:
+        """Take in some rows with their scores, shape (columns, n)."""
+        self.whole = self.whole.merged(Moments.of(*scores))
+        for name, groups in self.segments.items():
             for value, moments in groups.items():
                 own = _of_segment(log.fields[name], value, named=[name for name in groups if name != OTHERS])
                 groups[value] = moments.merged(Moments.of(*scores[:, own]))

@@ -50,9 +50,8 @@ def skewed(rows, *, random):
 def weight_tally(log, candidate, *, pieces=1):
     """The tally of this candidate's weights, the log taken in pieces."""
     tally = WeightTally()
-    weight = candidate[np.arange(len(log)), log.action] / log.propensity
     for rows in np.array_split(np.arange(len(log)), pieces):
-        tally.add(log.part(rows), candidate=candidate[rows], weight=weight[rows])
+        tally.add(log.part(rows), candidate=candidate[rows])
     return tally
 
 

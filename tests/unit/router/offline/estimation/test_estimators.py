@@ -34,7 +34,7 @@ def log_of(seed, *, rows=60, arms=3):
 
 
 def estimate_of(estimator, log):
-    return estimated(estimator, moments=terms(estimator, **log).moments)
+    return estimated(estimator, moments=Moments.of(*terms(estimator, **log)))
 
 
 def plain(log):
@@ -74,7 +74,7 @@ def test_on_policy_is_the_mean(seed):
         found = estimate(name, log["reward"], **plain(log))
         assert found.value == pytest.approx(log["reward"].mean(), abs=1e-12)
         assert found.effective_rows == pytest.approx(60.0)
-    assert terms(Estimator(name="ips"), **log).weight == pytest.approx(1.0, abs=1e-12)
+    assert terms(Estimator(name="ips"), **log)[0] == pytest.approx(1.0, abs=1e-12)
 
 
 @given(seed=seeds, estimator=st.sampled_from(KINDS), cuts=st.lists(st.integers(0, 60), max_size=4))
@@ -85,7 +85,7 @@ def test_pieces_make_the_whole(seed, estimator, cuts):
     moments = Moments.of(*np.empty((3, 0)))
     for start, end in pairwise(ends):
         piece = {name: values[start:end] for name, values in log.items()}
-        moments = moments.merged(terms(estimator, **piece).moments)
+        moments = moments.merged(Moments.of(*terms(estimator, **piece)))
 
     found, whole = estimated(estimator, moments=moments), estimate_of(estimator, log)
 

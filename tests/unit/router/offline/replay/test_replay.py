@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay import memory_log
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import with_extra

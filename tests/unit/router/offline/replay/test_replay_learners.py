@@ -12,7 +12,7 @@ import pytest
 from ragbandit.router.config.settings import FLOORS
 from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
-from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import update_of
 from ragbandit.router.policies import POLICIES, make_policy

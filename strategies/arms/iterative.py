@@ -257,8 +257,6 @@ class AdaptiveNoteParams(PassageParams):
     failures: Count = 1
     #: distinct passages over all rounds (the paper's RP)
     passages: Count = 6
-    #: whether passages of a rejected note count as well
-    count_rejected: bool = True
     #: passages searched for in each round
     passages_per_round: Count = 3
     #: characters of a search with new questions; None is all
@@ -313,13 +311,13 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
         """The best note and the rule that ended the updates."""
-        params, earlier, failures, rejected = self._params, list[str](), 0, 0
+        params, earlier, failures = self._params, list[str](), 0
         if not run.begin_round(cap=1 + params.updates):
             return "", "budget_rounds"
         note = await self._first_note(question, run=run, pool=pool)
         for _ in range(params.updates):
             if len(pool.passages) >= pool.cap:
-                return note, "max_passages" if pool.cap == params.passages + rejected else "budget_passages"
+                return note, "max_passages" if pool.cap == params.passages else "budget_passages"
             if not run.begin_round(cap=1 + params.updates):
                 return note, "budget_rounds"
             new_questions = await self._new_questions(question, note=note, earlier=earlier, run=run)
@@ -334,9 +332,6 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
             failures += 1
             if failures >= params.failures:
                 return note, "failed_updates"
-            if not params.count_rejected:
-                rejected += len(new_passages)
-                pool.cap = run.passage_cap(params.passages + rejected)
         return note, "max_rounds"
 
     async def _first_note(self, question: str, *, run: Run, pool: PassagePool) -> str:

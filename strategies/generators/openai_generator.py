@@ -61,16 +61,13 @@ class OpenAiGenerator(Generator):
     #: as `spans.provider_of` has it
     provider = "openai"
 
-    def __init__(
-        self, model: str, *, options: OpenAiOptions | None = None, name: str | None = None, context_tokens: int = 8192
-    ) -> None:
+    def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int = 8192) -> None:
         self._options = options or OpenAiOptions()
         _check(model, options=self._options)
-        self.name = name or model
+        self.name = model
         self.context_tokens = context_tokens
         if self._options.logprobs:
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
-        self._model = model
         self._key = _key(self._options)
         self._secrets = (*([self._key] if self._key else []), *self._options.headers.values())
         self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
@@ -122,7 +119,7 @@ class OpenAiGenerator(Generator):
     async def _ask(self, reading: Reading, *, feed: TextFeed) -> None:
         async with self._free:
             reading.asked_at, reading.asked = time.monotonic(), True
-            reply = await self._create(**request_fields(reading.request, model=self._model, options=self._options))
+            reply = await self._create(**request_fields(reading.request, model=self.name, options=self._options))
             if self._options.stream:
                 await self._read(reply, reading=reading, feed=feed)
             else:
@@ -191,7 +188,7 @@ class OpenAiGenerator(Generator):
         prices = self._options.token_prices
         if not prices:
             return 0.0
-        per_read, per_written = prices[model if model is not None and model in prices else self._model]
+        per_read, per_written = prices[model if model is not None and model in prices else self.name]
         return (read * per_read + written * per_written) / 1e6
 
     def _failed(self, error: Exception, *, reading: Reading) -> ArmFailed:

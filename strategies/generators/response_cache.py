@@ -1,4 +1,4 @@
-"""Generators around others: priced, unloaded, and the response cache: completions kept in a folder for repeated runs.
+"""Generators around others: priced, and the response cache: completions kept in a folder for repeated runs.
 
 A cached answer keeps the tokens, dollars and seconds of the call that made it, so that the cost of an arm stays what
 it would be without the cache; only the waiting is spared.
@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.text_feed import TextFeed, Token
@@ -154,27 +154,3 @@ class PricedGenerator(GeneratorAround):
         done = await self._generator.complete(request)
         spent = done.prompt_tokens * self._per_read + done.completion_tokens * self._per_written
         return replace(done, dollars=done.dollars + spent / 1e6)
-
-
-class UnloadedGenerator(Generator):
-    """Stands for a generator that no arm asks: a call is an error of the arm that said that it asks none."""
-
-    capabilities: frozenset[Need] = frozenset()
-
-    def __init__(self, *, name: str, context_tokens: int) -> None:
-        self.name = name
-        self.context_tokens = context_tokens
-
-    def count_tokens(self, prompt: Prompt) -> int:
-        """Characters: more than any model's tokens."""
-        return len(prompt.instructions) + len(prompt.body) + len(prompt.prefix)
-
-    async def complete(self, request: Request) -> Completion:
-        """Raises ArmFailed."""
-        del request
-        raise ArmFailed(
-            "the arm asked a model, and its class says generates = False", remedy="remove that from the class"
-        )
-
-    async def close(self) -> None:
-        """Nothing to close."""

@@ -71,7 +71,7 @@ def build_index(
     terms: dict[str, list[list[int]]] = {field: [] for field in _FIELDS}
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}
     reader = PassageReader(rows, progress=progress)
-    with new_index(Path(folder), family=int) as building:
+    with new_index(Path(folder)) as building:
         for passage in chain.from_iterable(stored(reader, building, size=_BATCH)):
             for field, text in (("title", passage.title), ("text", passage.text)):
                 known = vocabularies[field]

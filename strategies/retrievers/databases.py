@@ -29,13 +29,15 @@ Distance = Literal["cosine", "dot", "euclid"]
 Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
 #: passages encoded at a time
 BATCH: Final = 256
+#: connections that a retriever has at most
+CONNECTIONS: Final = 10
 _Result = TypeVar("_Result")
 
 
 class DatabaseRetriever(Retriever):
     """Passages in a database, which is not asked before `opened`, `facts` or `build`.
 
-    connections: searches at a time, each in a thread; later ones wait. `name` is the label, or else the kind, and the
+    CONNECTIONS searches at a time, each in a thread; later ones wait. `name` is the label, or else the kind, and the
     first 12 digits of the passages' sha256, or of your own the name of the table or collection.
     """
 
@@ -48,13 +50,11 @@ class DatabaseRetriever(Retriever):
     width: int | None
     _encoder: "SentenceEncoder | None"
 
-    def __init__(
-        self, *, index: str, connections: int, fields: Mapping[str, str] | None = None, label: str | None = None
-    ) -> None:
+    def __init__(self, *, index: str, fields: Mapping[str, str] | None = None, label: str | None = None) -> None:
         self.index, self.fields, self._label = index, dict(fields or {}), label or self.kind
         self.name = f"{self._label}:{index}"
         # Its own: where a server hangs, the event loop's threads would all wait for it.
-        self._threads = ThreadPoolExecutor(connections, thread_name_prefix=f"ragbandit-{self.kind}")
+        self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")
 
     def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
         """Itself, ready to search: by the vectors of the encoder that made those which are there. Raises ConfigError.

@@ -41,7 +41,7 @@ def build_index(
     Raises InvalidInput for an id seen twice or no passage, ConfigError if the folder holds something else.
     """
     reader = PassageReader(rows, progress=progress)
-    with new_index(Path(folder), family="dense") as building:
+    with new_index(Path(folder)) as building:
         with (building / _VECTORS).open("wb") as vectors:
             for passages in stored(reader, building, size=_BATCH):
                 texts = [model_text(passage.text, title=passage.title) for passage in passages]

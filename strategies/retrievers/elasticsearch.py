@@ -23,7 +23,7 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.outbound import check_address, shown_address
 from ragbandit.strategies.retrievers.corpus import build_command
-from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever
+from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever
 
 #: version of the mapping; another one cannot be read
 FORMAT = "elasticsearch-1"
@@ -69,13 +69,12 @@ class ElasticsearchRetriever(DatabaseRetriever):
         search: Search = "words",
         api_key: str | None = None,
         timeout_s: float = 10.0,
-        connections: int = 10,
     ) -> None:
         check_address(url, field="retriever.url", remedy=_URL_REMEDY)
-        super().__init__(index=index, connections=connections, label=f"elasticsearch:{search}")
+        super().__init__(index=index, label=f"elasticsearch:{search}")
         try:
             self._client = Elasticsearch(
-                url, api_key=api_key, request_timeout=timeout_s, max_retries=2, connections_per_node=connections
+                url, api_key=api_key, request_timeout=timeout_s, max_retries=2, connections_per_node=CONNECTIONS
             )
         except ValueError as error:
             message = f"{shown_address(url)!r} is no url: {error}"

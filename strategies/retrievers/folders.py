@@ -203,12 +203,14 @@ def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[P
 
 
 @contextmanager
-def new_index(target: Path, *, family: type[int] | str) -> Iterator[Path]:
+def new_index(target: Path) -> Iterator[Path]:
     """An empty folder beside an index's place, which takes that place at the end of the block: the old index or none.
 
-    Raises ConfigError as `check_target`.
+    Raises ConfigError where something stands there that is no index.
     """
-    check_target(target, family=family)
+    if target.exists() and not (target / META).is_file() and not (target.is_dir() and not any(target.iterdir())):
+        fault = f"{target} exists and is no index"
+        raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
@@ -223,22 +225,3 @@ def write_meta(folder: Path, facts: dict[str, Json]) -> dict[str, Json]:
     """Write `index.json`, the last file of an index: a folder that has one is complete."""
     (folder / META).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts
-
-
-def check_target(folder: Path, *, family: type[int] | str) -> None:
-    """Refuse to build over what is no index of the same retriever, of whatever version. Raises ConfigError.
-
-    family: the type of its formats, or what they begin with. A damaged `index.json` may be built over.
-    """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if not (folder / META).is_file():
-        fault = f"{folder} exists and is no index"
-        raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
-    try:
-        version = json.loads((folder / META).read_text(encoding="utf-8"))["format"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return
-    if not (str(version).startswith(family) if isinstance(family, str) else isinstance(version, family)):
-        fault = f"{folder} is an index of another retriever, of format {version!r}"
-        raise ConfigError(fault, field="retriever.index", remedy="give another folder")

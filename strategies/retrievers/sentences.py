@@ -29,24 +29,20 @@ class SentenceEncoder:
 
     The folder is a Hugging Face model with a tokenizer. Its `modules.json`, where there is one, says how the vectors
     of tokens become one: mean over the tokens, which is also taken where nothing is said, or that of the first token.
-    Vectors are always of length 1, so that their inner product is the cosine.
-    name: kept in the index and compared when it is opened; threads: of torch, None leaves them alone.
+    Vectors are always of length 1, so that their inner product is the cosine. name: kept in the index and compared when
+    it is opened.
     Source: Reimers and Gurevych 2019, "Sentence-BERT".
     Raises ConfigError if the folder holds no model, or a kind of pooling that is not known here.
     """
 
-    def __init__(
-        self, folder: Path | str, *, name: str | None = None, device: str = "auto", threads: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
         self._folder = Path(folder)
         self._first_token = _takes_first_token(self._folder)
         self._tokens = int(_read(self._folder / "sentence_bert_config.json").get("max_seq_length") or _TOKENS)
-        self._device = device_of(device, field="device")
+        self._device = device_of("auto", field="device")
         self._tokenizer: Any = load_model("AutoTokenizer", self._folder, field="retriever.model")
         model = load_model("AutoModel", self._folder, field="retriever.model")
         self._model: Any = model.float().eval().to(self._device)
-        if threads is not None:
-            torch.set_num_threads(threads)
         self._lock = threading.Lock()
         self._tokens = min(self._tokens, int(getattr(model.config, "max_position_embeddings", self._tokens)))
         self.width: int = int(model.config.hidden_size)
@@ -146,9 +142,9 @@ class CrossEncoder(Reranker):
     Raises ConfigError if the folder holds no such model, or not all of its weights.
     """
 
-    def __init__(self, folder: Path | str, *, name: str | None = None, device: str = "auto") -> None:
+    def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
         path = Path(folder)
-        self._device = device_of(device, field="device")
+        self._device = device_of("auto", field="device")
         try:
             self._tokenizer, model = _loaded(path)
             self._model: Any = model.float().eval().to(self._device)

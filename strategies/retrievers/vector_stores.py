@@ -27,7 +27,7 @@ from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.outbound import check_address
-from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
+from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
 #: names of columns where none are given; a dot reaches into a column of JSON. Title and url need not be there
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
@@ -51,7 +51,7 @@ _HAS_GRAPH: Final = """
 class PgvectorRetriever(DatabaseRetriever):
     """dsn: a connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector, not those an index names.
 
-    timeout_s: of connecting, and of a search. connections: how many are kept; later requests wait for one.
+    timeout_s: of connecting, and of a search.
     Raises ConfigError, which does not show it, for a dsn that is none.
     """
 
@@ -67,9 +67,8 @@ class PgvectorRetriever(DatabaseRetriever):
         exact: bool = True,
         distance: Distance = "cosine",
         timeout_s: float = 10.0,
-        connections: int = 10,
     ) -> None:
-        super().__init__(index=index, fields=fields, connections=connections)
+        super().__init__(index=index, fields=fields)
         self.exact, self.distance = exact, distance
         self._timeout_ms = round(timeout_s * 1000)
         self._target: dict[str, Any] = {
@@ -81,7 +80,7 @@ class PgvectorRetriever(DatabaseRetriever):
         except psycopg.Error:  # its text repeats the dsn
             remedy = "set the variable to postgresql://USER:PASSWORD@HOST/DATABASE"
             raise ConfigError("no connection string", field="retriever.dsn_env", remedy=remedy) from None
-        pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": timeout_s}
+        pool: dict[str, Any] = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
         self._engine = create_engine("postgresql+psycopg://", creator=self._connect, pool_pre_ping=True, **pool)
         self._table = _quoted(*index.split("."))
         self._names = COLUMNS | self.fields
@@ -233,9 +232,8 @@ class QdrantRetriever(DatabaseRetriever):
         distance: Distance = "cosine",
         api_key: str | None = None,
         timeout_s: float = 10.0,
-        connections: int = 10,
     ) -> None:
-        super().__init__(index=index, fields=fields, connections=connections)
+        super().__init__(index=index, fields=fields)
         self.exact, self.distance = exact, distance
         self._keys = KEYS | self.fields
         self._using = self._keys.pop("vector", "")

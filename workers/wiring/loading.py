@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import ArmName, Budget, Json
-from ragbandit.strategies.base import Generator, Retriever
-from ragbandit.strategies.generators.response_cache import UnloadedGenerator
+from ragbandit.strategies.base import Generator, Prompt, Retriever
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import generates, retrieves
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
@@ -50,6 +51,12 @@ class LoadedArm:
         """What its outcomes say of it."""
         parts = {"retriever": self.retriever, "generator": self.generator, "named": self.named}
         return made_by(self.strategy, budget=budget, **parts)  # type: ignore[arg-type] # each of its own type
+
+
+def _refused(_prompt: Prompt) -> str:
+    """The reply of a generator that was not loaded."""
+    remedy = "remove that from the class"
+    raise ArmFailed("the arm asked a model, and its class says generates = False", remedy=remedy)
 
 
 class ArmLoader:
@@ -94,7 +101,7 @@ class ArmLoader:
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
         """For arms that ask no model: nothing is loaded for them."""
-        made = UnloadedGenerator(name=model_name(chosen), context_tokens=chosen.context_tokens)
+        made = ScriptedGenerator(_refused, name=model_name(chosen), context_tokens=chosen.context_tokens)
         at_once = concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (made, at_once))
 

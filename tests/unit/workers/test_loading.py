@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.response_cache import UnloadedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.wiring import loading
 from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
@@ -66,7 +66,7 @@ def test_nothing_is_loaded_that_no_arm_asks(monkeypatch):
         arms={"a": named("small"), "b": named("large"), "far": {"class": "http", "url": "http://127.0.0.1:9/x"}},
     )
     assert made == [("generators.large", "two", 2), ("generators.small", "one", 2)]
-    assert isinstance(arms["far"].generator, UnloadedGenerator)
+    assert isinstance(arms["far"].generator, ScriptedGenerator)
     assert arms["far"].generator.name == Settings().generator.model
     with pytest.raises(ArmFailed, match="generates = False"):
         asyncio.run(arms["far"].generator.complete(Request(prompt=Prompt(instructions="", body="?"), max_tokens=1)))

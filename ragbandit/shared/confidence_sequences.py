@@ -111,6 +111,17 @@ class BettingSequence:
         return np.asarray(np.log1p(self._scaled_bets * (mean - self.least[:, None])))
 
 
+def doubly_robust(
+    weight: Vector, *, share: Matrix, arm: Choices, value: Vector, guess: Matrix
+) -> tuple[Vector, Vector]:
+    """The two parts of a doubly robust score of sum_k D_k E[value of arm k]: e_a (value - M_a) and sum_k D_k M_k.
+
+    weight: e_a = D_a / pmf_a of the arm drawn, shape (n,); share: D, shape (n, K); guess: M, shape (n, K).
+    """
+    drawn = np.arange(len(arm)) * guess.shape[1] + arm
+    return weight * (value - np.take(guess, drawn)), np.einsum("nk,nk->n", share, guess)
+
+
 def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix) -> Matrix:
     """Doubly robust scores of sum_k D_k E[value of arm k], with each of REACHES; shape (reaches, rows).
 
@@ -123,13 +134,13 @@ def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, gu
     """
     ratio = np.divide(share, pmf, out=np.copysign(np.inf, share), where=pmf > 0.0)
     ratio[share == 0.0] = 0.0
-    drawn = np.arange(len(value)), arm
+    weight = ratio[np.arange(len(value)), arm]
     scores = np.empty((len(REACHES), len(value)))
     for index, reach in enumerate(REACHES):
         with np.errstate(divide="ignore"):
             room = reach / np.abs(ratio)
         cut = np.where(ratio > 0.0, np.minimum(guess, room), np.maximum(guess, 1.0 - room))
-        scores[index] = (share * cut).sum(axis=1) + ratio[drawn] * (value - cut[drawn])
+        scores[index] = sum(doubly_robust(weight, share=share, arm=arm, value=value, guess=cut))
     return scores
 
 

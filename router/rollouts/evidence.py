@@ -19,6 +19,7 @@ from ragbandit.shared.confidence_sequences import (
     MeanClaim,
     Tried,
     asymptotic_width,
+    doubly_robust,
     robust_scores,
 )
 from ragbandit.shared.types import effective_rows, surely_effective_rows
@@ -76,7 +77,9 @@ class RewardEvidence:
         guess = self._predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
         share = draws.candidate - draws.champion
         cut = robust_scores(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
-        plain = (share * guess).sum(axis=1) + draws.drawn(share) / draws.drawn(draws.pmf) * (value - draws.drawn(guess))
+        weight = draws.drawn(share) / draws.drawn(draws.pmf)
+        correction, baseline = doubly_robust(weight, share=share, arm=draws.arm, value=value, guess=guess)
+        plain = correction + baseline
         # Where they agree the score is 0 whatever comes: many such rows and few others look like certainty.
         differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
         ratio, expected, first = draws.ratio, draws.expected_squares, 0
@@ -240,7 +243,8 @@ class Guardrail:
         for sign, sequence in ((1.0, self.passed), (-1.0, self.kept)):
             sequence.add(robust_scores(share=sign * share, pmf=pmf, arm=arm, value=value, guess=guess))
         at = np.arange(len(value)), arm
-        self._sum += float(((share * guess).sum(axis=1) + share[at] / pmf[at] * (value - guess[at])).sum())
+        parts = doubly_robust(share[at] / pmf[at], share=share, arm=arm, value=value, guess=guess)
+        self._sum += float(np.sum(parts))
         self.rows += len(value)
         ratio = draws.ratio[seen]
         self._ratios += float(ratio.sum())

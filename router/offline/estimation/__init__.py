@@ -5,15 +5,15 @@ A Matrix has shape (n, K) where nothing else is said: a row per decision, a colu
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from statistics import NormalDist
-from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.shared.confidence_sequences import doubly_robust
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Matrix, Vector, effective_rows
 
@@ -107,56 +107,21 @@ class Moments:
         return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EstimatorDefinition:
-    """What an estimator is. Of a row: w its weight Q[a] / P[a], M the reward model."""
-
-    formula: str
-    source: str
-    #: it needs predicted rewards: the score is sum_k Q_k M_k + s (r - M[a]), s = w or, of dm, 0; without them w r
-    needs_model: bool = False
-    #: its bias does not fade with more rows: it has no interval
-    biased: bool = False
-    #: the mean of the corrections is divided by that of the weights
-    self_normalised: bool = False
-
-
-#: every estimator by name
-ESTIMATORS: Mapping[str, EstimatorDefinition] = MappingProxyType(
-    {
-        "ips": EstimatorDefinition(
-            formula="mean of w r: unbiased where P plays all that Q plays; can leave the rewards' range",
-            source="Horvitz and Thompson 1952",
-        ),
-        "snips": EstimatorDefinition(
-            formula="sum of w r over sum of w: a bias that fades as 1/n, and never outside the range of the rewards",
-            source="Swaminathan and Joachims 2015",
-            self_normalised=True,
-        ),
-        "dm": EstimatorDefinition(
-            formula="mean of the model's rewards under Q, the direct method: as right as the model",
-            source="Dudik, Langford and Li 2011",
-            needs_model=True,
-            biased=True,
-        ),
-        "dr": EstimatorDefinition(
-            formula="the direct method plus the mean of w (r - M[a]): unbiased where IPS is, whatever the model",
-            source="Dudik, Langford and Li 2011",
-            needs_model=True,
-        ),
-        "sndr": EstimatorDefinition(
-            formula="the direct method plus the sum of w (r - M[a]) over the sum of w",
-            source="Dudik, Erhan, Langford and Li 2014",
-            needs_model=True,
-            self_normalised=True,
-        ),
-    }
-)
+#: the estimators by name
+ESTIMATORS: Final = ("ips", "snips", "dm", "dr", "sndr")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimator:
-    """An estimator by name. Raises InvalidInput that names the known ones."""
+    """An estimator by name; w: a row's weight Q[a] / P[a], M: the reward model. Raises InvalidInput for another name.
+
+    ips    mean of w r: unbiased where P plays all that Q plays; can leave the range (Horvitz and Thompson 1952)
+    snips  sum of w r over sum of w: a bias that fades as 1/n, and never outside the range of the rewards (Swaminathan
+           and Joachims 2015)
+    dm     mean of the model's rewards under Q, the direct method: as right as the model (Dudik, Langford and Li 2011)
+    dr     the direct method plus the mean of w (r - M[a]): unbiased where IPS is, whatever the model (the same)
+    sndr   the direct method plus the sum of w (r - M[a]) over the sum of w (Dudik, Erhan, Langford and Li 2014)
+    """
 
     name: str
 
@@ -169,9 +134,19 @@ class Estimator:
         return self.name
 
     @property
-    def facts(self) -> EstimatorDefinition:
-        """Its row of ESTIMATORS."""
-        return ESTIMATORS[self.name]
+    def needs_model(self) -> bool:
+        """It needs predicted rewards."""
+        return self.name in ("dm", "dr", "sndr")
+
+    @property
+    def biased(self) -> bool:
+        """Its bias does not fade with more rows: it has no interval."""
+        return self.name == "dm"
+
+    @property
+    def self_normalised(self) -> bool:
+        """The mean of the corrections is divided by that of the weights."""
+        return self.name in ("snips", "sndr")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,13 +179,12 @@ def terms(
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn)
     weight /= np.take(logged, drawn)
-    if not estimator.facts.needs_model:
+    if not estimator.needs_model:
         return weight, weight * reward, np.zeros(len(action))
     if predicted is None:
         raise InvalidInput(f"{estimator} needs a model", field="predicted", remedy="predict every arm of every row")
-    direct = estimator.name == "dm"
-    correction = np.zeros(len(action)) if direct else weight * (reward - np.take(predicted, drawn))
-    return weight, correction, np.einsum("nk,nk->n", candidate, predicted)
+    correction, baseline = doubly_robust(weight, share=candidate, arm=action, value=reward, guess=predicted)
+    return weight, np.zeros(len(action)) if estimator.biased else correction, baseline
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
@@ -220,7 +194,7 @@ def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
     Swaminathan and Joachims 2015; DR: Dudik, Erhan, Langford and Li 2014).
     """
     weight, correction, baseline = (float(mean) for mean in moments.mean)
-    if estimator.facts.self_normalised:
+    if estimator.self_normalised:
         correction = correction / weight if weight > 0.0 else math.nan
     value = correction + baseline if moments.rows else math.nan
     squares = float(moments.scatter[0, 0]) + moments.rows * weight * weight

@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
 from ragbandit.router.offline.estimation import (
     Estimator,
-    Extremes,
     Interval,
     Moments,
     corrected,
@@ -92,32 +92,20 @@ class ResultAssembler:
                 name: tuple(self._segment(value, moments, index=index) for value, moments in groups.items())
                 for name, groups in self.sums.segments.items()
             },
-            others={name: self._other(name, index=index) for name in self.columns.others},
+            others={name: self._shown(index, other=name) for name in self.columns.others},
             notes=described.notes,
         )
 
     def _values(self, index: int) -> list[EstimateWithInterval]:
-        """Reward, quality and cost. With unsupported decisions only the reward has an interval, and a widened one."""
-        weights, whole = self.summary.weights[index], self.sums.whole
-        reward, *others = (self._value(whole, index=index, target=target) for target in range(3))
-        if weights.unsupported_mass:
-            reward = self._opened(reward, weights, within=self.summary.bounds(0))
-        unknown = weights.unsupported_mass > 0.0
-        return self._shown([reward, *(_open(each) if unknown else each for each in others)], self._tried(index))
+        """Reward, quality and cost."""
+        return [self._shown(index, target=target) for target in range(3)]
 
     def _differences(self, index: int) -> list[EstimateWithInterval] | list[None]:
         """Differences of reward, quality and cost to the baseline; None for the baseline itself."""
         if index == self.baseline:
             return [None] * 3
-        whole, both = self.sums.whole, self._both(index)
         share = corrected(self.plan.confidence, comparisons=self.compared)
-        reward, *others = (
-            self._gap(whole, first=index, second=self.baseline, target=target, confidence=share) for target in range(3)
-        )
-        reward = self._apart_at_most(reward, *both)
-        unknown = any(each.unsupported_mass for each in both)
-        parts = [reward, *(_open(each) if unknown else each for each in others)]
-        return self._shown(parts, self._tried(index, self.baseline))
+        return [self._shown(index, self.baseline, target=target, confidence=share) for target in range(3)]
 
     def pairs(self, candidates: Sequence[CandidateSpec]) -> tuple[Pair, ...]:
         """Every candidate against every other one, but for the policy that serves: with it all are compared."""
@@ -125,13 +113,10 @@ class ResultAssembler:
         asked = [number for number, spec in enumerate(candidates) if not spec.current]
         numbers = list(itertools.combinations(asked, 2))
         share = corrected(self.plan.confidence, comparisons=max(1, len(numbers)))
-        pairs = []
-        for first, second in numbers:
-            gap = self._gap(self.sums.whole, first=first, second=second, target=0, confidence=share)
-            gap = self._apart_at_most(gap, self.summary.weights[first], self.summary.weights[second])
-            (gap,) = self._shown([gap], self._tried(first, second))
-            pairs.append(Pair(first=names[first], second=names[second], difference=gap))
-        return tuple(pairs)
+        return tuple(
+            Pair(first=names[pair[0]], second=names[pair[1]], difference=self._shown(*pair, confidence=share))
+            for pair in numbers
+        )
 
     def baseline_values(self) -> list[EstimateWithInterval]:
         """Reward, quality and cost of the baseline."""
@@ -141,89 +126,89 @@ class ResultAssembler:
         for target in range(3):
             logged = self.sums.whole.part([self.columns.logged(target)])
             value = float(logged.mean[0])
-            extremes = self._extremes([1.0], target=target)
+            extremes = extreme_rows([1.0], rewards=self.summary.bounds(target))
             # Of the logged policy every weight is 1.
             scored = Moments(
                 rows=logged.rows, mean=np.array([value, 1.0]), scatter=np.diag([float(logged.scatter[0, 0]), 0.0])
             )
             low, high = cressie_read(scored, confidence=self.plan.confidence, extremes=extremes, value=value)
-            values.append(EstimateWithInterval(value=value, low=low, high=high))
-        return self._shown(values, self._tried(None))
+            measured = EstimateWithInterval(value=value, low=low, high=high)
+            values.append(measured if self._holds(self._tried(None)) else _open(measured))
+        return values
 
-    def _other(self, name: str, *, index: int) -> EstimateWithInterval:
-        """The reward by another estimator."""
-        value = self._value(self.sums.whole, index=index, target=0, other=name)
-        value = self._opened(value, self.summary.weights[index], within=self.summary.bounds(0))
-        return self._shown([value], self._tried(index))[0]
-
-    def _value(self, moments: Moments, *, index: int, target: int, other: str | None = None) -> EstimateWithInterval:
-        """An estimate from the moments of all scores; other: by another estimator than the candidate's."""
-        estimator = self.columns.estimator if other is None else Estimator(name=other)
-        moments, confidence = moments.part(self.columns.of(index, target=target, other=other)), self.plan.confidence
-        estimate = estimated(estimator, moments=moments)
-        if estimator.facts.biased:
-            return EstimateWithInterval(value=estimate.value)
-        heavy = [self._heavy(index)]
-        extremes = self._extremes(heavy, target=target, baseline=_predicted(estimator, moments.mean[2]))
-        scored = moments.combined(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
-        low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=estimate.value)
-        return EstimateWithInterval(value=estimate.value, low=low, high=high)
-
-    def _gap(
-        self, moments: Moments, *, first: int, second: int | None, target: int, confidence: float
+    def _shown(
+        self, *sides: int | None, target: int = 0, other: str | None = None, confidence: float | None = None
     ) -> EstimateWithInterval:
-        """First minus second candidate, from the moments of all scores; second None: the logged policy."""
-        estimator = self.columns.estimator
-        sides = [self.columns.of(first, target=target)]
-        sides.append([self.columns.logged(target)] if second is None else self.columns.of(second, target=target))
-        mine, theirs = (moments.part(columns) for columns in sides)
-        both = moments.part([*sides[0], *sides[1]])
-        estimate, ones, heavy = estimated(estimator, moments=mine), np.eye(len(both.mean)), [self._heavy(first)]
-        if second is None:
-            value, predicted = estimate.value - float(theirs.mean[0]), mine.mean[2]
-            score, weights = np.array([0.0, 1.0, 1.0, -1.0]), ones[[0]]
-        else:
-            value = estimate.value - estimated(estimator, moments=theirs).value
-            predicted = (mine.mean[2] + theirs.mean[2]) / 2.0
-            score, weights = np.array([0.0, 1.0, 1.0, 0.0, -1.0, -1.0]), ones[[0, 3]]
-            heavy.append(self._heavy(second))
-        if estimator.facts.biased:
+        """`_measured` on the whole log, without its interval where the log has too little to say.
+
+        Unsupported decisions are imputed with the midpoint of the range: they widen the interval of the reward by
+        range / 2 x their mass, and leave none to quality and cost.
+        """
+        measured = self._measured(self.sums.whole, *sides, target=target, other=other, confidence=confidence)
+        mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)
+        if not self._holds(self._tried(*sides)) or (mass and target):
+            return _open(measured)
+        if not mass or measured.low is None or measured.high is None:
+            return measured
+        low, high = self.summary.bounds(0)
+        span = mass * (high - low) / 2.0
+        least, most = (low, high) if len(sides) == 1 else (low - high, high - low)
+        return replace(measured, low=max(least, measured.low - span), high=min(most, measured.high + span))
+
+    def _measured(
+        self,
+        moments: Moments,
+        *sides: int | None,
+        target: int = 0,
+        other: str | None = None,
+        confidence: float | None = None,
+    ) -> EstimateWithInterval:
+        """A candidate, or the first of two sides less the second, from the moments of all scores.
+
+        sides: indices of candidates; the second may be None, the logged policy. other: by another estimator than the
+        candidate's.
+        """
+        estimator = self.columns.estimator if other is None else Estimator(name=other)
+        value, columns, score = 0.0, list[int](), list[float]()
+        heavy, predicted, weights = list[float](), list[float](), list[int]()
+        for sign, side in zip((1.0, -1.0), sides, strict=False):
+            if side is None:
+                own = [self.columns.logged(target)]
+                value += sign * float(moments.mean[own[0]])
+                score.append(sign)
+            else:
+                own = self.columns.of(side, target=target, other=other)
+                value += sign * estimated(estimator, moments=moments.part(own)).value
+                heavy.append(heavy_weight(self.summary.weights[side].powers))
+                predicted.append(float(moments.mean[own[2]]))
+                weights.append(len(score))
+                score += [0.0, sign, sign]
+            columns += own
+        if estimator.biased:
             return EstimateWithInterval(value=value)
-        extremes = self._extremes(
-            heavy, target=target, baseline=_predicted(estimator, predicted), minus_logged=second is None
+        extremes = extreme_rows(
+            heavy,
+            rewards=self.summary.bounds(target),
+            # Without a model the baseline holds only imputed midpoints.
+            baseline=fmean(predicted) if estimator.needs_model else 0.0,
+            minus_logged=None in sides,
         )
-        scored = both.combined(np.vstack([score, weights]))
+        scored = moments.part(columns).combined(np.vstack([score, np.eye(len(score))[weights]]))
+        confidence = self.plan.confidence if confidence is None else confidence
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return EstimateWithInterval(value=value, low=low, high=high)
 
-    def _extremes(
-        self, heavy: Sequence[float], *, target: int, baseline: float = 0.0, minus_logged: bool = False
-    ) -> Extremes:
-        return extreme_rows(
-            heavy,
-            rewards=self.summary.bounds(target),
-            baseline=baseline,
-            minus_logged=minus_logged,
-        )
-
-    def _heavy(self, index: int) -> float:
-        """Weight of a heavy row of a candidate."""
-        return heavy_weight(self.summary.weights[index].powers)
-
     def _segment(self, name: str, moments: Moments, *, index: int) -> SegmentResult:
-        value = self._value(moments, index=index, target=0)
-        gap = (
-            EstimateWithInterval(value=0.0, low=0.0, high=0.0)
-            if index == self.baseline
-            else self._gap(moments, first=index, second=self.baseline, target=0, confidence=self.plan.confidence)
-        )
+        value = self._measured(moments, index)
+        gap = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
+        if index != self.baseline:
+            gap = self._measured(moments, index, self.baseline)
         both = [index] if self.baseline is None else [index, self.baseline]
         effective, *others = (self._effective(moments, index=each) for each in both)
         rows = moments.rows
         tried = Tried(draws=rows, judged=rows, effective=min(effective, *others, rows), questions=rows)
         # The unsupported mass is not counted per group.
-        unknown = self.is_wrong or not tried.enough or any(each.unsupported_mass for each in self._both(index))
-        if unknown:
+        if self.is_wrong or not tried.enough or any(self.summary.weights[each].unsupported_mass for each in both):
             value, gap = _open(value), _open(gap)
         return SegmentResult(
             name=name,
@@ -239,19 +224,6 @@ class ResultAssembler:
         mine = moments.part(self.columns.of(index))
         return estimated(self.columns.estimator, moments=mine).effective_rows
 
-    def _opened(self, measured: EstimateWithInterval, *weights: WeightTally, within: Interval) -> EstimateWithInterval:
-        """Widened by range / 2 x unsupported mass: unsupported decisions are imputed with the midpoint of the range."""
-        low, high = self.summary.bounds(0)
-        span = sum(each.unsupported_mass for each in weights) * (high - low) / 2.0
-        if span == 0.0 or measured.low is None or measured.high is None:
-            return measured
-        return replace(measured, low=max(within[0], measured.low - span), high=min(within[1], measured.high + span))
-
-    def _apart_at_most(self, gap: EstimateWithInterval, *weights: WeightTally) -> EstimateWithInterval:
-        """`_opened` for a difference."""
-        low, high = self.summary.bounds(0)
-        return self._opened(gap, *weights, within=(low - high, high - low))
-
     def _tried(self, *candidates: int | None) -> Tried:
         """What the log has of these candidates: of the one that it has least of; None: the logged policy."""
         rows = self.summary.rows
@@ -261,14 +233,9 @@ class ResultAssembler:
             found.append(Tried(draws=draws, judged=draws, effective=weights.surely_effective_rows, questions=rows))
         return min(found, key=lambda one: one.effective)
 
-    def _shown(self, measured: list[EstimateWithInterval], tried: Tried) -> list[EstimateWithInterval]:
-        """These numbers, without intervals where the log has too little; that of no rows at all is all that can be."""
-        holds = not self.is_wrong and (tried.enough or not tried.draws)
-        return measured if holds else [_open(each) for each in measured]
-
-    def _both(self, index: int) -> list[WeightTally]:
-        """The weights that a difference to the baseline rests on."""
-        return [self.summary.weights[each] for each in (index, self.baseline) if each is not None]
+    def _holds(self, tried: Tried) -> bool:
+        """Whether the log has enough for an interval; that of no rows at all is all that can be."""
+        return not self.is_wrong and (tried.enough or not tried.draws)
 
     def _needed(self, gap: EstimateWithInterval | None) -> int | None:
         """Rows needed for a verdict; None where too little is known for a forecast."""
@@ -293,11 +260,6 @@ def mean_of(values: Vector, *, possible: Interval, confidence: float) -> Estimat
 def _open(measured: EstimateWithInterval) -> EstimateWithInterval:
     """Without its interval, which is not known."""
     return replace(measured, low=None, high=None)
-
-
-def _predicted(estimator: Estimator, mean: float) -> float:
-    """Mean prediction of the reward model; without a model the baseline holds only imputed midpoints."""
-    return float(mean) if estimator.facts.needs_model else 0.0
 
 
 def _standing(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> CandidateVerdict:

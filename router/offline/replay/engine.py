@@ -49,8 +49,6 @@ __all__ = ["ALPHA", "estimate_candidates"]
 
 Sums = TypeVar("Sums", bound=Tally)
 
-#: beside the estimator that was asked for, where it is not one of them
-OTHERS = ("ips", "snips", "dm", "dr", "sndr")
 #: rows per fold from which on estimators with a model are shown unasked
 FEWEST_ROWS = 2
 #: bad rows that are named
@@ -410,8 +408,8 @@ def _check_summary(first: SummedPart, *, plan: Plan, since: float | None, log: s
 
 def _other_estimators(plan: Plan, *, modelled: bool) -> list[str]:
     """The names of the estimators beside; without a model where the folds are too small to fit one."""
-    names = [name for name in OTHERS if name != plan.estimator]
-    return [name for name in names if modelled or not ESTIMATORS[name].needs_model]
+    names = [name for name in ESTIMATORS if name != plan.estimator]
+    return [name for name in names if modelled or not Estimator(name=name).needs_model]
 
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:

@@ -328,7 +328,7 @@ class ScoreColumns:
         range / 2 x unsupported mass. That mass, added to the weight, makes its mean 1.
         """
         estimators = [Estimator(name=name) for name in (self._main, *self.beside)]
-        modelled = any(one.facts.needs_model for one in estimators)
+        modelled = any(one.needs_model for one in estimators)
         predicted = model.predicted(log) if modelled else np.zeros((3, 1, 1))
         targets = log.reward, log.quality, log.cost
         scores = np.empty((self.logged(3), len(log)))
@@ -339,7 +339,7 @@ class ScoreColumns:
                 imputed = np.where(unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
                 mass = np.where(unsupported, pmf, 0.0).sum(axis=1)
             for estimator in estimators:
-                needs = estimator.facts.needs_model
+                needs = estimator.needs_model
                 for target in range(3 if estimator is estimators[0] else 1):
                     weight, correction, baseline = terms(
                         estimator,

@@ -110,7 +110,7 @@ def test_truth_is_found():
     for estimator in KINDS:
         found = estimate_of(estimator, log)
         close = abs(found.value - target @ means) < 0.08
-        assert close == (not estimator.facts.biased), str(estimator)
+        assert close == (not estimator.biased), str(estimator)
 
 
 def test_holes_are_as_documented():

@@ -15,7 +15,7 @@ def ours(log):
     modelled = plain | {"predicted": log["predicted"]}
     found = {}
     for name in PLAIN:
-        arguments = modelled if Estimator(name=name).facts.needs_model else plain
+        arguments = modelled if Estimator(name=name).needs_model else plain
         found[name] = estimate(name, log["reward"], **arguments).value
     return found
 

@@ -284,53 +284,28 @@ class _ArmSpans(Spans):
     @contextlib.contextmanager
     def generating(self, request: Request, *, purpose: str, generator: Generator) -> Iterator[CallSpan]:
         texts = self._tracing.texts_in_spans
-        model: dict[str, Attribute | None] = {
+        attributes: dict[str, Attribute | None] = {
             names.OPERATION: "chat",
             names.PROVIDER: provider_of(generator),
             names.REQUEST_MODEL: generator.name,
-        }
-        attributes = model | {
             names.REQUEST_MAX_TOKENS: request.max_tokens,
             names.PURPOSE: purpose,
             names.SPAN_KIND: "LLM",
             names.INPUT_MESSAGES: _asked(request) if texts else None,
         }
-        began, measure = time.monotonic(), self._tracing.measure
         with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
-            call, failure = _TracedCall(span, texts=texts), None
-            try:
-                yield call
-            except BaseException as error:
-                failure = type(error).__name__
-                raise
-            finally:
-                # Of an answer out of a cache nothing is measured: no model was asked.
-                if call.done is None or call.done.seconds is None:
-                    took = model | {names.ERROR_TYPE: failure}
-                    measure(names.OPERATION_DURATION, time.monotonic() - began, attributes=took)
-                    if call.done is not None:
-                        _measure_answer(measure, call.done, model=model)
-
-
-def _measure_answer(measure: Callable[..., None], done: Completion, *, model: Mapping[str, Attribute | None]) -> None:
-    for kind, tokens in {"input": done.prompt_tokens, "output": done.completion_tokens}.items():
-        measure(names.TOKEN_USAGE, tokens, attributes={**model, names.TOKEN_TYPE: kind})
-    if done.first_s is not None:
-        measure(names.OPERATION_FIRST_CHUNK, done.first_s, attributes=model)
+            yield _TracedCall(span, texts=texts)
 
 
 class _TracedCall(CallSpan):
     def __init__(self, span: Span, *, texts: bool) -> None:
         self._span, self._texts = span, texts
-        #: what the model has written; None: nothing yet
-        self.done: Completion | None = None
 
     def retrieved(self, hits: Sequence[Hit]) -> None:
         documents = [{"id": hit.passage.id, "score": hit.score, "content": hit.passage.text} for hit in hits]
         self._span.set({names.PASSAGES: len(hits), names.DOCUMENTS: json.dumps(documents) if self._texts else None})
 
     def generated(self, done: Completion) -> None:
-        self.done = done
         self._span.set(
             {
                 names.REQUEST_STREAM: None if done.first_s is None else True,

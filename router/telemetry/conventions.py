@@ -28,7 +28,6 @@ REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
-TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 - a name
 FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 RESPONSE_ID: Final = "gen_ai.response.id"
@@ -42,11 +41,6 @@ OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 
 #: the event of a judgement: a log record in the trace of the decision
 EVALUATION_RESULT: Final = "gen_ai.evaluation.result"
-
-# metrics, each a histogram
-OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
-OPERATION_FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
-TOKEN_USAGE: Final = "gen_ai.client.token.usage"  # noqa: S105 - a name
 
 # ------------------------------------------------------------------------------------------------------- OpenInference
 SPAN_KIND: Final = "openinference.span.kind"

@@ -20,12 +20,9 @@ try:
     from opentelemetry._logs import SeverityNumber
     from opentelemetry.context import Context
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -35,17 +32,6 @@ except ImportError as error:
 
 #: OpenTelemetry's own name and values for the capture of texts
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-#: OpenTelemetry's own switch of metrics: "none" for receivers that take none
-_METRICS: Final = "OTEL_METRICS_EXPORTER"
-#: upper bounds of buckets, as the conventions have them: of seconds, and of tokens
-_SECONDS: Final = tuple(0.01 * 2.0**power for power in range(14))
-_TOKENS: Final = tuple(4.0**power for power in range(14))
-#: metric -> its unit, its bounds, and what it is
-_METRIC: Final[Mapping[str, tuple[str, tuple[float, ...], str]]] = {
-    names.OPERATION_DURATION: ("s", _SECONDS, "GenAI operation duration."),
-    names.OPERATION_FIRST_CHUNK: ("s", _SECONDS, "Time to receive the first chunk."),
-    names.TOKEN_USAGE: ("{token}", _TOKENS, "Number of input and output tokens used."),
-}
 _SCOPE: Final = "ragbandit"
 #: what is left when a process ends is sent within that long, seconds; what is left then is lost
 _CLOSE_S: Final = 3.0
@@ -104,16 +90,11 @@ class OpenTelemetry(Tracing):
 
     enabled = True
 
-    def __init__(self, *, tracers: TracerProvider, loggers: LoggerProvider, meters: MeterProvider) -> None:
+    def __init__(self, *, tracers: TracerProvider, loggers: LoggerProvider) -> None:
         capture = os.environ.get(_CAPTURE, "NO_CONTENT").strip().upper()
         self.texts_in_spans = capture in ("SPAN_ONLY", "SPAN_AND_EVENT")
-        self._providers = tracers, loggers, meters
+        self._providers = tracers, loggers
         self._tracer, self._logger = tracers.get_tracer(_SCOPE), loggers.get_logger(_SCOPE)
-        meter = meters.get_meter(_SCOPE)
-        self._histograms = {
-            name: meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=bounds)
-            for name, (unit, bounds, text) in _METRIC.items()
-        }
 
     def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
         """As of Tracing."""
@@ -135,10 +116,6 @@ class OpenTelemetry(Tracing):
             attributes=_plain(attributes),
             context=_context(parent),
         )
-
-    def measure(self, name: str, value: float, *, attributes: Mapping[str, Attribute | None]) -> None:
-        """As of Tracing."""
-        self._histograms[name].record(value, _plain(attributes))
 
     def close(self) -> None:
         """Send what is left, for _CLOSE_S in all."""
@@ -172,7 +149,4 @@ def open_telemetry(*, service: str, process: str) -> OpenTelemetry:
     loggers = LoggerProvider(resource=resource, shutdown_on_exit=False)
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     loggers.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
-    wanted = os.environ.get(_METRICS, "otlp").strip().lower() != "none"
-    readers: list[MetricReader] = [PeriodicExportingMetricReader(OTLPMetricExporter())] if wanted else []
-    meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-    return OpenTelemetry(tracers=tracers, loggers=loggers, meters=meters)
+    return OpenTelemetry(tracers=tracers, loggers=loggers)

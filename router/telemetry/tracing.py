@@ -85,9 +85,6 @@ class Tracing:
     ) -> None:
         """Tell of an event, as a log record in the trace that the W3C headers name; None: in the current one."""
 
-    def measure(self, name: str, value: float, *, attributes: Mapping[str, Attribute | None]) -> None:
-        """Add a value to a metric of the conventions."""
-
     def close(self) -> None:
         """Send what is left, for a few seconds at most."""
 

@@ -4,8 +4,6 @@ import time
 
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -21,9 +19,7 @@ class Memory:
         tracers, loggers = TracerProvider(), LoggerProvider()
         tracers.add_span_processor(SimpleSpanProcessor(self._spans))
         loggers.add_log_record_processor(SimpleLogRecordProcessor(self._events))
-        self._metrics = InMemoryMetricReader()
-        meters = MeterProvider([self._metrics], shutdown_on_exit=False)
-        self.tracing = OpenTelemetry(tracers=tracers, loggers=loggers, meters=meters)
+        self.tracing = OpenTelemetry(tracers=tracers, loggers=loggers)
 
     @property
     def spans(self):
@@ -40,12 +36,6 @@ class Memory:
         self.wait(name)
         (found,) = (span for span in self.spans if span.name == name)
         return found
-
-    def points(self, name):
-        """The points of a histogram, one for each set of attributes."""
-        read = self._metrics.get_metrics_data()
-        metrics = [] if read is None else [m for r in read.resource_metrics for s in r.scope_metrics for m in s.metrics]
-        return [point for metric in metrics if metric.name == name for point in metric.data.data_points]
 
     @property
     def events(self):

@@ -8,7 +8,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
@@ -32,8 +31,6 @@ class OtlpReceiver:
 
     spans: list[Sent] = field(default_factory=list)
     events: list[Sent] = field(default_factory=list)
-    #: names of metrics that were sent
-    metrics: list[str] = field(default_factory=list)
     #: every body as it came, to be searched for texts
     raw: list[bytes] = field(default_factory=list)
 
@@ -62,10 +59,6 @@ class OtlpReceiver:
                 process = _attributes(resource.resource.attributes)["ragbandit.process"]
                 for scope in resource.scope_spans:
                     self.spans += [_span(span, process) for span in scope.spans]
-        elif path == "/v1/metrics":
-            sent = ExportMetricsServiceRequest.FromString(body)
-            for resource in sent.resource_metrics:
-                self.metrics += [metric.name for scope in resource.scope_metrics for metric in scope.metrics]
         else:
             logs = ExportLogsServiceRequest.FromString(body)
             for resource in logs.resource_logs:

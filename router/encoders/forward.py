@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.shared.errors import ConfigError, missing_package, required_module
+from ragbandit.shared.errors import ConfigError, encodable, missing_package, required_module
 from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ class TruncatingTokenizer:
     def batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`ids` of every text. Other Python threads run meanwhile, and several cores read many texts."""
         # A lone surrogate, which JSON can carry, has no UTF-8 and would raise in the tokenizer.
-        cut = [text[: self._characters] for text in texts]
-        clean = [text if text.isascii() else text.encode("utf-8", "replace").decode() for text in cut]
+        clean = [encodable(text[: self._characters]) for text in texts]
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(clean)]
 
 

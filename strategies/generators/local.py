@@ -14,10 +14,10 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, required_module
+from ragbandit.shared.errors import ArmFailed, ConfigError, encodable, required_module
 from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
-from ragbandit.strategies.generators.text_feed import Attention, TextFeed, chat_turns, plain_parts
+from ragbandit.strategies.generators.text_feed import Attention, TextFeed, chat_turns, first_stop, plain_parts
 
 if TYPE_CHECKING:
     import torch
@@ -193,7 +193,7 @@ class LocalGenerator(Generator):
         """The text without the model's control words: a passage must not be able to end the user's turn."""
         for word in self._control_words:
             text = text.replace(word, " ")
-        return text.encode("utf-8", "replace").decode()
+        return encodable(text)
 
     def _text(self, ids: Sequence[int], *, plain: bool = True) -> str:
         with self._tokenizer_lock:
@@ -210,7 +210,7 @@ class LocalGenerator(Generator):
         # A token has a byte at least: the tail is long enough for every stop string that ends in it.
         tail = max(len(each.encode()) for each in sequence.stop) + _TAIL
         text = self._text(sequence.tokens[-tail:], plain=sequence.plain)
-        return _first_stop(text, sequence.stop) is not None
+        return first_stop(text, sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState", *, result: "SequenceResult") -> Completion:
         """The completion, decoded in the caller's task: other texts are written meanwhile."""
@@ -235,7 +235,7 @@ class LocalGenerator(Generator):
 
     def _cut_text(self, sequence: "SequenceState", tokens: Sequence[int]) -> str:
         text = self._text(tokens, plain=sequence.plain)
-        return text[: _first_stop(text, sequence.stop)]
+        return text[: first_stop(text, sequence.stop)]
 
     def _details(self, sequence: "SequenceState", *, details: Mapping[str, Any]) -> Mapping[str, object]:
         """Details of the generated tokens that the request wants, the end token left out."""
@@ -279,11 +279,6 @@ def _consume_error(outcome: "asyncio.Future[SequenceResult]") -> None:
     """A failure is heard of: if its caller was cancelled in the same moment, asyncio need not complain."""
     if not outcome.cancelled():
         outcome.exception()
-
-
-def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Position of the first stop string, or None."""
-    return min((at for at in map(text.find, stops) if at >= 0), default=None)
 
 
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:

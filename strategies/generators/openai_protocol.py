@@ -5,11 +5,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed, encodable
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import BrokenReply
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.text_feed import TURN_TOKENS, Token, chat_turns, plain_parts
+from ragbandit.strategies.generators.text_feed import TURN_TOKENS, Token, chat_turns, first_stop, plain_parts
 
 #: stop strings that are sent: OpenAI takes no more. All of them are heeded here
 _SENT_STOPS: Final = 4
@@ -48,14 +48,14 @@ def check_whole(reply: object) -> None:
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
     """Tokens of the text and the template: an upper bound if template_tokens and bytes_per_token are."""
-    size = sum(len(plain(part).encode()) for part in plain_parts(prompt))
+    size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
     template = options.template_tokens + TURN_TOKENS * len(prompt.history)
     return template + math.ceil(size / options.bytes_per_token)
 
 
 def estimated_tokens(text: str) -> int:
     """Tokens of a text, about right for English: for servers that tell no usage."""
-    return math.ceil(len(plain(text).encode()) / _BYTES_PER_TOKEN)
+    return math.ceil(len(encodable(text).encode()) / _BYTES_PER_TOKEN)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -135,9 +135,8 @@ class Reading:
 
     def _end_early(self) -> None:
         """Heed the stop strings and the length ourselves: a server may not."""
-        stops = [at for at in map(self.text.find, filter(None, self.request.stop)) if at >= 0]
-        if stops:
-            self.text, self.finish, self.ended = self.text[: min(stops)], "stop", True
+        if (end := first_stop(self.text, self.request.stop)) is not None:
+            self.text, self.finish, self.ended = self.text[:end], "stop", True
         elif self.parts > _RUNAWAY * (self.request.max_tokens + 4):
             self.finish, self.ended = "length", True
         elif len(self.text) > _LONGEST_TOKEN * self.request.max_tokens:
@@ -173,19 +172,14 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
-    *before, (_, body) = [(role, plain(text)) for role, text in chat_turns(prompt)]
-    prefix = plain(prompt.prefix)
+    *before, (_, body) = [(role, encodable(text)) for role, text in chat_turns(prompt)]
+    prefix = encodable(prompt.prefix)
     if prefix and where == "user":
         body = f"{body}\n\nYour answer begins with the words below. Go on from there, without repeating them.\n{prefix}"
     turns = [*before, ("user", body)]
     if prefix and where != "user":
         turns.append(("assistant", prefix))
     return [{"role": role, "content": text} for role, text in turns if text]
-
-
-def plain(text: str) -> str:
-    """The text as UTF-8 can carry it: without halves of surrogate pairs."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _joined(text: str, piece: str) -> str:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
-from ragbandit.strategies.generators.text_feed import TextFeed, plain_parts
+from ragbandit.strategies.generators.text_feed import TextFeed, first_stop, plain_parts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,10 +97,8 @@ class ScriptedGenerator(Generator):
             raise ArmFailed(f"the script fails at call {number}")
         answer = self._answer(request.prompt)
         scripted = Scripted(text=answer) if isinstance(answer, str) else answer
-        text = scripted.text
+        text = scripted.text[: first_stop(scripted.text, request.stop)]
         sources = (self._details, scripted.details)  # the last counts, and may be made when it is asked for
-        ends = [at for at in (text.find(each) for each in request.stop) if at >= 0]
-        text = text[: min(ends)] if ends else text
         words = text.split()
         finish: Literal["stop", "length", "deadline"] = "stop"
         if len(words) > request.max_tokens:

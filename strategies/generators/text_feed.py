@@ -78,13 +78,18 @@ def _contradiction() -> ArmFailed:
 
 def _settled(text: str, *, stops: tuple[str, ...]) -> str:
     """The beginning of the text that stays whatever is written next."""
-    if (end := min((at for at in map(text.find, stops) if at >= 0), default=None)) is not None:
+    if (end := first_stop(text, stops)) is not None:
         return text[:end]
     text = text.rstrip("\ufffd")
     if text and "\ud800" <= text[-1] <= "\udbff":
         text = text[:-1]
     held = max((_overlap(text, stop) for stop in stops), default=0)
     return text[: len(text) - held]
+
+
+def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
+    """Position of the first stop string in the text, or None."""
+    return min((at for at in map(text.find, filter(None, stops)) if at >= 0), default=None)
 
 
 def _overlap(text: str, stop: str) -> int:

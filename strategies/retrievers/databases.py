@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError
+from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import PassageReader, build_command, model_text
@@ -217,4 +217,4 @@ class DatabaseRetriever(Retriever):
     @staticmethod
     def _storable(text: str) -> str:
         """NUL is stored as U+FFFD, and half a surrogate pair as "?"."""
-        return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+        return encodable(text.replace("\x00", "\ufffd"))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from elasticsearch import ApiError, Elasticsearch, TransportError
 from elasticsearch.helpers import BulkIndexError, bulk
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError, encodable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.outbound import check_address, shown_address
@@ -189,10 +189,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
             return kind(f"the index {self.index!r} does not exist", field="retriever.index", remedy=remedy)
         return kind(f"Elasticsearch refuses the request: {error}", remedy=log)
 
-    @staticmethod
-    def _storable(text: str) -> str:
-        """Half a surrogate pair in a text becomes "?", for the server takes UTF-8 only."""
-        return text.encode("utf-8", "replace").decode()
+    #: the server takes UTF-8 only
+    _storable = staticmethod(encodable)
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:

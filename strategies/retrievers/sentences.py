@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.errors import ArmFailed, ConfigError, encodable
 from ragbandit.shared.torch_models import device_of, load_model
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.corpus import model_text
@@ -90,7 +90,7 @@ def weights_sha256(folder: Path) -> str:
 
 def clean(text: str) -> str:
     """Half a surrogate pair cannot be tokenised. What no model reads to its end is not tokenised whole either."""
-    return text[:100_000].encode("utf-8", "replace").decode()
+    return encodable(text[:100_000])
 
 
 def _takes_first_token(folder: Path) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from benchmarks.coverage.methods import weight_powers
 from benchmarks.figures import Figure, print_figures
 from ragbandit.router.offline.estimation import (
     Estimator,
@@ -29,7 +30,6 @@ from ragbandit.router.offline.estimation import (
     extreme_rows,
     heavy_weight,
     terms,
-    weight_powers,
 )
 
 ROWS, ARMS = 100_000, 3

@@ -29,7 +29,6 @@ from ragbandit.router.offline.estimation import (
     cressie_read,
     extreme_rows,
     heavy_weight,
-    weight_powers,
 )
 from ragbandit.router.offline.processes import cores
 from ragbandit.shared.types import Matrix, Vector
@@ -55,6 +54,12 @@ PRINTED = (
 
 #: name -> interval and the truth that it is of
 Found = Mapping[str, tuple[Interval, float]]
+
+
+def weight_powers(pmf: Matrix, *, candidate: Matrix) -> Vector:
+    """What `heavy_weight` reads, of these rows; pmf (logged), candidate: shape (n, K)."""
+    weight = np.divide(candidate, pmf, out=np.zeros(pmf.shape), where=pmf > 0.0)
+    return np.array([(candidate * weight).sum(), (candidate * weight**2).sum()])
 
 
 @dataclass(frozen=True, kw_only=True)

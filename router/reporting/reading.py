@@ -160,7 +160,7 @@ def compared(
     always = model + np.where(drawn, value - model, 0.0) * weight * (n / weight.sum())
     difference = served - always
     variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
-    # Mean w^3 over mean w^2, by the probabilities (`heavy_weight` in offline/estimation/intervals.py).
+    # Mean w^3 over mean w^2, by the probabilities (`heavy_weight` of offline/estimation).
     heavy = float((inverse**2).sum() / inverse.sum()) / share[against]
     heavy = max(heavy, 0.0 if seen.all() else float(1.0 / share[arm[seen]].min()))
     unseen = _UNSEEN_ROWS * heavy * (most - least) / n

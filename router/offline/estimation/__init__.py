@@ -267,17 +267,10 @@ def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
     return centre, np.sqrt(left / (total * (rows - len(moments.mean))))
 
 
-def weight_powers(pmf: Matrix, *, candidate: Matrix) -> Vector:
-    """Sums over rows and arms of p w^2 and p w^3, shape (2,), w = candidate / p: they add up over pieces of a log.
-
-    pmf (logged), candidate: shape (n, K). Arms that had no chance are left out.
-    """
-    weight = np.divide(candidate, pmf, out=np.zeros(pmf.shape), where=pmf > 0.0)
-    return np.array([(candidate * weight).sum(), (candidate * weight**2).sum()])
-
-
 def heavy_weight(powers: Vector) -> float:
-    """Weight of a heavy row of this candidate, from its `weight_powers`: mean w^3 over mean w^2, at least 1.
+    """Weight of a heavy row of this candidate: mean w^3 over mean w^2, at least 1.
+
+    powers: sums over rows and arms of p w^2 and p w^3, shape (2,), w = candidate / p: they add up over pieces of a log.
 
     By this times the reward's scale the skewness of the scores moves an interval's ends (Johnson 1978, "Modified t
     tests and confidence intervals for asymmetrical populations"). The pmfs tell it, not the draws.

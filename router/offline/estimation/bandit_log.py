@@ -276,7 +276,7 @@ class WeightTally(Tally):
     rows: int = 0
     #: rows with a weight above 0
     draws: int = 0
-    #: sums of w and of w^2, and both of `weight_powers`
+    #: sums of w and of w^2, and what `heavy_weight` reads
     total: float = 0.0
     squares: float = 0.0
     powers: Vector = field(default_factory=lambda: np.zeros(2))

@@ -8,6 +8,7 @@ A record batch has `id`, `arms`, `pmf`, `arm` and `reward`, and what else was as
     pmf, and every candidate's own column                   list of numbers, aligned with `arms`
     reward                                                  struct of its parts (`REWARD`)
     propensity, made_at                                     numbers
+    #line                                                   whole numbers: where the row stands in its file
     late                                                    true or false
     features                                                list of float32
 
@@ -15,7 +16,7 @@ Text may be dictionary-encoded. Every check that arrays can say is made here and
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +36,8 @@ FIELDS = ("tenant", "version", "policy")
 #: parts of a reward that are read: numbers, and words, of which the last may be missing
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 REWARD_WORDS = ("preset", "source", "judged_by")
+#: no column of a file has this name
+LINE = "#line"
 #: remedy for rows that offer different arms
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: JSON of a decision that was not drawn: a turn that stayed on an earlier one's arm, or an arm pinned by the kill
@@ -55,8 +58,6 @@ class BatchSpec:
     #: columns with a pmf of a candidate's own
     own: tuple[str, ...] = ()
     features: bool = False
-    #: whether feedback came after a row was learned
-    late: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -64,8 +65,7 @@ class BatchSpec:
         fields = dict.fromkeys(column_of(name) for name in self.fields)
         features = ["features", "encoder_hash"] if self.features else []
         return (
-            *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight"),
-            *(["late"] if self.late else []),
+            *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight", "late"),
             *(name for name in fields if name not in ("id", "text")),
             *self.own,
             *features,
@@ -103,20 +103,26 @@ def check_choice(arms: Sequence[ArmName]) -> None:
         )
 
 
-def decoded(batch: Any, *, spec: BatchSpec, named: Callable[[int], str]) -> Log:
-    """The arrays of a record batch, checked. named: the row of the batch in words.
+def row_named(batch: Any, row: int, *, place: str) -> str:
+    """A row in words: place and its line, where it stands in a file, else its decision."""
+    line = batch.column(LINE)[row].as_py() if LINE in batch.schema.names else 0
+    return f"{place} {line}" if line else f"decision {batch.column('id')[row].as_py()}"
+
+
+def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
+    """The arrays of a record batch, checked. place: of its rows, as in `row_named`.
 
     Raises InvalidInput with row, field and remedy for the first row that cannot be true or whose columns do not fit
     each other. Without features where not all rows have them by one encoder: no model of rewards can be fitted then.
     """
-    log = _DecodedBatch(batch=batch, spec=spec, named=named).log()
-    log.check(named=named)
+    log = _DecodedBatch(batch=batch, spec=spec, place=place).log()
+    log.check(named=lambda row: row_named(batch, row, place=place))
     return log
 
 
-def with_columns(log: Log, batch: Any, *, spec: BatchSpec, named: Callable[[int], str]) -> Log:
+def with_columns(log: Log, batch: Any, *, spec: BatchSpec) -> Log:
     """The log with the fields and the candidates' own columns of the spec; batch: its rows. Raises as `decoded`."""
-    rows = _DecodedBatch(batch=batch, spec=spec, named=named)
+    rows = _DecodedBatch(batch=batch, spec=spec)
     fields = {name: rows.texts(name) for name in spec.fields}
     return replace(log, fields={**log.fields, **fields}, own={name: rows.spread(name) for name in spec.own})
 
@@ -127,7 +133,7 @@ class _DecodedBatch:
 
     batch: Any
     spec: BatchSpec
-    named: Callable[[int], str]
+    place: str = "line"
 
     def __post_init__(self) -> None:
         offers = self._list("arms")
@@ -321,7 +327,7 @@ class _DecodedBatch:
         raise self._wrong(0, name, "is no list", "write a column of lists")
 
     def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
-        return InvalidInput(reason, field=f"{self.named(row)} {name}", remedy=remedy)
+        return InvalidInput(reason, field=f"{row_named(self.batch, row, place=self.place)} {name}", remedy=remedy)
 
 
 def _dictionary(column: Any) -> Any:

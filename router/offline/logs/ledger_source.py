@@ -47,15 +47,16 @@ class LedgerSource:
         names = [name for name in spec.columns if name not in ("reward", "late", "features")]
         names += ["features" if spec.features else _OF_TEXTLESS, *REWARD, *REWARD_WORDS]
         for start, stop, columns in self._pages(names):
-            late = late_decisions(self.ledger, start, stop) if spec.late else set[str]()
+            late = late_decisions(self.ledger, start, stop)
             try:
                 yield _batch(columns, late=late)
             except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
                 raise self._unreadable(error, start=start, stop=stop) from error
 
-    def row_name(self, _number: int, key: str, /) -> str:
-        """By its decision."""
-        return f"decision {key}"
+    @property
+    def place(self) -> str:
+        """As `LogSource` says: none of its rows stands in a file."""
+        return ""
 
     def arms(self, *, every: bool) -> tuple[ArmName, ...]:
         """As `LogSource` says."""

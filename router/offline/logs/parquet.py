@@ -28,7 +28,7 @@ from ragbandit.router.offline.logs import (
     record_of,
     shown,
 )
-from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
+from ragbandit.router.offline.logs.batches import LINE, REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
 from ragbandit.router.offline.logs.jsonl import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
@@ -238,8 +238,9 @@ class LogSource(Protocol):
         """
         ...
 
-    def row_name(self, number: int, key: str, /) -> str:
-        """A row in words, by its number from 1 or its id."""
+    @property
+    def place(self) -> str:
+        """Of its rows, as in `row_named`."""
         ...
 
     def arms(self, *, every: bool) -> tuple[ArmName, ...]:
@@ -271,8 +272,10 @@ class ParquetSource:
         wanted = [name for name in spec.columns if name in known]
         if "features" in known and not spec.features and self._may_lack_text():
             wanted.append("features")  # they then tell the question
+        line = 1
         for batch in self._read(wanted):
-            yield _with_reward(batch, defaults=self.defaults)
+            lines = pa.array(np.arange(line, line := line + batch.num_rows))
+            yield _with_reward(batch, defaults=self.defaults).append_column(LINE, lines)
 
     def _read(self, columns: Sequence[str]) -> Iterator[Any]:
         """Record batches that never span row groups: their dictionaries differ, and nested ones cannot be joined."""
@@ -280,9 +283,10 @@ class ParquetSource:
             for group in range(file.num_row_groups):
                 yield from file.iter_batches(batch_size=BATCH, row_groups=[group], columns=list(columns))
 
-    def row_name(self, number: int, _key: str, /) -> str:
-        """By its number in the file."""
-        return f"{shown(self.path)} row {number}"
+    @property
+    def place(self) -> str:
+        """As `LogSource` says."""
+        return f"{shown(self.path)} row"
 
     def arms(self, *, every: bool) -> tuple[ArmName, ...]:
         """As `LogSource` says."""
@@ -362,9 +366,10 @@ class RowsSource:
         while page := list(islice(stream, max(BATCH // _PAGES, 1))):
             yield rows_batch(page, spec=spec)
 
-    def row_name(self, number: int, key: str, /) -> str:
-        """By its line, or by its decision."""
-        return next(row_name(row) for row in islice(self.rows(), number - 1, None) if row.decision.id == key)
+    @property
+    def place(self) -> str:
+        """As `LogSource` says."""
+        return "line"
 
     def arms(self, *, every: bool) -> tuple[ArmName, ...]:
         """As `LogSource` says."""
@@ -408,6 +413,7 @@ def rows_batch(rows: Sequence[Logged], *, spec: BatchSpec) -> Any:
         "made_at": pa.array([decision.made_at for decision in decided], pa.float64()),
         "cost_weight": pa.array([decision.cost_weight for decision in decided], pa.float64()),
         "late": pa.array([row.late for row in rows], pa.bool_()),
+        LINE: pa.array([row.line for row in rows], pa.int64()),
         "features": feature_lists([decision.features for decision in decided]),
         **{name: pa.array([_own_pmf(row, name) for row in rows], pa.list_(pa.float64())) for name in spec.own},
     }

@@ -89,18 +89,22 @@ class CandidatePolicy:
         #: rows that it would not learn
         self.refused: set[int] = set()
 
-    def ask(self, rows: Choices) -> Matrix:
-        """Its probabilities on these rows, as it would serve them now, floors included; shape (len(rows), K)."""
+    def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
+        """Its probabilities on these rows, as it would serve them now, floors included; shape (len(rows), K).
+
+        weight: of cost; None: that of this policy, or of each row.
+        """
+        weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
             batch = rows[start : start + ASKED_AT_ONCE]
-            for number, one in enumerate(self._drawn(batch), start=start):
+            for number, one in enumerate(self._drawn(batch, weight=weight), start=start):
                 arms = self.log.rows[rows[number]].decision.arms
                 pmf[number, [self._columns[arm] for arm in arms]] = one.pmf
         return pmf
 
-    def _drawn(self, batch: Choices) -> list[Drawn]:
-        decisions = [priced(self.log.rows[index].decision, weight=self._weight) for index in batch]
+    def _drawn(self, batch: Choices, *, weight: float | None) -> list[Drawn]:
+        decisions = [priced(self.log.rows[index].decision, weight=weight) for index in batch]
         arms = [decision.arms for decision in decisions]
         outputs = outputs_of(
             self.policy,

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from ragbandit.router.offline.estimation import ESTIMATORS, Choices, Estimator, Progress, Tally, no_progress
+from ragbandit.router.offline.estimation import ESTIMATORS, Estimator, Progress, Tally, no_progress
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, Log, WeightTally
-from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, drawn, offered_arms
+from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, drawn, offered_arms, row_named
 from ragbandit.router.offline.logs.parquet import BATCH, LogSource
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import (
@@ -163,8 +163,11 @@ class SourcePart:
     def batches(self) -> Iterator[Log]:
         """As `LogPart` says. Raises InvalidInput for a row that cannot be true."""
         self.left_out = LeftOut()
-        for rows, numbers in self._drawn(self._spec()):
-            log = self._log(rows, spec=self._spec(), numbers=numbers)
+        for rows in self._drawn(self._spec()):
+            log = self.plan.read_at_weight(decoded(rows, spec=self._spec(), place=self.source.place))
+            named = partial(row_named, rows, place=self.source.place)
+            pmfs = [array_pmf(candidate, log=log, named=named) for candidate in self.candidates]
+            log = replace(log, candidates=tuple(pmfs))
             if self.since is not None:
                 recent = log.made_at >= self.since
                 self.left_out.timeless += int(np.count_nonzero(log.made_at == 0.0))
@@ -175,30 +178,24 @@ class SourcePart:
 
     def names_of(self, key: np.uint64) -> list[str]:
         """As `LogPart` says; reads the source again."""
-        spec = replace(self._spec(), fields=(), own=(), features=False)
-        names: list[str] = []
-        for rows, numbers in self._drawn(spec):
-            log = decoded(rows, spec=spec, named=partial(self._row_name, rows, numbers))
-            names += [self._row_name(rows, numbers, int(row)) for row in np.flatnonzero(log.keys == key)]
-        return names
+        spec, place = replace(self._spec(), fields=(), own=(), features=False), self.source.place
+        return [
+            row_named(rows, int(row), place=place)
+            for rows in self._drawn(spec)
+            for row in np.flatnonzero(decoded(rows, spec=spec, place=place).keys == key)
+        ]
 
-    def _drawn(self, spec: BatchSpec) -> Iterator[tuple[Any, Choices]]:
-        """Record batches of the rows that were drawn, and the rows' numbers from 1."""
-        before = 0
+    def _drawn(self, spec: BatchSpec) -> Iterator[Any]:
+        """Record batches of the rows that were drawn."""
         for batch in self.source.batches(spec):
             here = drawn(batch)
-            numbers = before + 1 + np.flatnonzero(here)
-            before += batch.num_rows
-            self.left_out.undrawn += batch.num_rows - len(numbers)
-            if len(numbers):
-                rows = batch if here.all() else batch.filter(pa.array(here))
+            rows = batch if here.all() else batch.filter(pa.array(here))
+            self.left_out.undrawn += batch.num_rows - rows.num_rows
+            if rows.num_rows:
                 if not self.arms:
                     self.arms = tuple(offered_arms(rows.slice(0, 1)))
                     check_choice(self.arms)
-                yield rows, numbers
-
-    def _row_name(self, rows: Any, numbers: Choices, row: int) -> str:
-        return self.source.row_name(int(numbers[row]), rows.column("id")[row].as_py())
+                yield rows
 
     def _spec(self) -> BatchSpec:
         return BatchSpec(
@@ -208,13 +205,6 @@ class SourcePart:
             own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
             features=self.plan.reward_model != "mean",
         )
-
-    def _log(self, rows: Any, *, spec: BatchSpec, numbers: Choices) -> Log:
-        named = partial(self._row_name, rows, numbers)
-        log = decoded(rows, spec=spec, named=named)
-        log = self.plan.read_at_weight(log)
-        pmfs = [array_pmf(candidate, log=log, named=named) for candidate in self.candidates]
-        return replace(log, candidates=tuple(pmfs))
 
 
 def estimate_candidates(

@@ -66,8 +66,7 @@ class MemoryLog:
         if not fields and not own:
             return self
         spec = BatchSpec(arms=self.log.arms, mixed_arms=True, fields=tuple(fields), own=tuple(own))
-        rows = rows_batch(self.rows, spec=spec)
-        return replace(self, log=with_columns(self.log, rows, spec=spec, named=lambda row: row_name(self.rows[row])))
+        return replace(self, log=with_columns(self.log, rows_batch(self.rows, spec=spec), spec=spec))
 
 
 def open_log(
@@ -340,7 +339,7 @@ def memory_log(
     )
     return MemoryLog(
         rows=drawn_rows,
-        log=decoded(rows_batch(drawn_rows, spec=spec), spec=spec, named=lambda row: row_name(drawn_rows[row])),
+        log=decoded(rows_batch(drawn_rows, spec=spec), spec=spec),
         ledger=ledger,
         described=described,
         since=since,

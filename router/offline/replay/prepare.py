@@ -1,6 +1,6 @@
 """Replay: candidates and a log to results. A log in memory is prepared first: probabilities of every candidate."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -68,7 +68,6 @@ def replay(
     settings: Settings | None = None,
     encoder: MakeEncoder | None = None,
     executor: Executor | None = None,
-    notes: Sequence[str] = (),
     progress: Progress = no_progress,
 ) -> ReplayResult:
     """Judge candidates on a log.
@@ -80,7 +79,7 @@ def replay(
     default those of the opened log. encoder: makes the encoder, for rows without features or with another encoder's;
     default the configured one for an opened log. executor: judges the files of a folder or a pattern, for example a
     `concurrent.futures.ProcessPoolExecutor`, or Dask's `Client.get_executor()`; default one after the other, in this
-    process. notes: for the report.
+    process.
     Raises InvalidInput, ConfigError, StoreError or SnapshotError for what cannot be judged.
     """
     if isinstance(log, OpenLog):
@@ -102,7 +101,7 @@ def replay(
         ) as sources:
             if sources is not None:
                 plan = replace(plan, baseline=plan.baseline or LOGGED)
-                judging = partial(judging, plan=plan, notes=notes, skipped=skipped)
+                judging = partial(judging, plan=plan, skipped=skipped)
                 return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging)
         # What a snapshot learned before `since`, the others learn too.
         rows = log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
@@ -122,7 +121,7 @@ def replay(
         log=rows.described,
         logged=rows.logged,
         since=rows.since,
-        notes=(*notes, *ready.notes),
+        notes=ready.notes,
         skipped=rows.skipped,
     )
     return with_sides(
@@ -383,10 +382,10 @@ def price_frontier(
     ]
     part = MemoryPart(log=replace(memory.log, candidates=tuple(one.pmf for one in candidates)))
     specs += arms
-    judging = partial(
-        estimate_candidates, [part], candidates=specs, candidate_pmfs=candidates, plan=plan, progress=progress
+    result = estimate_candidates(
+        [part], candidates=specs, candidate_pmfs=candidates, plan=plan, log=memory.described, progress=progress
     )
-    return judging(log=memory.described), price
+    return result, price
 
 
 def _with_parts(log: MemoryLog) -> MemoryLog:
@@ -427,16 +426,11 @@ def _asked(
     pmfs = {name: np.zeros(log.log.pmf.shape) for name in weights.values()}
     for fold in range(plan.folds):
         policy = served_policy(spec, settings=settings)
-        make = partial(CandidatePolicy, policy, features=log.log.features, settings=settings, weight=None)
-        _learn(make(log=log), np.flatnonzero(folds != fold).tolist())
+        candidate = CandidatePolicy(policy, log=log, features=log.log.features, settings=settings, weight=None)
+        for row in np.flatnonzero(folds != fold):
+            candidate.learn(int(row))
         rows = np.flatnonzero(folds == fold)
         for done, (weight, name) in enumerate(weights.items()):
-            priced = [replace(row, decision=replace(row.decision, cost_weight=weight)) for row in log.rows]
-            pmfs[name][rows] = make(log=replace(log, rows=priced)).ask(rows)
+            pmfs[name][rows] = candidate.ask(rows, weight=weight)
             progress("weights tried", fold * len(weights) + done + 1, plan.folds * len(weights))
     return pmfs
-
-
-def _learn(candidate: CandidatePolicy, rows: Iterable[int]) -> None:
-    for row in rows:
-        candidate.learn(row)

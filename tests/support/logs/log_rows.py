@@ -175,11 +175,8 @@ def read_log(path, *, fields=(), own=(), features=False, batch_rows=1 << 16, def
     source = ParquetSource(path=path, defaults=defaults or Defaults())
     with patch("ragbandit.router.offline.logs.parquet.BATCH", batch_rows):
         spec = BatchSpec(arms=source.arms(every=True), mixed_arms=True, fields=fields, own=own, features=features)
-        first = 1
         for batch in source.batches(spec):
-            rows = batch.filter(pa.array(drawn(batch)))
-            yield decoded(rows, spec=spec, named=lambda row, first=first: source.row_name(first + row, ""))
-            first += batch.num_rows
+            yield decoded(batch.filter(pa.array(drawn(batch))), spec=spec, place=source.place)
 
 
 def keys_of(texts):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from benchmarks.coverage.methods import weight_powers
 from ragbandit.router.offline import estimation
 from ragbandit.router.offline.estimation import (
     Extremes,
@@ -13,7 +14,6 @@ from ragbandit.router.offline.estimation import (
     cressie_read,
     extreme_rows,
     heavy_weight,
-    weight_powers,
 )
 from ragbandit.shared.errors import InvalidInput
 

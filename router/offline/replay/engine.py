@@ -253,11 +253,12 @@ def estimate_candidates(
         assembler,
         candidates=candidates,
         candidate_pmfs=[noted(one, spec, summary) for one, spec in zip(candidate_pmfs, candidates, strict=True)],
-        log=log,
         logged=logged,
+        log=log,
         since=since,
         notes=(*notes, *notes_on(summary, model=first.model, undrawn=first.left_out.undrawn)),
-        skipped=skipped,
+        skipped_rows=len(skipped),
+        skipped=tuple(skipped[:MOST_NAMED]),
     )
 
 
@@ -335,13 +336,10 @@ def _result(
     *,
     candidates: Sequence[CandidateSpec],
     candidate_pmfs: Sequence[CandidatePmf],
-    log: str,
     logged: LoggedPolicies | None,
-    since: float | None,
-    notes: Sequence[str],
-    skipped: Sequence[Skipped],
+    **about: Any,
 ) -> ReplayResult:
-    """The result of accumulated sums."""
+    """The result of accumulated sums; about: what it has of the log as it is."""
     plan, summary = assembler.plan, assembler.summary
     #: chance that each check calls a right log wrong
     alpha = ALPHA / (1 + len(summary.names) + len(summary.weights))
@@ -351,11 +349,10 @@ def _result(
     reward, quality, cost = assembler.baseline_values()
     timed = summary.begin <= summary.end
     return ReplayResult(
-        log=log,
+        **about,
         rows=summary.rows,
         begin=summary.begin if timed else None,
         end=summary.end if timed else None,
-        since=since,
         plan=plan,
         baseline="the logged policy" if assembler.baseline is None else candidates[assembler.baseline].name,
         baseline_reward=reward,
@@ -371,10 +368,7 @@ def _result(
             for index, (spec, described) in enumerate(zip(candidates, candidate_pmfs, strict=True))
         ),
         pairs=assembler.pairs(candidates),
-        skipped_rows=len(skipped),
-        skipped=tuple(skipped[:MOST_NAMED]),
         faults=faults,
-        notes=tuple(notes),
     )
 
 

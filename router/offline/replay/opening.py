@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
@@ -39,6 +40,8 @@ from ragbandit.router.offline.replay.plan import CandidateSpec, Skipped, instant
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName
+
+Row = TypeVar("Row")
 
 #: bad rows that an error names
 MOST_NAMED = 5
@@ -172,14 +175,12 @@ class OpenLog:
         """The rows of a file; those that cannot be used are put into `skipped`, or refused at the end."""
         bad: list[BadRow] = []
         good = 0
-        for done, row in enumerate(read_rows(path, format=self.format, defaults=self.defaults), start=1):
+        for row in _told(read_rows(path, format=self.format, defaults=self.defaults), progress):
             if isinstance(row, BadRow):
                 bad.append(row)
             else:
                 good += 1
                 yield row
-            if done % 1000 == 0:
-                progress("rows read", done, 0)
         if bad and not (self.skip_bad and good):
             raise _unusable(path, bad=bad, good=good)
         skipped[:] = [Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in bad]
@@ -234,17 +235,25 @@ class OpenLog:
 
         Raises InvalidInput, and StoreError for a store that cannot be read.
         """
-        return self._stored(progress, older=older) if self.path is None else self._file(self.path, progress)
-
-    def _file(self, path: Place, progress: Progress) -> MemoryLog:
         skipped: list[Skipped] = []
-        rows = list(self._usable(path, skipped=skipped, progress=progress))
+        logged: LoggedPolicies | None = None
+        if self.path is not None:
+            rows = self._later(self.path, list(self._usable(self.path, skipped=skipped, progress=progress)))
+        else:
+            with ledger_of(self.settings, label=self.label) as ledger:
+                stored = ledger_rows(ledger, since=None if older else self.since)
+                rows = list(_told(stored, progress, total=ledger.last_seq()))
+                logged = logged_policies(ledger.database)
+            if all(self.since is not None and row.decision.made_at < self.since for row in rows):
+                raise self._no_rows()
         return memory_log(
-            self._later(path, rows),
+            rows,
             mixed_arms=self.mixed_arms,
-            described=shown(path),
+            ledger=self.label if self.path is None else None,
+            described=self.described,
             since=self.since,
             skipped=skipped,
+            logged=logged,
         )
 
     def _later(self, path: Place, rows: list[Logged]) -> list[Logged]:
@@ -260,26 +269,13 @@ class OpenLog:
             raise all_older(len(rows), since=since, log=shown(path))
         return later
 
-    def _stored(self, progress: Progress, *, older: bool) -> MemoryLog:
-        rows = []
-        since = None if older else self.since
-        with ledger_of(self.settings, label=self.label) as ledger:
-            total = ledger.last_seq()
-            for row in ledger_rows(ledger, since=since):
-                rows.append(row)
-                if len(rows) % 1000 == 0:
-                    progress("rows read", len(rows), total)
-            if all(self.since is not None and row.decision.made_at < self.since for row in rows):
-                raise self._no_rows()
-            logged = logged_policies(ledger.database)
-        return memory_log(
-            rows,
-            mixed_arms=self.mixed_arms,
-            ledger=self.label,
-            described=self.described,
-            since=self.since,
-            logged=logged,
-        )
+
+def _told(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
+    """The same rows; progress is told of every thousandth."""
+    for done, row in enumerate(rows, start=1):
+        yield row
+        if done % 1000 == 0:
+            progress("rows read", done, total)
 
 
 def _format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as in read_rows

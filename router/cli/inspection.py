@@ -204,7 +204,6 @@ def _health(health: ArmHealth) -> str:
 
 #: of the record: what was asked, and by whom
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
-#: of the outcome; its trace is told as steps
 _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
 
@@ -233,17 +232,14 @@ def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
         "decision": reply["decision_id"],
         "progress": reply["progress"],
         **{name: record[name] for name in _ASKED},
-        "texts": None if reply["texts"] == "full" else reply["texts"],
         f"Why {record['arm']}": reply["reasons"],
-        "Policy": {**reply["snapshot"], "noted": reply["facts"]},
-        "Draw": reply["draw"],
+        "Policy": {name: record[name] for name in ("policy", "version", "facts")},
+        "Draw": {name: record[name] for name in ("seed", "floor")} | reply["draw"],
         "Arms": reply["arms"],
-        "Left out": reply["excluded"],
         "Answer": None if outcome is None else {name: outcome[name] for name in _ENDING},
-        "Steps": reply["steps"],
+        "Steps": None if outcome is None else outcome["trace"],
         "Feedback": record["feedback"],
         "Reward": record["reward"],
-        "Bill": reply["bill"],
     }
 
 

@@ -34,8 +34,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
-from ragbandit.router.serving.explanations.explain import explain
-from ragbandit.router.serving.explanations.values import Explanation
+from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.shared.errors import InvalidInput
 
 #: longest wait_s of /v1/answer, seconds

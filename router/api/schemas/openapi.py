@@ -23,7 +23,7 @@ _MODULES: Final = (
     "ragbandit.router.storage.ledgers.ledger",
     "ragbandit.router.reporting.reading",
     "ragbandit.router.rollouts.overview",
-    "ragbandit.router.serving.explanations.values",
+    "ragbandit.router.serving.explanations.explain",
     "ragbandit.router.serving.overview",
     "ragbandit.router.queue.presence",
     "ragbandit.client.replies.decisions",

@@ -31,7 +31,7 @@ from ragbandit.client.replies.status import (
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.serving.deciding.question import price_name
-from ragbandit.router.serving.explanations.values import Explanation
+from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview

@@ -13,9 +13,9 @@ from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.ui.rendering import ArmSigns, form_of, page
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.explanations.explain import explain
-from ragbandit.router.serving.explanations.values import Explanation
+from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
+from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import DecisionState
@@ -118,6 +118,7 @@ def _page_end(text: str | None) -> PageEnd | None:
 def _facts(explained: Explanation) -> dict[str, Any]:
     """What the page of one decision shows."""
     outcome = explained.record.outcome
+    steps = [] if outcome is None else trace_json(outcome.trace)
     return {
         "explained": explained,
         "record": explained.record,
@@ -129,8 +130,9 @@ def _facts(explained: Explanation) -> dict[str, Any]:
             for name in ("score", "quality", "cost", "champion")
         },
         "cost": {} if outcome is None else {name: value for name, value in asdict(outcome.cost).items() if value},
-        "steps": explained.steps[:MOST_STEPS],
-        "left_out": max(0, len(explained.steps) - MOST_STEPS),
+        "steps": steps[:MOST_STEPS],
+        "titles": {} if outcome is None else {source.id: source.title for source in outcome.sources},
+        "left_out": max(0, len(steps) - MOST_STEPS),
         "technical": _technical(explained),
     }
 
@@ -141,18 +143,16 @@ def _technical(explained: Explanation) -> list[tuple[str, Any]]:
         ("decision id", decision.id),
         ("ledger", decision.policy),
         ("snapshot that decided", decision.version),
-        ("algorithm", explained.snapshot.algorithm),
-        ("updates that it had learned", explained.snapshot.learned),
         ("encoder", decision.encoder_hash),
-        ("seed of the draw", draw.seed),
+        ("seed of the draw", str(decision.seed)),
         ("number of the draw", None if draw.made_elsewhere else draw.u),
         ("what does not fit", draw.fault),
-        ("exploration floor", draw.floor),
+        ("exploration floor", decision.floor),
         ("run by", decision.run_by),
         ("tenant", decision.query.tenant),
         ("session", decision.query.session),
         ("API key", decision.query.api_key),
-        ("what else the policy noted", plain(dict(explained.facts)) or None),
+        ("what the policy noted", plain(dict(decision.facts)) or None),
         ("request", plain(dict(decision.query.request)) or None),
         ("context", plain(dict(decision.query.context)) or None),
     ]

@@ -1,88 +1,196 @@
-"""Explain one decision: from its rows to a read model."""
+"""Explanation of one decision: what the page, the HTTP reply and the terminal show alike, beside its record.
 
-import re
+The texts below the fields are their descriptions in /openapi.json.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Annotated, Any
 
 from sqlalchemy import select
 
+from ragbandit.client.replies.decisions import RecordReply
+from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
-from ragbandit.router.policies.draw import COLD_START_FLOOR, UNTRIED
+from ragbandit.router.policies.draw import UNTRIED
 from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.question import budget_factor, price_name
 from ragbandit.router.serving.deciding.service import REBUILDING
-from ragbandit.router.serving.explanations.values import (
-    ArmChance,
-    CostTerm,
-    DrawShown,
-    Explanation,
-    PassageShown,
-    SnapshotShown,
-    StepShown,
-    TextState,
-    chances_of,
-    draw_of,
-    mapping_of,
-    names_of,
-)
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import policies, snapshots
+from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import (
-    CANDIDATE,
-    ERASED,
-    KILLED,
-    STICKY,
-    ArmName,
-    Branch,
-    CallFailed,
-    Decision,
-    DecisionId,
-    Generated,
-    Json,
-    Outcome,
-    Retrieved,
-    Reward,
-    Round,
-    TraceEvent,
-)
-
-#: facts that an explanation tells in its own words
-OWN_FACTS: Final = frozenset(
-    {
-        CANDIDATE,
-        KILLED,
-        INCUMBENT,
-        HOLDBACK,
-        EXCLUDED_ARMS,
-        REBUILDING,
-        STICKY,
-        COLD_START_FLOOR,
-        UNTRIED,
-        "quality",
-        "cost",
-    }
-    | {"weight", "erased"}
-)
-#: how a part of a probability is called
-_PARTS: Final = {
-    "policy": "the policy",
-    "floor": "the exploration floor",
-    "cold_start": "the higher floor of a new arm",
-    "incumbent": "the incumbent's share",
-    "holdback": "the holdback, a fixed share of the questions",
-    "candidate": "the candidate",
-    "given": "what was settled before any draw",
-}
+from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
 
 
-def excluded_of(decision: Decision) -> tuple[ArmName, ...]:
-    """Arms that were not healthy when it was made."""
-    return names_of(decision.facts.get(EXCLUDED_ARMS))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownAs:
+    """Marks a field that replies show as a value of another type."""
+
+    kind: Any
+
+    def __get_pydantic_core_schema__(self, _source: Any, handler: Any) -> Any:
+        """The schema of the type that is shown."""
+        return handler.generate_schema(self.kind)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmChance:
+    """An offered arm in the draw: where its probability came from, and what the policy expected of it."""
+
+    arm: ArmName
+    """An arm that was offered."""
+    probability: float
+    """The probability that it was drawn with, floors included."""
+    untried: bool
+    """Whether the policy had learned nothing of it; `score`, `quality` and `cost` are null then."""
+    score: float | None
+    """The policy's value of it, in units of reward; null if it has none."""
+    quality: float | None
+    """The expected quality: score = quality - weight * cost; null where the policy keeps none apart."""
+    cost: float | None
+    """The expected cost; null where the policy keeps none apart."""
+    low: float
+    """It is drawn for low <= u < high."""
+    high: float
+    """Upper end of its part of the line."""
+    drawn: bool
+    """Whether it is the one that was drawn."""
+    likeliest: bool
+    """Whether none was likelier."""
+    champion: float | None
+    """The probability that the champion gave it; null where no candidate had a part in the draw."""
+    candidate: float | None
+    """The probability that the candidate gave it; null where none had a part in the draw."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrawShown:
+    """The draw; anybody can repeat it from the seed and the probabilities of the record."""
+
+    u: float
+    """The number in [0, 1) that the seed gives; the arm whose part of the line it lies in is drawn."""
+    fault: str | None
+    """What does not fit together in the stored row; null where all does."""
+    made_elsewhere: bool
+    """Whether it came with an imported log, so that the draw cannot be repeated."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """One decision explained."""
+
+    decision_id: DecisionId
+    """Id of the decision."""
+    reasons: tuple[str, ...]
+    """Why this arm, in plain sentences, the main reason first."""
+    progress: str
+    """Where it is on its way to the ledger, and why it waits."""
+    arms: tuple[ArmChance, ...]
+    """The offered arms, in the order of the draw."""
+    draw: DrawShown
+    """The draw."""
+    record: Annotated[DecisionRecord, ShownAs(kind=RecordReply)]
+    """What `GET /v1/decisions/{decision_id}` gives."""
+
+
+def explain(
+    store: DecisionStore,
+    decision_id: str,
+    *,
+    rule: ClosingRule,
+) -> Explanation:
+    """One decision explained.
+
+    rule: when a waiting decision is closed. Raises NotFound, InvalidInput, StoreError.
+    """
+    key = DecisionId(checked_id(decision_id, field="decision_id"))
+    record = store.record(key)
+    decision = record.decision
+    arms, draw = chances_of(decision), draw_of(decision)
+    return Explanation(
+        decision_id=decision.id,
+        reasons=(*reasons_of(decision, arms=arms, draw=draw), *_learned(store.database, decision)),
+        progress=progress_of(record, rule=rule),
+        arms=arms,
+        draw=draw,
+        record=record,
+    )
+
+
+def _learned(database: Database, decision: Decision) -> Iterator[str]:
+    """How far the policy has learned by now, if it says."""
+    query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
+    with database.read() as connection:
+        read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
+    if read is not None:
+        yield f"Its policy is now {read.line}."
+
+
+def draw_of(decision: Decision) -> DrawShown:
+    """The draw of a decision."""
+    elsewhere = IMPORTED in decision.facts
+    fault = None if elsewhere else draw_fault(decision)
+    return DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=elsewhere)
+
+
+def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
+    """The offered arms, in the order of the draw. A row that does not fit together gives what it has."""
+    count = min(len(decision.arms), len(decision.pmf))
+    quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
+    scores = numbers_of(decision.scores, count=count)
+    trial = _trial(decision)
+    champion, candidate = trial if trial is not None else (None, None)
+    untried = frozenset(names_of(decision.facts.get(UNTRIED)))
+    edges = [0.0, *accumulate(decision.pmf)]
+    most = max(decision.pmf, default=0.0)
+    return tuple(
+        ArmChance(
+            arm=decision.arms[at],
+            probability=decision.pmf[at],
+            untried=decision.arms[at] in untried,
+            **{
+                name: None if values is None or decision.arms[at] in untried else values[at]
+                for name, values in (("score", scores), ("quality", quality), ("cost", cost))
+            },
+            low=edges[at],
+            high=1.0 if at == count - 1 else edges[at + 1],
+            drawn=decision.arms[at] == decision.arm,
+            likeliest=decision.pmf[at] == most,
+            champion=None if champion is None else champion[at],
+            candidate=None if candidate is None else candidate[at],
+        )
+        for at in range(count)
+    )
+
+
+def names_of(value: Json) -> tuple[ArmName, ...]:
+    """The value where it is a list of names: rows may hold anything."""
+    return tuple(ArmName(str(name)) for name in value) if isinstance(value, list | tuple) else ()
+
+
+def mapping_of(value: Json) -> Mapping[str, Json]:
+    """The value where it is an object, else an empty one: rows may hold anything."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def numbers_of(value: Json, *, count: int) -> list[float] | None:
+    """The value where it is a list of so many numbers."""
+    if not isinstance(value, list | tuple) or len(value) != count:
+        return None
+    sound = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
+    return [float(each) for each in value] if sound else None
+
+
+def _trial(decision: Decision) -> tuple[list[float], list[float]] | None:
+    """The pmfs of champion and candidate, where both had a part in the draw."""
+    facts, count = mapping_of(decision.facts.get(CANDIDATE)), len(decision.pmf)
+    champion, candidate = (numbers_of(facts.get(name), count=count) for name in ("champion", "pmf"))
+    return None if champion is None or candidate is None else (champion, candidate)
 
 
 def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> tuple[str, ...]:
@@ -136,9 +244,6 @@ def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawSho
             f"{drawn.arm} was drawn by chance, to explore: its probability was {drawn.probability:.4g}, that of the "
             f"likeliest arm, {likeliest.arm}, {likeliest.probability:.4g}."
         )
-    if len(drawn.parts) > 1 or "policy" not in drawn.parts:
-        parts = ", ".join(f"{part:.4g} from {_PARTS.get(name, name)}" for name, part in drawn.parts.items())
-        yield f"Of that probability came {parts}."
     if not draw.made_elsewhere:
         yield f"The random draw u = {draw.u:.6f}, from the seed, fell in the range of {drawn.arm}: {_edges(drawn)}."
     if draw.fault is not None:
@@ -186,6 +291,8 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
             f"The policy was held back to the incumbent {held.get('arm')}: it had a share of {share:.4g} of the draw, "
             f"the incumbent the rest{f' ({why})' if why else ''}."
         )
+    if holdback := mapping_of(decision.facts.get(HOLDBACK)):
+        yield f"The holdback gives {holdback.get('arm')} a fixed share of every draw, {holdback.get('share')}."
     if untried := names_of(decision.facts.get(UNTRIED)):
         yield f"The policy had learned nothing of {', '.join(untried)} then: untried: no estimate yet."
     if decision.facts.get("untrained"):
@@ -213,7 +320,7 @@ def _of_version(facts: Mapping[str, Json], *, drawn: ArmChance | None) -> str:
 
 
 def _of_the_offer(decision: Decision) -> Iterator[str]:
-    if excluded := excluded_of(decision):
+    if excluded := names_of(decision.facts.get(EXCLUDED_ARMS)):
         yield f"Left out, since they were not healthy: {', '.join(excluded)}."
     if decision.query.arms is not None and not decision.query.forced:
         yield f"The caller or its key allowed these arms alone: {', '.join(decision.query.arms)}."
@@ -245,109 +352,3 @@ def _waiting(record: DecisionRecord, *, rule: ClosingRule) -> str:
     if rule.wait_s > 0:
         return f"Has feedback, and collects more until {moment(window)}; then the learner takes it."
     return "Has all it needs: the learner takes it next."
-
-
-#: "<label>-<updates learned>-<first 12 of sha256>", or "none" in place of the last
-_VERSION: Final = re.compile(r"(?P<label>.+)-(?P<learned>\d+)-(?:[0-9a-f]{12}|none)")
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
-
-
-def explain(
-    store: DecisionStore,
-    decision_id: str,
-    *,
-    rule: ClosingRule,
-) -> Explanation:
-    """One decision explained.
-
-    rule: when a waiting decision is closed. Raises NotFound, InvalidInput, StoreError.
-    """
-    key = DecisionId(checked_id(decision_id, field="decision_id"))
-    record = store.record(key)
-    decision = record.decision
-    arms, draw = chances_of(decision), draw_of(decision)
-    return Explanation(
-        decision_id=decision.id,
-        texts=_text_state(decision),
-        reasons=(*reasons_of(decision, arms=arms, draw=draw), *_learned(store.database, decision)),
-        progress=progress_of(record, rule=rule),
-        arms=arms,
-        excluded=excluded_of(decision),
-        draw=draw,
-        snapshot=_snapshot(store.database, decision),
-        steps=() if record.outcome is None else tuple(_step(event, record.outcome) for event in record.outcome.trace),
-        bill=_bill(record.outcome, record.reward),
-        facts={name: value for name, value in decision.facts.items() if name not in OWN_FACTS},
-        record=record,
-    )
-
-
-def _learned(database: Database, decision: Decision) -> Iterator[str]:
-    """How far the policy has learned by now, if it says."""
-    query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
-    with database.read() as connection:
-        read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
-    if read is not None:
-        yield f"Its policy is now {read.line}."
-
-
-def _text_state(decision: Decision) -> TextState:
-    erased = decision.facts.get(ERASED)
-    if erased is not None:
-        return "erased with features" if erased == "texts and features" else "erased"
-    if not decision.query.text:
-        return "none"
-    return "sha256" if _SHA256.fullmatch(decision.query.text) else "full"
-
-
-def _snapshot(database: Database, decision: Decision) -> SnapshotShown:
-    """The snapshot that decided; of one that is forgotten, what its ledger is now."""
-    named = _VERSION.fullmatch(decision.version)
-    label = named["label"] if named else decision.policy
-    with database.read() as connection:
-        row = connection.execute(select(snapshots).where(snapshots.c.version == decision.version)).mappings().first()
-        known = row or connection.execute(select(policies).where(policies.c.label == label)).mappings().first()
-    return SnapshotShown(
-        version=decision.version,
-        label=label,
-        learned=int(named["learned"]) if named else None,
-        algorithm=None if known is None else known["algorithm"],
-        made_at=None if row is None else row["made_at"],
-    )
-
-
-def _step(event: TraceEvent, outcome: Outcome) -> StepShown:
-    match event:
-        case Round():
-            return StepShown(kind="round", name=str(event.number), text="")
-        case Retrieved():
-            titles = {source.id: source.title for source in outcome.sources}
-            passages = tuple(
-                PassageShown(id=key, title=titles.get(key, ""), score=score)
-                for key, score in zip(event.ids, event.scores, strict=False)
-            )
-            return StepShown(kind="retrieved", name="", text=event.query, seconds=event.seconds, passages=passages)
-        case Generated():
-            return StepShown(
-                kind="generated",
-                name=event.purpose,
-                text=event.text,
-                seconds=event.seconds,
-                prompt_tokens=event.prompt_tokens,
-                completion_tokens=event.completion_tokens,
-            )
-        case Branch():
-            return StepShown(kind="branch", name=event.rule, text=event.value)
-        case CallFailed():
-            return StepShown(kind="call_failed", name=event.purpose, text=event.error, seconds=event.seconds)
-
-
-def _bill(outcome: Outcome | None, reward: Reward | None) -> tuple[CostTerm, ...]:
-    if outcome is None or reward is None:
-        return ()
-    lines = []
-    for name, price in reward.terms.items():
-        amount = outcome.steps if name == "steps" else getattr(outcome.cost, name, None)
-        if isinstance(amount, int | float):
-            lines.append(CostTerm(name=name, amount=float(amount), price=price, cost=price * amount))
-    return tuple(lines)

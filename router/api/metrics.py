@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.encoders.base import CachingEncoder, Encoder
 from ragbandit.router.serving.conversations import ConversationQueries
-from ragbandit.router.serving.deciding.candidates import ContextCounts
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Earned
 from ragbandit.router.serving.router import Router
@@ -226,7 +225,6 @@ def _process(router: Router) -> Iterator[Metric]:
     """What this process counts beside its requests, and its queues; nothing outside it is asked."""
     yield from _policy(router)
     yield from _feature_cache(router.encoder)
-    yield from _context(router.service.context_counts)
     yield from _rewrites(router.conversations)
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
     yield gauge("ragbandit_listener_up", text, router.updates.hears())
@@ -246,17 +244,6 @@ def _process(router: Router) -> Iterator[Metric]:
     yield counter("ragbandit_requests_refused", text, refused, labels=["queue", "reason"])
     text = "Items dropped before any work: their caller left (gone), or they had waited too long (expired)."
     yield counter("ragbandit_requests_dropped", text, dropped, labels=["queue", "reason"])
-
-
-def _context(counts: ContextCounts) -> Iterator[Metric]:
-    """What callers send as context."""
-    text = (
-        "Questions by declared key of the context: with a value (given), with one that `values` does not list (other), "
-        "without one (missing)."
-    )
-    yield counter("ragbandit_context_values", text, dict(counts.declared()), labels=["key", "kind"])
-    text = "Values of contexts under keys that the setting context does not declare: kept, and not learned from."
-    yield counter("ragbandit_context_undeclared", text, counts.undeclared)
 
 
 def _rewrites(conversations: ConversationQueries) -> Iterator[Metric]:

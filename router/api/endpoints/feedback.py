@@ -116,18 +116,6 @@ def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBandi
 
 
 def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
-    item = made_feedback(
-        decision_id=body.decision_id,
-        settings=router_of(request).settings,
-        now=time.time(),
-        feedback_id=identity(body.feedback_id, key=key, field="feedback_id"),
-        label=body.label,
-        rating=body.rating,
-        scale=body.scale,
-        reward=body.reward,
-        event=body.event,
-        source=body.source,
-        rater=body.rater,
-        retract=body.retract,
-    )
+    given = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
+    item = made_feedback(settings=router_of(request).settings, now=time.time(), **given)
     return replace(item, api_key=caller_of(request).key)

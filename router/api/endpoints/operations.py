@@ -14,13 +14,13 @@ from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import is_problem, of_parts
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.schemas.replies import ServiceOverview, plain, service_overview, status_json
+from ragbandit.router.api.schemas.replies import plain, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.budgets import budget_states
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.health.readiness import RouterState
-from ragbandit.router.serving.overview import HOUR_S, overview
+from ragbandit.router.serving.overview import HOUR_S, Overview, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
@@ -135,7 +135,7 @@ StepQuery = Annotated[
 @endpoints.get(
     "/v1/overview",
     summary="Read what the policy earned",
-    responses={200: described("The time that was asked for.", ServiceOverview)},
+    responses={200: described("The time that was asked for.", Overview)},
 )
 async def read_overview(
     request: Request,
@@ -152,12 +152,10 @@ async def read_overview(
     end = time.time() if until is None else until
     begin = max(0.0, end - _DAY_S) if since is None else since
     label = router.ledger.label
-    state = await _state(request).value()
 
     def read() -> object:
         """Made plain on this thread: a thousand points would hold up the event loop."""
-        earned = overview(router.database, policy=label, since=begin, until=end, step=step)
-        return plain(service_overview(earned, state))
+        return plain(overview(router.database, policy=label, since=begin, until=end, step=step))
 
     return JsonReply(await reads_of(request).run(read))
 

@@ -1,4 +1,4 @@
-"""OpenAI's endpoints: models, chat completions, Open Responses, and a word for the older completions."""
+"""OpenAI's endpoints: models, chat completions, Open Responses."""
 
 from functools import partial
 from typing import Annotated, Any, Final
@@ -30,7 +30,7 @@ from ragbandit.router.api.openai.responses import (
 )
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText, identity, plain_decision_id
-from ragbandit.router.api.schemas.responses import JsonReply, described, error_body, error_reply
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.storage.decisions.store import DecisionRecord
@@ -86,15 +86,6 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
     return await answered(request, body, turns=turns, key=key, named=key is not None, whole=completion, stream=stream)
-
-
-@endpoints.post("/v1/completions", include_in_schema=False)
-async def completions(_request: Request) -> Response:
-    """Say where completions are."""
-    raise NotFound(
-        "the older completions are not served here, chat completions are",
-        remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
-    )
 
 
 async def record_of(
@@ -225,11 +216,3 @@ async def cancel(response_id: ResponsePath, request: Request) -> Response:
     router = router_of(request)
     await reads_of(request).run(lambda: router.cancel(response_id))
     return JsonReply(stored_response(request, await record_of(request, response_id)))
-
-
-@endpoints.delete(_RESPONSE, include_in_schema=False)
-async def delete(response_id: ResponsePath, request: Request) -> Response:  # noqa: ARG001 # the same for every id
-    """Say who erases."""
-    remedy = "the operator erases its texts: ragbandit data erase --decision ID"
-    body = error_body("METHOD_NOT_ALLOWED", "what is learned rests on decisions: none is deleted here", remedy=remedy)
-    return error_reply(request.scope, 405, body, headers={"Allow": "GET"})

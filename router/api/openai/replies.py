@@ -15,8 +15,6 @@ from ragbandit.shared.types import Cost, Decision, Outcome, StatusNote, TextPiec
 
 #: of the id of a completion; the rest is the decision's
 ID_PREFIX: Final = COMPLETION_PREFIX
-#: characters of a passage in search_results
-_SNIPPET: Final = 300
 
 FinishReason = Literal["stop", "length"]
 
@@ -92,10 +90,6 @@ class ChatCompletion(TypedDict):
     `policy.holdback` so far, less this answer's; missing where it is not known."""
     system_fingerprint: str
     """What decided: label of the ledger and snapshot."""
-    citations: list[str]
-    """URLs of the passages that the answer saw."""
-    search_results: list[dict[str, Any]]
-    """The same with titles and beginnings, as Perplexity has them."""
     ragbandit: Facts
     """The decision behind the answer."""
 
@@ -172,15 +166,6 @@ def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[dict[str, A
     ]
 
 
-def citations_of(outcome: Outcome, *, urls: Sequence[str]) -> dict[str, Any]:
-    """The passages as Perplexity's citations: keys at the top of a completion."""
-    results = [
-        {"title": source.title or source.id, "url": url, "date": None, "snippet": source.text[:_SNIPPET]}
-        for source, url in zip(outcome.sources, urls, strict=True)
-    ]
-    return {"citations": list(dict.fromkeys(urls)), "search_results": results}
-
-
 def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Facts:
     """What a completion has of its decision."""
     return {
@@ -214,7 +199,6 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
         "refusal": None,
         "annotations": annotations_of(outcome, urls=urls),
     }
-    cited = citations_of(outcome, urls=urls)
     return {
         "id": f"{ID_PREFIX}{decision.id}",
         "object": "chat.completion",
@@ -224,8 +208,6 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
         "usage": usage_of(outcome.cost, saved=saved),
         "system_fingerprint": fingerprint(decision),
         "ragbandit": facts_of(decision, outcome, urls=urls),
-        "citations": cited["citations"],
-        "search_results": cited["search_results"],
     }
 
 
@@ -274,7 +256,7 @@ class ChatStream:
         delta: dict[str, Any] = {}
         if urls and not self._open_webui:
             delta["annotations"] = annotations_of(outcome, urls=urls)
-        facts = {"ragbandit": facts_of(self._decision, outcome, urls=urls), **citations_of(outcome, urls=urls)}
+        facts = {"ragbandit": facts_of(self._decision, outcome, urls=urls)}
         ends = [self._chunk(delta, finish=finish_of(outcome), more=facts)]
         if self._include_usage:
             ends.append(self._event(usage=usage_of(outcome.cost, saved=saved)))

@@ -3,7 +3,7 @@
 import builtins
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -24,17 +24,14 @@ from ragbandit.client.replies.decisions import (
 )
 from ragbandit.client.replies.status import (
     ArmReply,
-    LearningReply,
     LedgerReply,
     StatusReply,
 )
 from ragbandit.router.learning.status import Status
-from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.readiness import RouterState
-from ragbandit.router.serving.overview import Overview
 from ragbandit.router.serving.pending import Cancellation
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
@@ -185,37 +182,6 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
         balanced=status.counters.balanced,
         rebuilding=rebuilding,
         arms={arm.arm: _filled(ArmReply, arm) for arm in arms},
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServiceOverview(Overview):
-    """What the policy earned and spent, and how the service is."""
-
-    learning: LearningReply | None
-    """How far the policy has learned; null where it does not say."""
-    lag_s: float
-    """Age of the oldest decision that is ready to be learned, seconds."""
-    waiting: int
-    """Decisions that wait to be learned."""
-    behind: int
-    """Updates of the ledger that are not in the newest snapshot."""
-    queues: Mapping[str, int] | None
-    """Jobs waiting, by queue; null if Redis cannot be reached."""
-    workers: Sequence[WorkerState] | None
-    """The registered workers; null if Redis cannot be reached."""
-
-
-def service_overview(overview: Overview, state: RouterState) -> ServiceOverview:
-    """What the policy earned in a time, and how the service is."""
-    return ServiceOverview(
-        **{field.name: getattr(overview, field.name) for field in fields(overview)},
-        learning=_part(LearningReply, state.ledger.learning),
-        lag_s=state.ledger.lag_s,
-        waiting=state.ledger.counters.waiting,
-        behind=state.ledger.behind,
-        queues=state.jobs,
-        workers=state.workers,
     )
 
 

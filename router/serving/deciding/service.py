@@ -13,7 +13,7 @@ from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
 from ragbandit.router.serving.checks.questions import checked_query
-from ragbandit.router.serving.deciding.candidates import ContextCounts, ask, mix_candidates, pinned, pinned_output
+from ragbandit.router.serving.deciding.candidates import ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.serving.deciding.question import Question, offer_arms, served_weight, with_terms
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
@@ -66,7 +66,6 @@ class RouteService:
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
-        self.context_counts = ContextCounts(settings.context)
         #: the queue of questions
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch,
@@ -128,8 +127,6 @@ class RouteService:
             checked = replace(checked, request={NAMED_ID: True, **checked.request})
         policy, rebuilding = serving.policy, serving.rebuilding
         weight = served_weight(checked, settings=settings, policy=policy, rebuilding=rebuilding, frontier=self.frontier)
-        if checked.context or settings.context:
-            self.context_counts.add(checked)
         return Question(
             query=checked,
             run_by=run_by,

@@ -29,7 +29,7 @@ def test_chat(llm, service):
     assert reply.message.content == service.answer
     assert service.decision(reply.raw.id)["outcome"]["answer"] == service.answer
     assert reply.raw.model.startswith("ragbandit/")
-    assert isinstance(reply.raw.citations, list)
+    assert isinstance(reply.raw.ragbandit["passages"], list)
     assert reply.additional_kwargs["total_tokens"] > 0
 
 

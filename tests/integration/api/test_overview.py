@@ -14,5 +14,4 @@ def test_the_overview_over_http(service):
     found = service.http.get("/v1/overview").json()
     assert found["totals"]["decided"] == found["totals"]["answered"] == 3
     assert 24 <= len(found["points"]) <= 26
-    assert found["queues"].keys() == {"answer", "judge", "learn"}
     assert service.http.get("/v1/overview", params={"step": 100}).status_code == 422

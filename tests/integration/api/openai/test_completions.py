@@ -76,15 +76,11 @@ def with_sources(read):
 
 
 def test_citations(sourced, service):
-    """The passages come as OpenAI's annotations, as Perplexity's citations and results, and as our own."""
+    """The passages come as OpenAI's annotations, and as our own."""
     ours = f"{service.url}/v1/decisions/{sourced['ragbandit']['decision_id']}#2"
     cited = [each["url_citation"] for each in sourced["choices"][0]["message"]["annotations"]]
-    assert [each["url"] for each in cited] == sourced["citations"] == ["https://books.example/d1", ours]
+    assert [each["url"] for each in cited] == ["https://books.example/d1", ours]
     assert [each["title"] for each in cited] == ["Dracula", "d2"]
-    assert [(each["title"], each["snippet"]) for each in sourced["search_results"]] == [
-        ("Dracula", "A novel by Bram Stoker."),
-        ("d2", "Stoker was born in Dublin."),
-    ]
     assert [(each["id"], each["score"]) for each in sourced["ragbandit"]["passages"]] == [("d1", 2.5), ("d2", None)]
     ChatCompletion.model_validate(sourced, strict=True)
 

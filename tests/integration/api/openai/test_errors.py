@@ -80,14 +80,12 @@ def test_what_is_refused(unmoved, sent, param):
 
 
 def test_paths_and_methods(unmoved):
-    """What is not served is in OpenAI's shape too; the older completions name the setting that asks for them."""
+    """What is not served is in OpenAI's shape too."""
     assert error_of(unmoved.get("/v1/chat/completions"))["code"] == "method_not_allowed"
     assert error_of(unmoved.post("/v1/embeddings", json={}))["code"] == "not_found"
     assert error_of(unmoved.get("/v1/models/nobody"))["code"] == "model_not_found"
     assert error_of(unmoved.get("/v1/models?limit=5"))["param"] == "limit"
-    older = unmoved.post("/v1/completions", json={"model": "auto", "prompt": "?"})
-    assert older.status_code == 404
-    assert "is_chat_model" in error_of(older)["message"]
+    assert error_of(unmoved.post("/v1/completions", json={"model": "auto", "prompt": "?"}))["code"] == "not_found"
 
 
 def raised(service, **more) -> tuple[openai.APIStatusError, int]:

@@ -85,7 +85,7 @@ def test_the_order_of_a_stream(http, in_pieces):
     assert [each["url_citation"]["title"] for each in deltas[-1]["annotations"]] == ["Dracula", "d2"]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(PIECES) + 1) + ["stop"]
     assert chunks[-1]["ragbandit"]["decision_id"] == key
-    assert len(chunks[-1]["citations"]) == len(chunks[-1]["search_results"]) == 2
+    assert len(chunks[-1]["ragbandit"]["passages"]) == 2
     assert not [chunk for chunk in chunks if "usage" in chunk]
 
 

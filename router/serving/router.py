@@ -73,7 +73,6 @@ from ragbandit.shared.types import (
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.rules import Verdict
     from ragbandit.router.queue.streams import StreamReader
-    from ragbandit.router.rollouts.evaluator import Evaluator, Look
 
 #: what waits in this process for its batch, beside answers
 Queue = Literal["questions", "feedback", "outcomes"]
@@ -139,8 +138,6 @@ class Router(AbstractContextManager["Router"]):
         )
         #: answers that are read while workers write them; None: without Redis they come whole
         self.streams: StreamReader | None = None
-        #: made by the first `check_rollouts`, which reads on from where the one before stopped
-        self._evaluator: Evaluator | None = None
         self.readiness = Readiness(
             {
                 "database": TrialWrites(database).write,
@@ -292,19 +289,6 @@ class Router(AbstractContextManager["Router"]):
         if cancelled.status is None:
             self.notifier.cancel(key)
         return cancelled
-
-    def check_rollouts(self) -> "list[Look]":
-        """Look once at every version that is in shadow or canary, and do what the evidence says; what was found.
-
-        The worker that learns does this every 5 s; empty where it is at it. Raises StoreError.
-        """
-        if self._evaluator is None:
-            from ragbandit.router.rollouts.evaluator import Evaluator
-
-            self._evaluator = Evaluator(self.database, settings=self.settings)
-        looks = self._evaluator.evaluate(now=time.time())
-        self._evaluator.close()
-        return looks
 
     def outcome(
         self,

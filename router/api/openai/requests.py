@@ -26,7 +26,6 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.deciding.question import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Message, Query
 
 #: the model that lets the policy choose
@@ -97,8 +96,6 @@ def _model(name: str) -> Model:
     return {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWN}
 
 
-#: the header that may stand for the field cost_weight
-_PRICE: Final = "x-ragbandit-cost-weight"
 #: headers that name the conversation of a request; the first that is there counts
 _SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
 #: OpenAI's own limits of `metadata`
@@ -153,8 +150,8 @@ class OpenAIBody(BaseModel):
     stream: bool | None = None
     """Send the answer in pieces, as server-sent events."""
     cost_weight: Price = None
-    """What one unit of cost is worth in right answers, or the name of a price: as of /v1/route; also by the model
-    `auto:<price>`, and for clients that can add no field by the header `X-RagBandit-Cost-Weight`."""
+    """What one unit of cost is worth in right answers, or the name of a price: as of /v1/route; for clients
+    that can add no field there is the model `auto:<price>`."""
     aim: Aim = None
     """In place of `cost_weight`, as of /v1/route."""
     metadata: Annotated[dict[str, str] | None, limits(_METADATA)] = None
@@ -226,7 +223,7 @@ def query_of(
         context=context,
         arms=arms,
         forced=model.arm is not None,
-        cost_weight=_price(body, headers=request.headers, model=model),
+        cost_weight=_price(body, model=model),
         aim=body.aim or {},
         tenant=tenant,
         session=_session(request.headers) or session,
@@ -236,15 +233,12 @@ def query_of(
     )
 
 
-def _price(body: OpenAIBody, *, headers: Headers, model: ModelChoice) -> float | str | None:
-    """The weight of cost that a request wants: by its field, a header, or the model. Raises InvalidInput for two."""
-    sent = headers.get(_PRICE, "").strip()
-    wanted = {"cost_weight": body.cost_weight, _PRICE: number_or_name(sent) if sent else None, "model": model.price}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    if len(set(given.values())) > 1:
-        message = f"{' and '.join(given)} want different weights of cost"
-        raise InvalidInput(message, field=next(iter(given)), remedy="send one of them")
-    return next(iter(given.values()), None)
+def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
+    """The weight of cost that a request wants: by its field, or by the model. Raises InvalidInput for two."""
+    if None not in (body.cost_weight, model.price) and body.cost_weight != model.price:
+        message = "cost_weight and model want different weights of cost"
+        raise InvalidInput(message, field="cost_weight", remedy="send one of them")
+    return model.price if body.cost_weight is None else body.cost_weight
 
 
 def _session(headers: Headers) -> str | None:

@@ -15,9 +15,10 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import urlsplit
+
+from starlette.requests import cookie_parser
 
 from ragbandit.router.api.dependencies import is_page
 from ragbandit.router.storage.access.spending import shared_secret
@@ -106,14 +107,9 @@ def new_nonce() -> str:
 
 
 def cookies_of(headers: Headers) -> dict[str, str]:
-    """The cookies of a request; none where the header is too long, or is none of cookies."""
+    """The cookies of a request; none where the header is too long."""
     text = "; ".join(value.decode("latin-1") for name, value in headers if name == b"cookie")
-    if len(text) > _MOST:
-        return {}
-    try:
-        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
-    except CookieError:
-        return {}
+    return {} if len(text) > _MOST else cookie_parser(text)
 
 
 #: names of this machine

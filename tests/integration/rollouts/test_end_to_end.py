@@ -57,13 +57,14 @@ def test_a_canary_that_harms_is_gone_from_the_next_decision(service):
     """Judged in its own ledger, rolled back by one look, and nothing of it is served afterwards."""
     world = service.world
     service.live(110, two=0.2, others=0.8)
-    (look,) = world.router.check_rollouts()
+    evaluator = Evaluator(service.database, settings=world.settings)
+    (look,) = evaluator.evaluate(now=world.now + 6.0)
     assert (look.finding.kind, look.version.state) == ("rollback", "rolled_back")
     world.router.refresh()
     made = world.route()
     assert CANDIDATE not in made.facts
     assert max(made.pmf) < 0.5
-    assert world.router.check_rollouts() == []
+    assert evaluator.evaluate(now=world.now + 7.0) == []
 
 
 def test_a_canary_that_earns_more_decides(service):

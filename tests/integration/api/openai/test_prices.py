@@ -25,19 +25,17 @@ def priced(serve):
 
 
 def test_openais_client_turns_the_dial(priced):
-    """The model, `extra_body` and a header each set the price; the reply says which, and nothing is ignored."""
+    """The model and `extra_body` each set the price; the reply says which, and nothing is ignored."""
     with openai.OpenAI(base_url=f"{priced.url}/v1", api_key="any", max_retries=0, timeout=30) as client:
         assert [model.id for model in client.models.list()][:3] == ["auto", "auto:economy", "auto:quality"]
         assert client.models.retrieve("auto:economy").id == "auto:economy"
-        header = "X-RagBandit-Cost-Weight"
         for more, price, weight in (
             ({"model": "auto:economy"}, "economy", 0.2),
             ({"model": "ragbandit/auto:quality"}, "quality", 0.01),
             ({"model": "auto", "extra_body": {"cost_weight": 0.03}}, None, 0.03),
-            ({"model": "auto", "extra_headers": {header: "economy"}}, "economy", 0.2),
-            ({"model": "auto", "extra_headers": {header: "0.5"}}, None, 0.5),
-            ({"model": "arm/single_step", "extra_headers": {header: "0.5"}}, None, 0.5),
-            ({"model": "auto:economy", "extra_headers": {header: "economy"}}, "economy", 0.2),
+            ({"model": "auto", "extra_body": {"cost_weight": "economy"}}, "economy", 0.2),
+            ({"model": "arm/single_step", "extra_body": {"cost_weight": 0.5}}, None, 0.5),
+            ({"model": "auto:economy", "extra_body": {"cost_weight": "economy"}}, "economy", 0.2),
             ({"model": "auto"}, None, None),
         ):
             reply = client.chat.completions.with_raw_response.create(**ASKED, **more)
@@ -50,8 +48,7 @@ def test_openais_client_turns_the_dial(priced):
             client.chat.completions.create(model="auto:cheapest", **ASKED)
         for more in (
             {"model": "auto:economy", "extra_body": {"cost_weight": 0.03}},
-            {"model": "auto", "extra_headers": {header: "nan"}},
-            {"model": "auto", "extra_headers": {header: "cheapest"}},
+            {"model": "auto", "extra_body": {"cost_weight": "cheapest"}},
             {"model": "auto:economy", "extra_body": {"aim": {"steps": 1.8}}},
         ):
             with pytest.raises(openai.BadRequestError, match=r"weights? of cost|unknown price"):

@@ -160,6 +160,12 @@ class OpenAIBody(BaseModel):
     """Who asks, an id; kept with the decision."""
     safety_identifier: Annotated[str | None, limits(ANY_TEXT)] = None
     """Newer name of `user`."""
+    tools: list[Any] | None = None
+    """Ignored, unless `tool_choice` asks for a call: refused."""
+    tool_choice: Annotated[str | dict[str, Any] | None, limits(_NO_CALL)] = None
+    """`none` or `auto`."""
+    top_logprobs: Annotated[int | None, limits(enum=[0, None])] = None
+    """0."""
 
 
 class ChatBody(OpenAIBody):
@@ -175,10 +181,6 @@ class ChatBody(OpenAIBody):
     """{"include_usage": true}: the usage in a chunk of its own, before the end."""
     n: Annotated[int | None, limits(enum=[1, None])] = None
     """1; there is one answer."""
-    tools: list[Any] | None = None
-    """Ignored, unless `tool_choice` asks for a call: refused."""
-    tool_choice: Annotated[str | dict[str, Any] | None, limits(_NO_CALL)] = None
-    """`none` or `auto`."""
     functions: list[Any] | None = None
     """Older name of `tools`."""
     function_call: Annotated[str | dict[str, Any] | None, limits(_NO_CALL)] = None
@@ -189,8 +191,6 @@ class ChatBody(OpenAIBody):
     """{"type": "text"}."""
     logprobs: Annotated[bool | None, limits(enum=[False, None])] = None
     """false."""
-    top_logprobs: Annotated[int | None, limits(enum=[0, None])] = None
-    """0."""
     modalities: Annotated[list[str] | None, limits(items={"enum": ["text"]})] = None
     """["text"]."""
     audio: Annotated[dict[str, Any] | None, limits(enum=[None])] = None

@@ -199,10 +199,6 @@ class ResponseBody(OpenAIBody):
     """null: `previous_response_id` and the header `X-RagBandit-Session-Id` are the conversation."""
     background: Annotated[bool | None, limits(enum=[False, None])] = None
     """false; `POST /v1/answer?wait_s=0` does not wait for an answer."""
-    tools: list[Any] | None = None
-    """Ignored, unless `tool_choice` asks for a call: refused."""
-    tool_choice: Annotated[str | dict[str, Any] | None, limits(enum=["none", "auto", None])] = None
-    """`none` or `auto`."""
     text: Annotated[
         dict[str, Any] | None,
         limits(properties={"format": {"type": "object", "properties": {"type": {"enum": ["text"]}}}}),
@@ -210,8 +206,6 @@ class ResponseBody(OpenAIBody):
     """{"format": {"type": "text"}}."""
     prompt: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
     """null; there are no templates of prompts here."""
-    top_logprobs: Annotated[int | None, limits(enum=[0, None])] = None
-    """0."""
 
     @property
     def facts(self) -> dict[str, Json]:

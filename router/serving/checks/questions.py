@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType, UnionType
 from typing import Final
 
@@ -208,20 +208,11 @@ def _check_budget(budget: Budget) -> None:
 
 def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
     """The smaller of what a query asks and what the settings allow, cap by cap."""
-
-    def smaller(wanted: float | None, allowed: float | None) -> float | None:
-        given = [value for value in (wanted, allowed) if value is not None]
-        return min(given, default=None)
-
-    rounds, passages = smaller(budget.rounds, limits.rounds), smaller(budget.passages, limits.passages)
-    tokens = smaller(budget.tokens, limits.tokens)
-    return Budget(
-        rounds=None if rounds is None else int(rounds),
-        passages=None if passages is None else int(passages),
-        tokens=None if tokens is None else int(tokens),
-        seconds=smaller(budget.seconds, limits.seconds),
-        dollars=smaller(budget.dollars, limits.dollars),
-    )
+    caps = {}
+    for cap in (one.name for one in fields(Budget)):
+        given = (getattr(budget, cap), getattr(limits, cap))
+        caps[cap] = min((value for value in given if value is not None), default=None)
+    return Budget(**caps)
 
 
 def _check_context(context: Mapping[str, Json], *, most_bytes: int | None) -> None:

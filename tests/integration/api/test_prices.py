@@ -54,7 +54,7 @@ def test_what_a_question_is_served_at(dial, sent, weight, price):
     assert any(told in reason for reason in explained["reasons"]) is (weight is not None)
     decision = dial.router.decision(reply["decision_id"]).decision
     assert (decision.query.cost_weight, decision.cost_weight) == (sent.get("cost_weight"), weight)
-    assert weight is None or explained["draw"]["weight"] == weight
+    assert weight is None or explained["record"]["facts"]["weight"] == weight
 
 
 @pytest.mark.parametrize(

@@ -5,24 +5,31 @@ Conservative bandits (Wu, Shariff, Lattimore, Szepesvari 2016; with features: Ka
 until what was earned pays for the worst that the next draw may do. Stage-wise ones (Khezeli and Bitar 2020; Moradipari
 et al. 2020) ask of every single decision that it keeps (1 - harm) of the incumbent's reward. Here:
 
-- The incumbent is mixed in (restraint.py), instead of played in the place of the policy: propensities stay exact, and
+- The incumbent is mixed in (mixing.py), instead of played in the place of the policy: propensities stay exact, and
   an arm that the policy may draw keeps a chance.
 - Feedback comes late, and many decisions are out before the first of them is learned. So the condition is on one
   decision, and counts no others. With slack s, the reward that may still be lost by what the ledger tells, and
   theta = ln(1 / CONFIDENCE) / s, a decision must keep
 
-      E exp(theta * (loss - credit)) <= 1,      credit = half of its own allowance, harm * the incumbent's mean.
+      E exp(theta * (loss - credit)) <= 1,      credit = its own allowance, harm * the incumbent's mean.
 
   Then exp(theta * sum of (loss - credit)) is a supermartingale, and by Ville's inequality the decisions of one version
   of the policy, however many there are and however late their feedback is, lose more than s beyond their credit with
   probability CONFIDENCE at most. As s shrinks theta grows, and the share of the policy goes to 0.
-- The expected loss is the incumbent's score less the arm's; the rewards' variance is that of the ledger's rows, for
-  either arm. So E exp(theta * loss) = exp(theta * (score_incumbent - score_arm) + theta^2 * variance), a Gaussian's.
+- The expected loss m is the incumbent's score less the arm's; the rewards' variance is that of the ledger's rows, for
+  either arm. So E exp(theta * loss) is a Gaussian's, exp(theta * m + theta^2 * variance); or, where that is less, the
+  most that it can be with this mean: a wrong answer loses all that the incumbent earns and what the arm costs, h, a
+  right one loses h - 1, and exp is convex (Hoeffding 1963):
+
+      E exp(theta * loss) <= p exp(theta * h) + (1 - p) exp(theta * (h - 1)),      p = m - (h - 1).
+
   A policy that knows its posterior (`deviations`) has half a deviation of the difference taken off an arm's score: an
   arm that nobody tried is not as good as its prior mean.
   A policy without scores has the arms' mean rewards in their place, an arm never learned having 0.
-- What was lost is estimated without the policy (shortfall.py): scores that are wrong cost slack, and the slack holds
-  the policy back.
+- What was lost is estimated without the policy: what a row of another arm earned less than the incumbent's mean reward,
+  its rows weighed by 1 / propensity. Scores that are wrong cost slack, and the slack holds the policy back. (Adding the
+  incumbent's rows, (reward - mean) * (1 / propensity - 1) each, would be right also where the incumbent is left on
+  questions that it answers better or worse than others; one rare row then moves the slack by more than it holds.)
 
 It is a bound on what is learned: rewards that nobody tells do not count. Where rewards may be negative, harm is a share
 of the size of the incumbent's mean reward.
@@ -66,6 +73,7 @@ KNOWN: Final = 10
 MOST: Final = 1000
 #: rows of the incumbent after which an older one counts 1/e in its mean reward
 _MEMORY: Final = 1000.0
+#: most that a row of the incumbent counts in its mean
 _MOST_WEIGHT: Final = 10.0
 #: share of the rewards' standard deviation that stands for the incumbent's mean reward where that is nearer to 0
 _LEAST_SCALE: Final = 0.1
@@ -94,6 +102,8 @@ class Shortfall:
         self.before = 0
         #: squares of all rewards
         self._all_squares = 0.0
+        #: whether every quality was in [0, 1]
+        self.in_unit = True
 
     @property
     def known(self) -> bool:
@@ -154,6 +164,7 @@ class Shortfall:
         """One row of the ledger: its arm, its reward, its propensity, and whether it was paid for here."""
         arm, reward = update.arm, update.reward.value
         quality, cost, price = heads_of(update.reward, weight=weight_of(update.query, default=self._price))
+        self.in_unit = self.in_unit and 0.0 <= quality <= 1.0
         count = sum(self.rows.values()) + 1
         self._price += (price - self._price) * max(1.0 / count, 1.0 / _MEMORY)
         if not update.imported:
@@ -189,9 +200,7 @@ class Shortfall:
         self._own += 1.0
         elsewhere = sum(self.rows.values()) - (self._own - 1.0)
         self._ratio = max(1.0, (update.decided - elsewhere) / self._own if update.decided else 1.0)
-        if update.arm == self.incumbent:
-            self._lost += (reward - base) * (min(1.0 / update.propensity, _MOST_WEIGHT) - 1.0)
-        else:
+        if update.arm != self.incumbent:
             self._lost += base - reward
             self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
 
@@ -200,7 +209,7 @@ class Shortfall:
         own = (
             *(self._own, self._lost, self._others, self._ratio),
             *(self._weight, self._rewards, self._squares, self._all_squares),
-            *(self._quality, self._cost, self._price),
+            *(self._quality, self._cost, self._price, float(self.in_unit)),
         )
         arrays: Arrays = {"shortfall": np.array(own)}
         for arm in sorted(self.rows):
@@ -209,11 +218,12 @@ class Shortfall:
 
     def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
         """Take over a saved state, of a policy that has learned these rows of each arm. Raises SnapshotError."""
-        checked_arrays(arrays, shapes={"shortfall": (11,)} | {f"rewards/{arm}": (2,) for arm in seen})
+        checked_arrays(arrays, shapes={"shortfall": (12,)} | {f"rewards/{arm}": (2,) for arm in seen})
         own = arrays["shortfall"].tolist()
         self._own, self._lost, self._others, self._ratio = own[:4]
         self._weight, self._rewards, self._squares, self._all_squares = own[4:8]
-        self._quality, self._cost, self._price = own[8:]
+        self._quality, self._cost, self._price = own[8:11]
+        self.in_unit = own[11] == 1.0
         self.rows = dict(seen)
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}
 
@@ -238,8 +248,6 @@ _INSIDE: Final = frozenset(
 )
 #: chance at most that the decisions of one version lose more than the slack
 CONFIDENCE: Final = 0.05
-#: share of a decision's allowance that it may count on before it is learned
-_CREDIT: Final = 0.5
 #: posterior standard deviations that an arm's difference from the incumbent is taken lower by
 _DOUBT: Final = 0.5
 #: exponents end here
@@ -262,7 +270,7 @@ class ConservativeParams(PolicyParams):
     #: what the setting `context` declares: for the policy inside, among whose params it is recorded
     context: Mapping[str, Any] | None = None
     #: of the form of its state, recorded so that a ledger of before is learned again; not to be set
-    revision: Annotated[int, Field(ge=2, le=2)] = 2
+    revision: Annotated[int, Field(ge=3, le=3)] = 3
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
@@ -320,14 +328,30 @@ class ConservativePolicy(HasParams):
         if output.deviations is not None:
             values = _doubted(values, output.deviations, incumbent=list(arms).index(self.incumbent))
         theta = math.log(1.0 / CONFIDENCE) / slack
-        usual, spread = values[list(arms).index(self.incumbent)], theta * theta * tally.variance
+        usual = values[list(arms).index(self.incumbent)]
+        charges = self._charges(output) if tally.in_unit else None
         risks = tuple(
-            0.0 if arm == self.incumbent else _exponential(theta * (usual - value) + spread)
-            for arm, value in zip(arms, values, strict=True)
+            0.0
+            if arm == self.incumbent
+            else _risk(
+                theta,
+                loss=usual - value,
+                variance=tally.variance,
+                most=None if charges is None else usual + charges[at],
+            )
+            for at, (arm, value) in enumerate(zip(arms, values, strict=True))
         )
-        allowance = _exponential(theta * _CREDIT * tally.allowance_at(weight))
+        allowance = _exponential(theta * tally.allowance_at(weight))
         reason = "another arm may cost too much"
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
+
+    @staticmethod
+    def _charges(output: PolicyOutput) -> Sequence[float] | None:
+        """What the cost of each arm takes off its reward; None where the policy does not say."""
+        costs, weight = output.facts.get("cost"), output.facts.get("weight")
+        if not isinstance(costs, list) or not isinstance(weight, int | float):
+            return None
+        return [weight * float(cost) for cost in costs]
 
     def learn(self, update: Update) -> None:
         """Let the policy learn, then the shortfall. PolicyFault and no change if either cannot use the row."""
@@ -366,6 +390,16 @@ def _doubted(values: Sequence[float], deviations: Matrix, *, incumbent: int) -> 
     apart = deviations - deviations[incumbent]
     doubts = np.sqrt(np.einsum("kp,kp->k", apart, apart) / apart.shape[1]).tolist()
     return [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
+
+
+def _risk(theta: float, *, loss: float, variance: float, most: float | None) -> float:
+    """E exp(theta * loss) - 1 at most. loss: expected; most: what a wrong answer loses, 1 more than a right one."""
+    exponent = theta * loss + theta * theta * variance
+    if most is not None and theta * most < _MOST_EXPONENT:
+        wrong = min(max(loss - (most - 1.0), 0.0), 1.0)
+        bounded = wrong * math.exp(theta * most) + (1.0 - wrong) * math.exp(theta * (most - 1.0))
+        exponent = min(exponent, math.log(bounded))
+    return _exponential(exponent)
 
 
 def _exponential(exponent: float) -> float:

@@ -206,8 +206,10 @@ class JudgeSettings(Section):
 
     #: the model that judges, a section like `generator`, or the name of one of `generators`; None: nothing is judged
     generator: GeneratorSettings | None = None
-    #: share of the decisions that are judged; which ones follows from their ids
+    #: share of the decisions that are judged after the first; which ones follows from their ids
     share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    #: before the ledger has learned so many decisions every answer is judged: labels pay most at first
+    first: Annotated[int, Field(ge=0, le=100_000)] = 60
     #: judgements that are begun in a day (UTC); what is beyond waits for the next day. None: no limit
     judgements_per_day: Count | None = 1000
     #: tokens, read and written, in a day; calls that are under way when it is reached go beyond it. None: no limit

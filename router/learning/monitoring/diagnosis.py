@@ -37,7 +37,7 @@ from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
-from ragbandit.shared.formats import number
+from ragbandit.shared.formats import number, percent
 from ragbandit.shared.types import ArmName, Decision
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
@@ -51,6 +51,8 @@ RESOLUTION: Final = 0.02
 #: questions that learning may take
 PATIENCE: Final = 10_000.0
 _WEEK_S: Final = 7 * 86_400.0
+#: share of the decisions below which labels are few
+FEW: Final = 0.1
 #: newest decisions that are looked at
 LATEST: Final = 100
 #: decisions in a row without a label after which learning starves
@@ -95,6 +97,8 @@ class Diagnosis:
     slack: float | None = None
     #: decisions since the newest that was learned
     unlabelled: int = 0
+    #: share of all decisions whose outcome is learned; None where a version of before wrote it
+    labelled: float | None = None
 
     @property
     def remedy(self) -> str:
@@ -128,6 +132,8 @@ class Diagnosis:
     def line(self) -> str:
         """Word, sentence, and what to do where there is something."""
         remedy = "" if self.state in ("steady", "learning") else f"; {self.remedy}"
+        if self.state in ("learning", "held back", "stuck") and self.labelled is not None and self.labelled < FEW:
+            remedy += f"; {percent(self.labelled)} of the decisions are labelled: label the first ones (judge.first)"
         return f"{self.state}: {self.sentence}{remedy}"
 
     @property
@@ -196,6 +202,7 @@ def diagnosed(
         judged=judged,
         incumbent=None if restraint is None else restraint.arm,
         slack=None if restraint is None else restraint.slack,
+        labelled=traffic.labelled,
     )
 
 

@@ -144,9 +144,9 @@ def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice) -> Enco
 def judge_sample(settings: Settings) -> JudgeSample | None:
     """Which decisions wait for the configured judge; None: there is none, or none are to be judged."""
     chosen = settings.judge
-    if chosen.generator is None or chosen.share == 0:
+    if chosen.generator is None or chosen.share == chosen.first == 0:
         return None
-    return JudgeSample(share=chosen.share, max_waiting=chosen.max_waiting)
+    return JudgeSample(share=chosen.share, first=chosen.first, max_waiting=chosen.max_waiting)
 
 
 def make_jobs(settings: Settings) -> "RedisJobs | NoJobs":

@@ -220,7 +220,12 @@ class DecisionStore:
                 count_spending(moves, fresh.values(), rows=owned)
                 if self.judge is not None:
                     sample_outcomes(
-                        connection, fresh.values(), sample=self.judge, moves=moves, shard=self.database.shard
+                        connection,
+                        fresh.values(),
+                        label=self.label,
+                        sample=self.judge,
+                        moves=moves,
+                        shard=self.database.shard,
                     )
                 if self.check:
                     add_jobs(connection, fresh.values(), kind="check", room=MAX_CHECKS, moves=moves)

@@ -87,10 +87,14 @@ _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.na
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeSample:
-    """Which decisions are judged: this share of them, as long as fewer than max_waiting wait."""
+    """Which decisions are judged: all until the ledger has learned so many, then this share of them.
+
+    As long as fewer than max_waiting wait.
+    """
 
     share: float
     max_waiting: int
+    first: int = 0
 
 
 def is_sampled(decision_id: str, *, share: float) -> bool:
@@ -100,17 +104,27 @@ def is_sampled(decision_id: str, *, share: float) -> bool:
 
 
 def sample_outcomes(
-    connection: Connection, group: Iterable[Outcome], *, sample: JudgeSample, moves: Moves, shard: int
+    connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
 ) -> None:
     """Let those of these new outcomes wait for the judge that are sampled, as far as there is room.
 
-    shard: of `counters`, that this process moves.
+    label: of the ledger. shard: of `counters`, that this process moves.
     """
-    sampled = [one for one in group if is_sampled(one.decision_id, share=sample.share)]
-    facts: dict[str, Json] = {"share": sample.share, "failures": 0}
+    share = 1.0 if _is_early(connection, label=label, first=sample.first) else sample.share
+    sampled = [one for one in group if is_sampled(one.decision_id, share=share)]
+    facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(connection, sampled, kind="judge", room=sample.max_waiting, moves=moves, facts=facts)
     if skipped:
         move_day(connection, {"skipped": skipped}, now=sampled[0].made_at, shard=1 + shard)
+
+
+def _is_early(connection: Connection, *, label: str, first: int) -> bool:
+    """Whether fewer than `first` decisions are learned, or wait for the judge."""
+    if first == 0:
+        return False
+    learned = counters.c.label == label, counters.c.name == "learned"
+    count = connection.execute(select(func.coalesce(func.sum(counters.c.value), 0)).where(*learned)).scalar_one()
+    return int(count) + waiting_jobs(connection, kind="judge") < first
 
 
 def move_day(

@@ -27,8 +27,9 @@ COST = Spent(prompt_tokens=100, completion_tokens=10, dollars=0.25)
 def make_store(database):
     """A function that makes a store which samples."""
 
-    def make(*, share=1.0, max_waiting=1000):
-        return DecisionStore(database, label="main", judge=JudgeSample(share=share, max_waiting=max_waiting))
+    def make(*, share=1.0, max_waiting=1000, first=0):
+        sample = JudgeSample(share=share, max_waiting=max_waiting, first=first)
+        return DecisionStore(database, label="main", judge=sample)
 
     return make
 
@@ -37,8 +38,8 @@ def make_store(database):
 def answered(make_decision, make_store):
     """A function that stores decisions with outcomes of a caller, and gives their ids."""
 
-    def store(count=1, *, share=1.0, max_waiting=1000, **more):
-        store = make_store(share=share, max_waiting=max_waiting)
+    def store(count=1, *, share=1.0, max_waiting=1000, first=0, **more):
+        store = make_store(share=share, max_waiting=max_waiting, first=first)
         made = [make_decision() for _ in range(count)]
         store.add_decisions(made)
         outcome = {"status": "answered", "answer": "Paris", "steps": 1.0} | more
@@ -101,6 +102,14 @@ def test_a_share_is_sampled(database, answered):
     assert {row["share"] for row in waits(database).values()} == {0.3}
     assert 0 < len(wanted) < 200
     check_counted(database)
+
+
+def test_the_first_answers_are_all_judged(database, answered):
+    """Until the ledger has learned `first` decisions, or as many wait for the judge, every answer waits for it."""
+    early = [*answered(5, share=0.0, first=8), *answered(5, share=0.0, first=8)]
+    answered(5, share=0.0, first=8)
+    assert set(waits(database)) == set(early)
+    assert {row["share"] for row in waits(database).values()} == {1.0}
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@
     python -m benchmarks.worlds --policies mba,linucb --modes cold --labelled 1 --seeds 2 --picture board.png
 
 A world is a table of --tables (routing/*.jsonl and worlds/*.jsonl in it, beside the checkout where there is one), the
-handbook's table, or a made one (benchmarks/worlds/made.py). A pass asks at most 1,200 questions, and at most 80 % of a
-table, one after the other; the greedy choice after it is judged on the rest. Weight of cost: .05, of Llama tables .015.
+handbook's table, a made one (benchmarks/worlds/made.py), or one truth of a grid of arms (grids.py: --worlds grids
+--policies mba:apart,mba; `:apart` behind a policy: it is not told what the arms are made of). A pass asks at most 1,200
+questions, and at most 80 % of a table, one after the other; the greedy choice after it is judged on the rest. Weight of
+cost: .05, of Llama tables .015.
 """
 
 import argparse
@@ -55,13 +57,14 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--policies", type=_words, default=("mba", "linucb", "vw"), metavar="NAME[,NAME...]")
     options.add_argument("--tables", type=Path, default=ROOT.parent / "shared" / "data", help="folder of tables")
-    options.add_argument("--worlds", type=_words, default=(), help="these alone; 'made': all made ones")
+    options.add_argument("--worlds", type=_words, default=(), help="these alone; 'made': all made ones; 'grids'")
     options.add_argument("--modes", type=_words, default=MODES, help=f"of {', '.join(MODES)}")
     options.add_argument("--labelled", type=_shares, default=(1.0, 0.3, 0.05), help="shares of answers, X[,X...]")
     options.add_argument("--seeds", type=int, default=4)
     options.add_argument(
         "--wrong", type=_chance, default=0.0, help="share of ratings that are turned round, such as .05"
     )
+    options.add_argument("--first", type=int, default=0, help="decisions at the beginning that are all labelled")
     options.add_argument("--late", type=int, default=0, help="decisions that are made before a label comes")
     options.add_argument(
         "--favoured", choices=("", BEST, DEAREST), default="", help="others are labelled a quarter as often"
@@ -90,7 +93,7 @@ def main(arguments: list[str]) -> None:
     if asked.picture is not None:
         check_png(asked.picture)
     console = Console()
-    conditions = Conditions(wrong=asked.wrong, late=asked.late, favoured=asked.favoured)
+    conditions = Conditions(first=asked.first, wrong=asked.wrong, late=asked.late, favoured=asked.favoured)
     with bars(Console(stderr=True)) as progress:
         worlds = gathered(asked.tables, names=asked.worlds, encoder=asked.encoder, data=asked.data, progress=progress)
         if not worlds:

@@ -10,17 +10,19 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.worlds.grids import GRIDS, TRUTHS, grid_world
 from benchmarks.worlds.made import WORLDS, made_world
 from benchmarks.worlds.measures import Measured, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.estimation import Progress
-from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.simulation import DEFAULT_WEIGHT
 from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.shared.types import Matrix
 
 HANDBOOK: Final = Path(__file__).parents[2] / "examples" / "handbook" / "table.jsonl"
 #: weight of cost where most questions are answered by no arm
@@ -50,10 +52,11 @@ def installed_policies(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: Path, progress: Progress) -> list[World]:
-    """The worlds of these names, of none all, with their features. names: "made" stands for all made ones."""
-    worlds = [
-        make() for name, make in _all(folder) if not names or name in names or ("made" in names and name in WORLDS)
-    ]
+    """The worlds of these names, of none all but the grids, with their features.
+
+    names: "made" stands for all made ones, "grids" for all truths of all grids, a grid's name for all of its truths.
+    """
+    worlds = [make() for name, groups, make in _all(folder) if {name, *groups} & set(names or [""])]
     if not worlds:
         return []
     settings = EncoderSettings() if encoder is None else EncoderSettings(model=encoder)
@@ -68,12 +71,16 @@ def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: P
     ]
 
 
-def _all(folder: Path) -> Iterator[tuple[str, Callable[[], World]]]:
+def _all(folder: Path) -> Iterator[tuple[str, tuple[str, ...], Callable[[], World]]]:
+    """Name, names of groups that it is in, how it is made; "" is the group that is played where none is named."""
     for name in WORLDS:
-        yield name, partial(_made, name)
+        yield name, ("", "made"), partial(_made, name)
+    for name in GRIDS:
+        for truth in range(TRUTHS):
+            yield f"{name} #{truth}", ("grids", name), partial(_grid, name, truth=truth)
     files = [*sorted(folder.glob("routing/*.jsonl")), *sorted(folder.glob("worlds/*.jsonl")), HANDBOOK]
     for file in files:
-        yield ("handbook" if file == HANDBOOK else file.stem), partial(_read, file)
+        yield ("handbook" if file == HANDBOOK else file.stem), ("",), partial(_read, file)
 
 
 def _read(file: Path) -> World:
@@ -84,9 +91,20 @@ def _read(file: Path) -> World:
 
 def _made(name: str) -> World:
     table, chances = made_world(name)
+    context, truth = WORLDS[name].context, _known_gain(table, chances=chances)
+    return World(name=name, table=table, weight=DEFAULT_WEIGHT, context=context, truth=truth)
+
+
+def _grid(name: str, *, truth: int) -> World:
+    table, chances, facts = grid_world(name, truth=truth)
+    gain = _known_gain(table, chances=chances)
+    return World(name=f"{name} #{truth}", table=table, weight=DEFAULT_WEIGHT, facts=facts, truth=gain)
+
+
+def _known_gain(table: LabelledTable, *, chances: Matrix) -> float:
+    """By how much the best arm of every question earns more than the best fixed one."""
     worth = chances - DEFAULT_WEIGHT * table.steps
-    truth = float(worth.max(axis=1).mean() - worth.mean(axis=0).max())
-    return World(name=name, table=table, weight=DEFAULT_WEIGHT, context=WORLDS[name].context, truth=truth)
+    return float(worth.max(axis=1).mean() - worth.mean(axis=0).max())
 
 
 def board(

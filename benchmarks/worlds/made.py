@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.shared.types import ArmName, Json, Matrix, TableRow
@@ -121,6 +122,17 @@ WORLDS: Final[Mapping[str, Made]] = {
     # the rival of the dear arm is the best fixed one, and the dear arm is worth its price on half of the questions
     "dear incumbent": Made(cost={"cheap": 0.2, "premium": 5.0}, lookup=(0.9, 0.92), reason=(0.55, 0.9)),
 }
+
+
+def questions_of(rows: int) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """So many questions, always the same, and the sentence that each is made of, 0 to 7."""
+    random, sentences = np.random.default_rng(3), (*_LOOKUP, *_REASON)
+    which = random.integers(len(sentences), size=rows)
+    texts = []
+    for one in which:
+        words = {key: values[int(random.integers(len(values)))] for key, values in _WORDS.items()}
+        texts.append(sentences[one].format(**words, number=random.integers(10, 1000)))
+    return texts, which
 
 
 def made_world(name: str, *, rows: int = ROWS, seed: int = 0) -> tuple[LabelledTable, Matrix]:

@@ -30,6 +30,8 @@ ASKED: Final = 0.8
 #: ways to begin: with nothing, and held back to an arm
 COLD, BEST, DEAREST = "cold", "best", "dearest"
 MODES: Final = (COLD, BEST, DEAREST)
+#: behind the name of a policy: it is not told what the arms are made of
+APART: Final = ":apart"
 #: where labels favour an arm: by how much the others' chance to be labelled is less
 DISFAVOURED: Final = 0.25
 
@@ -42,6 +44,8 @@ class World:
     table: LabelledTable
     weight: float
     context: Mapping[str, Json] = field(default_factory=dict)
+    #: what the arms are made of
+    facts: Mapping[ArmName, Mapping[str, Json]] = field(default_factory=dict)
     features: FeatureRows | None = None
     encoder_hash: str = ""
     #: by how much the best arm of every kind earns more than the best fixed one, where the chances are known
@@ -78,6 +82,8 @@ class Conditions:
     """How labels come."""
 
     labelled: float = 1.0
+    #: decisions at the beginning that are all labelled
+    first: int = 0
     #: chance that a rating is the opposite of what it should be
     wrong: float = 0.0
     #: decisions that are made before a label comes
@@ -107,7 +113,9 @@ class ConditionedLearning(Learning):
         self._waiting: deque[tuple[int, Decision, float, float]] = deque()
 
     def is_labelled(self, decision: Decision) -> bool:
-        """By the same number as ever, against a lower chance for arms that are not favoured."""
+        """The first ones; else by the same number as ever, against a lower chance for arms that are not favoured."""
+        if self.steps <= self._conditions.first:
+            return True
         is_favoured = not self._conditions.favoured or decision.arm == self._favoured
         share = self.world.labelled * (1.0 if is_favoured else DISFAVOURED)
         return chance_of(decision.id, what="labelled") < share
@@ -148,7 +156,9 @@ def passed(task: Task, *, world: World) -> Played:
     arms = world.table.arms
     incumbent = None if task.mode == COLD else arms[world.reference(task.mode)]
     settings = Settings.model_validate({"context": world.context, "policy": {"incumbent": incumbent}})
-    params = with_settings(task.policy, params={}, schema=settings.context, incumbent=incumbent is not None)
+    policy, is_apart = task.policy.removesuffix(APART), task.policy.endswith(APART)
+    facts: Mapping[str, Mapping[str, Json]] = {} if is_apart else {str(arm): own for arm, own in world.facts.items()}
+    params = with_settings(policy, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
     data = SimulationData(
         table=_part(world.table, asked),
         test=_part(world.table, rest),
@@ -159,7 +169,7 @@ def passed(task: Task, *, world: World) -> Played:
         encoder_hash=world.encoder_hash,
         labelled=task.conditions.labelled,
     )
-    run = SimulationRun(policy=task.policy, params=params, weight=world.weight, seed=task.seed, fold=0)
+    run = SimulationRun(policy=policy, params=params, weight=world.weight, seed=task.seed, fold=0)
     favoured = arms[world.reference(task.conditions.favoured)]
     learning = ConditionedLearning(run, world=data, conditions=task.conditions, favoured=favoured)
     played = play(run, world=data, learning=learning)

@@ -185,6 +185,7 @@ def _thousandths(value: float | None) -> str:
 def _notes(board: Board) -> list[str]:
     conditions = board.conditions
     extra = [
+        f"the first {conditions.first} decisions are all labelled" if conditions.first else "",
         f"{100 * conditions.wrong:g} % of the ratings are turned round" if conditions.wrong else "",
         f"labels come {conditions.late} decisions late" if conditions.late else "",
         f"decisions of other arms than the {conditions.favoured} are labelled a quarter as often"

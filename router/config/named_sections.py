@@ -16,6 +16,10 @@ NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_ARMS: Final = 32
 
 _KEY: Final = "grid"
+#: what an arm is made of: in a grid its values, and what is declared
+FACTS: Final = "facts"
+#: most facts of an arm
+_MOST_FACTS: Final = 16
 
 
 def expanded(arms: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,6 +53,7 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{field}: must be a mapping of params to lists of values, as {{rounds: [2, 4]}}")
     axes = {str(key): _named(values, field=f"{field}.{key}") for key, values in sorted(grid.items(), key=str)}
     beside = {key: value for key, value in params.items() if key != _KEY}
+    check_facts(beside.get(FACTS), field=f"arms.{name}.{FACTS}")
     if both := sorted(set(axes) & set(map(str, beside))):
         raise ValueError(f"{field}.{both[0]}: it stands beside the grid too; leave it out there")
     if (count := math.prod(map(len, axes.values()))) > MOST_ARMS:
@@ -61,8 +66,21 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         own = ".".join([str(name), *parts])
         if parts and NAME.fullmatch(own) is None:
             raise ValueError(f"{field}: {own!r} is no name of 1 to 64 letters, digits, dots, dashes, underscores")
-        entries[own] = beside | {key: value for key, (_, value) in zip(axes, choice, strict=True)}
+        values = {key: value for key, (_, value) in zip(axes, choice, strict=True)}
+        facts = {key: str(value) for key, value in values.items()} | dict(beside.get(FACTS) or {})
+        entries[own] = beside | values | {FACTS: facts}
     return entries
+
+
+def check_facts(facts: object, *, field: str) -> None:
+    """Raise ValueError, as "field: what is wrong", for what says nothing of an arm."""
+    if facts is not None and (
+        not isinstance(facts, Mapping)
+        or len(facts) > _MOST_FACTS
+        or not all(isinstance(one, str | int | float) for one in facts.values())
+    ):
+        message = f"give at most {_MOST_FACTS} names, each with a text, a number or a boolean"
+        raise ValueError(f"{field}: {message}, as {{model: small, k: 4}}")
 
 
 def _named(values: object, *, field: str) -> dict[str, Any]:

@@ -6,7 +6,15 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
-from ragbandit.router.config.named_sections import DEFAULT, NAME, check_names, expanded, with_named_sections
+from ragbandit.router.config.named_sections import (
+    DEFAULT,
+    FACTS,
+    NAME,
+    check_facts,
+    check_names,
+    expanded,
+    with_named_sections,
+)
 from ragbandit.router.config.sections import (
     ConversationSettings,
     CostWeight,
@@ -189,7 +197,8 @@ class Settings(Section):
     snapshots: str | None = None
     #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs;
     #: `generator` and `retriever` for one that workers run with another than the default; `grid` for several at once,
-    #: as {class: multi_step, grid: {rounds: [2, 4]}}. docs/strategies.md says more
+    #: as {class: multi_step, grid: {rounds: [2, 4]}}; `facts` for what an arm shares with others, as {model: small}.
+    #: docs/strategies.md says more
     arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
     #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
@@ -266,6 +275,7 @@ class Settings(Section):
         for name in self.arms:
             if NAME.fullmatch(name) is None:
                 raise ValueError(f"arms: {name!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
+            check_facts(self.arms[name].get(FACTS), field=f"arms.{name}.{FACTS}")
         default, bounds = self.learning.default_reward, self.reward
         if default is not None and not bounds.minimum <= default <= bounds.maximum:
             raise ValueError(
@@ -337,5 +347,11 @@ class Settings(Section):
 
     @property
     def worker_arms(self) -> dict[str, dict[str, Any]]:
-        """The arms that our workers run: all but those marked `run_by: caller`."""
-        return {name: params for name, params in self.arms.items() if params.get("run_by") != "caller"}
+        """The arms that our workers run, with their params: all but those marked `run_by: caller`."""
+        ours = {name: params for name, params in self.arms.items() if params.get("run_by") != "caller"}
+        return {name: {key: one for key, one in params.items() if key != FACTS} for name, params in ours.items()}
+
+    @property
+    def arm_facts(self) -> dict[str, dict[str, Any]]:
+        """What arms are made of, of those that say so: by `facts`, or as the arms of a grid."""
+        return {name: dict(params[FACTS]) for name, params in self.arms.items() if params.get(FACTS)}

@@ -163,6 +163,7 @@ def policy_of(settings: Settings) -> Policy:
         params=configured.params,
         incumbent=configured.incumbent is not None,
         schema=settings.context,
+        facts=settings.arm_facts,
     )
     return protected(configured.name, params=params, settings=configured)
 

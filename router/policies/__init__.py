@@ -47,6 +47,8 @@ CONSERVATIVE: Final = "conservative"
 GROUP: Final = "ragbandit.policies"
 #: of a policy; its class has them before it is made
 _METHODS: Final = ("pmf", "learn", "state", "restore")
+#: the param that holds what the arms are made of
+FACTS: Final = "facts"
 #: longest name that a ledger and a snapshot can record
 MAX_NAME: Final = 40
 
@@ -95,16 +97,23 @@ def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings
 
 
 def with_settings(
-    name: str, *, params: Mapping[str, Json], schema: ContextSchema = MappingProxyType({}), incumbent: bool = False
+    name: str,
+    *,
+    params: Mapping[str, Json],
+    schema: ContextSchema = MappingProxyType({}),
+    facts: Mapping[str, Mapping[str, Json]] = MappingProxyType({}),
+    incumbent: bool = False,
 ) -> dict[str, Json]:
     """The params, with what other settings say of them.
 
-    schema: the setting `context`, for a policy that learns from contexts by a schema. incumbent: the policy will be
-    held back to one, and has other defaults where its class says so (`with_incumbent`). Raises ConfigError for params
-    that bring a schema of their own.
+    schema: the setting `context`, for a policy that learns from contexts by a schema. facts: what the arms are made of,
+    for a policy that learns what they share. incumbent: the policy will be held back to one, and has other defaults
+    where its class says so (`with_incumbent`). Raises ConfigError for params that bring a schema of their own.
     """
     kind = _class_of(name)
     complete = {**(getattr(kind, "with_incumbent", {}) if incumbent else {}), **params}
+    if facts and getattr(kind, "takes_facts", False):
+        complete = {FACTS: {arm: dict(own) for arm, own in sorted(facts.items())}, **complete}
     if not schema or not getattr(kind, "takes_context", False):
         return complete
     if PARAM in params:

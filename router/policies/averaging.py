@@ -35,7 +35,7 @@ from ragbandit.router.policies.base import (
     weight_of,
 )
 from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
-from ragbandit.router.policies.posterior import MOST_SETS, Row, SeparateHeads
+from ragbandit.router.policies.posterior import Heads, Row
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
@@ -79,7 +79,7 @@ class AveragedHeads:
         self,
         schema: ContextSchema,
         *,
-        models: Mapping[str, tuple[float, SeparateHeads]],
+        models: Mapping[str, tuple[float, Heads]],
         memory: float | None,
         quality: float | None,
     ) -> None:
@@ -89,14 +89,14 @@ class AveragedHeads:
         self._models = {name: model for name, (_, model) in models.items()}
         self.memory, self.quality = memory, quality
         self.samples = next(iter(self._models.values())).samples
+        #: the model that predicts arms without rows from others that share parts with them
+        self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
         #: the weight of cost that the last row had whose question came without one; before any row every cost mean is 0
         self.weight = 0.0
         #: it is of a row whose question had one of its own: no other was learned yet
         self._is_borrowed = False
         self._arms: dict[ArmName, _Arm] = {}
-        #: prior means of the costs of offered arms
-        self._costs: dict[tuple[ArmName, ...], Vector] = {}
         #: of every model, the squares of what it missed, added up; and the rows: both fade as the heads' rows do
         self._losses = dict.fromkeys(models, 0.0)
         self._rows = 0.0
@@ -133,22 +133,6 @@ class AveragedHeads:
         products = sketch(features, context)
         return np.concatenate([features, context.astype(np.float32), products.astype(np.float32)])
 
-    def _inputs(self, joined: Features) -> dict[str, Features]:
-        """What each model reads: scaled so that its design row is x / sqrt(d), the context and the products."""
-        context = self.columns.size
-        question = joined.size - context - self._sketched
-        inputs = {}
-        for name in self._models:
-            first = max(question - LENGTHS, 0) if name == "short" else 0
-            last = {"question": question, "product": joined.size}.get(name, question + context)
-            inputs[name] = joined[first:last]
-            if name != "question":
-                row, own = joined[first:last].astype(np.float64) * math.sqrt(last - first), question - first
-                row[:own] /= math.sqrt(question)
-                row[own:] = np.clip(row[own:], -_MOST_FEATURE, _MOST_FEATURE)
-                inputs[name] = row.astype(np.float32)
-        return inputs
-
     def weights(self) -> dict[str, float]:
         """The share of each model in a prediction; they sum to 1."""
         if self._shares is None:
@@ -169,18 +153,22 @@ class AveragedHeads:
         samples: Matrix = np.empty((self.samples, len(arms)))
         for (name, share), end in zip(self.weights().items(), accumulate(self.weights().values()), strict=True):
             last = round(end * self.samples)
-            means, deviations = self._models[name].sampled(
-                designs[name], arms=arms, weight=weight, first=first, last=last
-            )
+            which = slice(first, last)
+            means, deviations = self._models[name].sampled(designs[name], arms=arms, weight=weight, which=which)
             mean += share * means
             np.add(deviations, means[0] - weight * means[1], out=samples[first:last])
             first = last
+        new = [at for at, arm in enumerate(arms) if arm not in self._arms]
+        if new and self._shared is not None:  # the other models say nothing of an arm without rows
+            few, every, z = [arms[at] for at in new], slice(0, self.samples), designs[self._shared]
+            mean[:, new], samples[:, new] = self._models[self._shared].sampled(z, arms=few, weight=weight, which=every)
+            samples[:, new] += mean[0, new] - weight * mean[1, new]
         samples -= mean[0] - weight * mean[1]
         quality, cost = quality + mean[0], cost + mean[1]
         return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
 
     def _designs(self, joined: Features) -> dict[str, Vector]:
-        """The design row of each model, as `_inputs` with a 1 before it and over the root of its length."""
+        """The design row of each model: 1, what it reads of the question over the root of its length, the context."""
         question = joined.size - self.columns.size - self._sketched
         whole = np.empty(joined.size + 1)
         whole[0] = 1.0
@@ -198,25 +186,19 @@ class AveragedHeads:
         """Of quality and of cost, the latter (arms,); an arm without rows costs what the others did at first."""
         if self.quality is None:
             return 0.0, 0.0
-        costs = self._costs.get(tuple(arms))
-        if costs is None:
-            usual = math.fsum(one.first_cost for one in self._arms.values()) / max(1, len(self._arms))
-            costs = np.array([self._arms[arm].first_cost if arm in self._arms else usual for arm in arms])
-            if len(self._costs) >= MOST_SETS:
-                self._costs.clear()
-            self._costs[tuple(arms)] = costs
+        usual = math.fsum(one.first_cost for one in self._arms.values()) / max(1, len(self._arms))
+        costs = np.array([self._arms[arm].first_cost if arm in self._arms else usual for arm in arms])
         return self.quality, costs
 
     def learn(self, update: Update) -> float:
-        """One row into each model; PolicyFault and no change if it cannot be used. `finish` must follow.
+        """One row into each model; PolicyFault and no change if it cannot be used.
 
         The residual of the model that has predicted best so far, in standard deviations of its prediction.
         """
         rows, features = rows_of(update), update.features
         if features is None or self._length not in (0, features.size):
             raise PolicyFault("features are missing or of another length")
-        inputs = self._inputs(self._row(features, query=update.query))
-        if not all(np.abs(row).max() <= _MOST_FEATURE for row in inputs.values()):  # also where one is NaN
+        if not np.abs(features).max() <= _MOST_FEATURE:  # also where one is NaN
             beyond = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
             raise PolicyFault(f"{beyond}; use an encoder whose features are near 1")
         usual = usual_weight(update.query, usual=self.weight)
@@ -230,15 +212,14 @@ class AveragedHeads:
             return 0.0
         if update.arm not in self._arms:
             self._arms[update.arm] = _Arm(0.0 if self.quality is None else cost)
-            self._costs.clear()
         arm = self._arms[update.arm]
         row = Row(update.arm, (quality - (self.quality or 0.0), cost - arm.first_cost), weight, rows)
         arm.age, arm.mass = arm.age + 1, arm.mass + rows
         best = min(self._models, key=lambda name: self._losses[name])
         fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
-        residuals = {}
+        residuals, designs = {}, self._designs(self._row(features, query=update.query))
         for name, model in self._models.items():
-            missed, residuals[name] = model.learn(inputs[name], row)
+            missed, residuals[name] = model.learn(designs[name], row)
             self._losses[name] = fade * self._losses[name] + rows * (missed * missed)
             self.missed = missed if name == best else self.missed
         if update.query.cost_weight is None or self._is_borrowed or is_first:
@@ -248,19 +229,14 @@ class AveragedHeads:
         self.columns.learn(update.query)
         return residuals[best]
 
-    def finish(self, name: ArmName, *, restart: float | None = None) -> None:
-        """End the arm's block if it is full; or at once, its rows counting as `restart` (> 0) together from then on.
-
-        What was learned stays the best guess, and new rows soon outweigh it.
-        """
-        arm, share = self._arms.get(name), None
-        if arm is None:
-            return
-        if restart is not None:
-            share = min(1.0, restart / (arm.mass if self.memory is None else min(arm.mass, self.memory)))
+    def restart(self, name: ArmName, *, rows: float) -> None:
+        """Let what is learned of an arm count as so many rows (> 0) at most: new rows soon outweigh the best guess."""
+        arm = self._arms.get(name)
+        if arm is not None and arm.mass > 0.0:
+            share = min(1.0, rows / (arm.mass if self.memory is None else min(arm.mass, self.memory)))
             arm.age, arm.mass = 0, 0.0
-        for model in self._models.values():
-            model.finish(name, age=arm.age, share=share)
+            for model in self._models.values():
+                model.fade(name, share=share)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The models' states, their arrays under their names; what each has missed; the moments of the context."""
@@ -275,20 +251,18 @@ class AveragedHeads:
         return arrays, facts | {key: {name: getattr(arm, key) for name, arm in arms} for key in _Arm.__slots__}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over a saved state, also one where each model had the arms. Raises SnapshotError."""
+        """Take over a saved state. Raises SnapshotError."""
         self.seen = restored_counts(facts)
-        own = facts if "age" in facts else {"is_borrowed": False} | facts["models"][next(iter(self._models))]
-        self.weight, self._is_borrowed = own["weight"], own["is_borrowed"]
-        self._costs, self._arms = (
-            {},
-            {name: _Arm(own["first_cost"][name], age, own["mass"][name]) for name, age in own["age"].items()},
-        )
+        self.weight, self._is_borrowed = facts["weight"], facts["is_borrowed"]
+        self._arms = {
+            name: _Arm(facts["first_cost"][name], age, facts["mass"][name]) for name, age in facts["age"].items()
+        }
         parts: dict[str, Arrays] = {name: {} for name in self._models}
         for key, array in arrays.items():
             name, _, rest = key.partition("/")
             parts[name][rest] = array
         for name, model in self._models.items():
-            model.restore(parts[name], facts["models"][name], arms=sorted(self._arms))
+            model.restore(parts[name], facts["models"][name])
         self.columns.restore(facts["context"])
         self._losses = {name: facts["losses"][name] for name in self._models}
         self._rows, self._length, self._shares = facts["rows"], facts["length"], None

@@ -376,9 +376,9 @@ class HasParams:
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The settings it was made with, after defaults, as JSON values; `context` where there is one."""
+        """The settings it was made with, after defaults, as JSON values; `context` and `facts` where there are any."""
         plain: dict[str, Json] = asdict(self._params)  # type: ignore[call-overload] # every subclass is a dataclass
-        return {name: value for name, value in plain.items() if value or name != "context"}
+        return {name: value for name, value in plain.items() if value or name not in ("context", "facts")}
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:

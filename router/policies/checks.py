@@ -26,7 +26,7 @@ def check_policy(settings: Settings) -> None:
     check_incumbent(settings)
     _check_holdback(settings)
     configured = settings.policy
-    params = with_settings(configured.name, params=configured.params, schema=settings.context)
+    params = with_settings(configured.name, params=configured.params, schema=settings.context, facts=settings.arm_facts)
     policy = make_policy(configured.name, params=params)
     check_arms(policy, arms=sorted(settings.arms), where=WHERE)
     _check_texts(policy, settings=settings)

@@ -38,7 +38,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
@@ -61,7 +60,7 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.change import ChangeTest
 from ragbandit.router.policies.context import read_schema
-from ragbandit.router.policies.posterior import LARGEST_BLOCK, LEAST_MEMORY, SeparateHeads
+from ragbandit.router.policies.posterior import LEAST_MEMORY, Heads
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
 #: share of an array that rounding may move between two processors: sums of float64, and inverses of them
@@ -79,6 +78,8 @@ RESTART_ROWS: Final = 3.0
 _MODELS: Final = {"short": 1.0, "question": 1.0}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 _OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
+#: the share of the model of every arm alone where arms are declared to share parts
+_QUESTION_WITH_FACTS: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +90,6 @@ class RidgeParams(PolicyParams):
     ridge: Positive = 10.0
     #: prior precision of the intercept
     bias_ridge: Positive = 1.0
-    #: most rows of an arm that are learned at once; 1: row by row
-    block: Annotated[int, Field(ge=1, le=LARGEST_BLOCK)] = 256
     #: posterior samples
     points: Annotated[int, Field(ge=8, le=256)] = 64
     #: what the setting `context` declares, or did when the ledger was learned
@@ -124,11 +123,13 @@ class RidgePolicy(HasParams, ABC):
         super().__init__(params)
         #: of the context that it learns from; empty: none
         self.schema = read_schema(params.context)
-        #: per arm: what its scores of models count as that were learned as they are, until the first calibrated one
-        self._uncalibrated: dict[ArmName, float] = {}
-        heads = partial(SeparateHeads, ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory)
-        made = {name: (share, heads(block=params.block, samples=params.points)) for name, share in models.items()}
+        made = {name: (share, self._model(name, memory=memory)) for name, share in models.items()}
         self._heads = AveragedHeads(self.schema, models=made, memory=memory, quality=quality)
+
+    def _model(self, name: str, *, memory: float | None) -> Heads:
+        params: Any = self._params
+        facts = params.facts if name == "short" and params.facts else None
+        return Heads(facts, ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory, samples=params.points)
 
     @abstractmethod
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
@@ -165,38 +166,18 @@ class RidgePolicy(HasParams, ABC):
     def learn(self, update: Update) -> None:
         """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
         self._heads.learn(update)
-        self._heads.finish(update.arm, restart=self._superseded(update))
 
     def restart(self, arm: ArmName) -> None:
         """Let an arm that is another one from now on count as RESTART_ROWS: its estimate stays, its width grows."""
-        self._uncalibrated.pop(arm, None)
-        if self._heads.mass(arm) > 0.0:
-            self._heads.finish(arm, restart=RESTART_ROWS)
-
-    def _superseded(self, update: Update) -> float | None:
-        """What the arm's rows are to count as together, if a calibrated score takes the place of scores of before.
-
-        Scores that nobody has calibrated may favour an arm. They are all there is at first; from the arm's first
-        calibrated one on, what they taught is the best guess still, and counts for little.
-        """
-        reward, arm = update.reward, update.arm
-        if reward.judged_by != "judge" or reward.preset == "reward" or reward.sample_weight == 0.0:
-            return None
-        if reward.raw_quality is None:
-            self._uncalibrated[arm] = self._uncalibrated.get(arm, 0.0) + reward.sample_weight
-            return None
-        before = self._uncalibrated.pop(arm, None)
-        return None if before is None else max(self._heads.mass(arm) - before, RESTART_ROWS)
+        self._heads.restart(arm, rows=RESTART_ROWS)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The heads', and per arm what scores count as that nobody has calibrated."""
-        arrays, facts = self._heads.state()
-        return arrays, facts | {"uncalibrated": dict(sorted(self._uncalibrated.items()))}
+        """The heads' state."""
+        return self._heads.state()
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over the heads of a saved state."""
         self._heads.restore(arrays, facts)
-        self._uncalibrated = dict(facts["uncalibrated"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,18 +194,23 @@ class MbaParams(RidgeParams):
     memory: Annotated[float, Field(ge=LEAST_MEMORY, le=1e12, allow_inf_nan=False)] = 20_000.0
     #: rows that an unchanged arm learns before it is said to have changed, on average at least; above 1e15: never
     alarm: Annotated[float, Field(ge=100.0, le=1e18, allow_inf_nan=False)] = 100_000.0
+    #: what the arms share, as the settings `arms.NAME.facts` and grids declare it
+    facts: Mapping[ArmName, Mapping[str, str | int | float | bool]] | None = None
 
 
 class MbaRag(RidgePolicy):
     """Every arm by its share of the posterior samples in which it is the best (arXiv 2412.01572, but for the above)."""
 
     algorithm: ClassVar[str] = "mba"
+    takes_facts: ClassVar[bool] = True
     #: defaults where it is held back to an incumbent (docs/mba.md)
     with_incumbent: ClassVar[Mapping[str, Json]] = {"explore": 0.5}
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(MbaParams, given=params)
         models = _MODELS_WITH_CONTEXT if settings.context else _MODELS
+        if settings.facts:
+            models = models | {"question": _QUESTION_WITH_FACTS}
         super().__init__(settings, models=models, memory=settings.memory, quality=_QUALITY)
         self.explore, self.epsilon_min = settings.explore, settings.epsilon_min
         self._changes = ChangeTest(alarm=settings.alarm)
@@ -245,15 +231,9 @@ class MbaRag(RidgePolicy):
         arm, residual, rows = update.arm, self._heads.learn(update), update.reward.sample_weight
         if rows == 0.0:
             return
-        superseded = self._superseded(update)
-        if superseded is not None:
-            self._heads.finish(arm, restart=superseded)
-            self._changes.restart(arm)
-            return
         predicted = update.reward.value - self._heads.missed
-        is_changed = self._changes.learn(arm, residual, predicted=predicted, rows=rows)
-        self._heads.finish(arm, restart=RESTART_ROWS if is_changed else None)
-        if is_changed:
+        if self._changes.learn(arm, residual, predicted=predicted, rows=rows):
+            self._heads.restart(arm, rows=RESTART_ROWS)
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
 
     def restart(self, arm: ArmName) -> None:

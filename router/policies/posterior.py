@@ -1,14 +1,22 @@
 """The posterior of the arms' weights: Bayesian linear regression with two heads, quality and cost.
 
-Per arm: y = W z + noise, y = (quality, cost), z = (1, x / sqrt(d)), x the question's features of length d. With the
-prior theta ~ N(0, S x diag(1 / precision)) on each head, an arm's whole state is three sums over its rows,
+Per arm: y = W z + noise, y = (quality, cost), z the design row of a question. On each head the weights theta of all
+arms have the prior N(0, C x diag(v)), in units of the noise variance, v = RIDGE / precision:
 
-    A = prior + sum w z z^T,    b = sum w y z^T,    u = u_0 + sum sqrt(w) e z^T,
+    C_ab = [a = b] / RIDGE                                                  arms apart: a row tells of its arm alone
+    C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that are made of parts
 
-w what a row counts as, e one random sign per row and posterior sample. They give the mean b A^-1, the covariance A^-1,
-and posterior samples: the deviation u A^-1 has the covariance A^-1 (perturbed observations: Papandreou and Yuille
-2010; ensemble sampling: Lu and Van Roy 2017). Signs come from a hash of the arm, the row's number and the sample: one
-sample is one whole guess of what an arm is worth, the same for all questions.
+With facts a row of one arm also tells of the arms that share a model, a retriever or a depth with it, and an arm
+without rows begins at what its parts tell. What is known of an arm is sums over its rows,
+
+    G = sum w z z^T,    b = sum w y z^T,    u = sum sqrt(w) e z^T,
+
+w what a row counts as, e one random sign per row and posterior sample. With A the prior's precision and the G of the
+arms on its diagonal they give the mean b A^-1, the covariance A^-1, and posterior samples: the deviation
+(prior precision * prior sample + u) A^-1 has the covariance A^-1 (perturbed observations: Papandreou and Yuille 2010;
+ensemble sampling: Lu and Van Roy 2017). Signs come from a hash of the arm, the row's number and the sample: one sample
+is one whole guess of what an arm is worth, the same for all questions. Samples of an arm without rows, beside others
+that have some, follow by Matheron's rule: prior sample + C_n C^-1 (sample - prior sample).
 
 The noise has one covariance S, shared by the arms: of one arm alone there are often too few rows to tell. A row adds
 w e e^T / (1 + w z^T A^-1 z), e what the mean missed (Bishop, Pattern Recognition and Machine Learning, section 3.3).
@@ -16,16 +24,14 @@ A value quality - weight * cost at z has the posterior standard deviation
 
     width = sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z),    in units of reward.
 
-The rows of an arm are cut into blocks of 1, 1, 2, 4, ... up to `block` rows. At the end of a block the sums take it at
-once and A is inverted; within a block the served posterior takes the rows one by one (Sherman-Morrison), when somebody
-asks. Old rows fade at the beginning of a block, by what they lose until its end, and the prior does not:
-A <- k A + (1 - k) prior. Residuals are taken against the mean at the block's beginning.
+Rows come in one by one (Sherman-Morrison), as vectors beside A^-1. Every `block` rows A is inverted again, and older
+rows fade by what the new ones count as; the prior does not.
 """
 
 import functools
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Final
@@ -33,10 +39,16 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.policies.base import Arrays, Facts, checked_arrays
-from ragbandit.shared.types import ArmName, Features, Json, Matrix, Vector
+from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
-#: most rows of a block
-LARGEST_BLOCK: Final = 512
+#: prior covariance of two arms that are made of parts: what all share, what each fact adds, and what is an arm's own
+COMMON: Final = 0.3
+PART: Final = 0.1
+OWN: Final = 0.05
+#: the prior precision at which these hold
+RIDGE: Final = 3.3
+#: most rows until A is inverted again
+_BLOCK: Final = 128
 #: least memory, in rows: with less, the rows of one block would be all that is left
 LEAST_MEMORY: Final = 50
 #: a block has at most this share of the memory's rows: within a block rows count alike
@@ -44,16 +56,12 @@ _SHARE_OF_MEMORY: Final = 16
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
 #: unit. It counts as much as one row.
 _FIRST_SCATTER: Final = np.array([[0.25, 0.0], [0.0, 0.0]])
-#: one row lets its arm's older ones fade by at most this share
+#: one row lets older ones fade by at most this share in the noise
 _MOST_LOST: Final = 0.5
 #: a prediction is never surer than this, in units of reward
 LEAST_NOISE: Final = 1e-6
-#: features are learned as multiples of this, so that float32 holds them
-_UNIT: Final = 2.0**-14
-#: arrays that snapshots of before had beside the sums, from which they follow
-_DERIVED: Final = ("inverse", "mean", "start", "deviation")
-#: sets of offered arms whose posteriors are kept side by side
-MOST_SETS: Final = 16
+
+ArmFacts = Mapping[ArmName, Mapping[str, Json]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +93,9 @@ class Noise:
         return math.sqrt(max(float(variance), 0.0))  # positive semidefinite but for rounding
 
     def learn(self, row: Row, *, missed: Vector, spread: float) -> tuple[float, float]:
-        """Take in what a row's mean missed, (2,), where z^T A^-1 z was `spread`; what `SeparateHeads.learn` returns."""
+        """Take in what a row's mean missed, (2,); what `Heads.learn` returns. spread: z^T A^-1 z before the row."""
         expected = self.at(row.weight) * math.sqrt((1.0 + row.rows * spread) / row.rows)
-        fade = kept(row.rows, memory=self.memory)
+        fade = 1.0 if self.memory is None else 1.0 - min(row.rows / self.memory, _MOST_LOST)
         self.scatter = fade * self.scatter + row.rows * np.outer(missed, missed) / (1.0 + row.rows * spread)
         self.rows = fade * self.rows + row.rows
         value = float(missed[0] - row.weight * missed[1])
@@ -95,270 +103,293 @@ class Noise:
 
 
 @dataclass(slots=True)
-class _Arm:
-    """Sums of one arm at the beginning of its block, the rows since, and the posterior that follows."""
+class _Sums:
+    """What the rows of one arm add: G (p, p), b (2, p), u (samples, p); without the newest rows of its part."""
 
-    #: A (d+1, d+1), b (2, d+1), u (samples, d+1)
-    precision: Matrix
+    gram: Matrix
     moment: Matrix
     noise: Matrix
-    #: mean of z^T A^-1 z over rows that A has not learned, > 0
-    leverage: float
-    #: rows before the block, since the first of all
-    before: int = 0
-    #: rows of the block: z (d+1,), (quality, cost) less their prior means, and what they count as
-    rows: list[Vector] = field(default_factory=list)
-    targets: list[tuple[float, float]] = field(default_factory=list)
-    counts: list[float] = field(default_factory=list)
-    #: mean at the block's beginning (2, d+1)
-    start: Matrix = field(init=False)
-    #: served: covariance A^-1, mean, samples' deviations from it in units of the noise; rows of the block in them
-    covariance: Matrix = field(init=False)
-    mean: Matrix = field(init=False)
-    samples: Matrix = field(init=False)
-    taken: int = field(init=False)
-    #: changes with every row and at the end of every block
-    version: int = 0
+    #: rows of it, ever, the newest among them; and what those since the last fading count as
+    number: int = 0
+    fresh: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.solve()
+    def fade(self, share: float) -> None:
+        """Let all rows keep this share of their weight."""
+        self.gram *= share
+        self.moment *= share
+        self.noise *= math.sqrt(share)
 
-    def solve(self) -> None:
-        """The posterior of the sums, without the rows of the block."""
-        inverse = np.linalg.inv(self.precision)
-        self.covariance = 0.5 * (inverse + inverse.T)
-        self.start = self.mean = self.moment @ self.covariance
-        self.samples, self.taken = self.noise @ self.covariance, 0
-        self.version += 1
 
-    def weighted(self) -> Matrix:
-        """Quality and cost of the block's rows, times what each counts as; (rows, 2)."""
-        weighted: Matrix = np.array(self.targets) * np.array(self.counts)[:, None]
-        return weighted
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """A row that the posterior has and the sums have not: its arm, how many the arm had before, z (p,)."""
+
+    arm: ArmName
+    number: int
+    z: Vector
+    target: tuple[float, float]
+    rows: float
 
 
 @dataclass(slots=True)
-class _Offered:
-    """Posteriors of offered arms side by side: means (2, arms, d+1) and samples (samples, arms, d+1)."""
+class _Part:
+    """Weights that are solved together: those of one arm, or with facts of all."""
 
-    mean: Matrix
-    samples: Matrix
-    #: of what each arm has here; None: its prior
-    versions: list[int | None]
+    #: in the order of their names
+    arms: list[ArmName]
+    #: where they are among the weights of all arms
+    place: slice
+    #: of the sums, (n, n); each newest row has a vector beside it: A^-1 = covariance - sum of g g^T
+    covariance: Matrix
+    newest: list[_Newest] = field(default_factory=list)
+    gains: list[Vector] = field(default_factory=list)
+
+    def own(self, arm: ArmName, *, size: int) -> slice:
+        """Where an arm's weights are in the part."""
+        at = self.arms.index(arm)
+        return slice(at * size, (at + 1) * size)
+
+    def gain(self, z: Vector, *, own: slice) -> Vector:
+        """A^-1 z, (n,), for a row of the arm that is there."""
+        gain: Vector = self.covariance[:, own] @ z
+        if self.gains:
+            gains = np.array(self.gains)
+            gain -= (gains[:, own] @ z) @ gains
+        return gain
 
 
-class SeparateHeads:
-    """Every arm has weights of its own: what is learned of one says nothing of the others.
+class Heads:
+    """Weights of all arms in one model of the question.
 
+    facts: of the arms, what they are made of; an arm that is not there shares what is common alone. None: arms apart.
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0. memory:
-    rows of an arm after which an older one counts 1/e, >= 50; None keeps all alike. block: most rows of a block, 1 to
-    512. samples: posterior samples kept, > 0.
+    rows of an arm after which an older one counts 1/e, >= 50; None keeps all alike. samples: posterior samples, > 0.
     """
 
-    def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None, block: int, samples: int) -> None:
-        self.ridge, self.bias_ridge, self.memory, self.samples = ridge, bias_ridge, memory, samples
-        most = block if memory is None else min(block, int(memory) // _SHARE_OF_MEMORY)
-        self.block = 1 << (max(most, 1).bit_length() - 1)  # a power of two, as the blocks before it are
-        self.noise = Noise(memory=memory)
-        self._arms: dict[ArmName, _Arm] = {}
-        self._offered: dict[tuple[ArmName, ...], _Offered] = {}
+    def __init__(
+        self, facts: ArmFacts | None, *, ridge: float, bias_ridge: float, memory: float | None, samples: int
+    ) -> None:
+        self.facts, self.ridge, self.bias_ridge = facts, ridge, bias_ridge
+        self.memory, self.samples, self.noise = memory, samples, Noise(memory=memory)
+        self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
+        #: arms with rows, in the order of their places
+        self._sums: dict[ArmName, _Sums] = {}
+        self._parts: dict[ArmName, _Part] = {}
+        #: of arms with rows: posterior means (2, arms, p) and samples' deviations (samples, arms, p)
+        self._mean = self._drawn = np.zeros((0, 0, 0))
 
-    def sampled(
-        self, z: Vector, *, arms: Sequence[ArmName], weight: float, first: int, last: int
-    ) -> tuple[Matrix, Matrix]:
+    def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
         """Posterior means of quality and cost above the prior means, (2, arms), and samples of the value, (n, arms).
 
-        z: (d + 1,). The values of the samples first to last, n of them, each less the mean, in units of reward.
+        z: (p,). The values of these samples, n of them, each less the mean, in units of reward.
         """
-        offered = self._side_by_side(tuple(arms), size=z.size)
-        means = (offered.mean.reshape(-1, z.size) @ z).reshape(2, -1)
-        deviations = (offered.samples[first:last].reshape(-1, z.size) @ z).reshape(-1, len(arms))
-        return means, deviations * max(self.noise.at(weight), LEAST_NOISE)
+        noise, known = max(self.noise.at(weight), LEAST_NOISE), list(self._sums)
+        if not known:
+            return np.zeros((2, len(arms))), noise * self._prior_values(arms, z=z)[which]
+        means = (self._mean.reshape(-1, z.size) @ z).reshape(2, -1)
+        drawn = (self._drawn[which].reshape(-1, z.size) @ z).reshape(-1, len(known))
+        if known != list(arms):
+            if others := [arm for arm in arms if arm not in self._sums]:
+                shares = np.linalg.solve(self._kernel(known, known), self._kernel(known, others))
+                above = drawn - self._prior_values(known, z=z)[which]
+                means = np.concatenate([means, means @ shares], axis=1)
+                drawn = np.concatenate([drawn, self._prior_values(others, z=z)[which] + above @ shares], axis=1)
+            places = {arm: place for place, arm in enumerate([*known, *others])}
+            order = [places[arm] for arm in arms]
+            means, drawn = means[:, order], drawn[:, order]
+        return means, noise * drawn
 
-    def _side_by_side(self, arms: tuple[ArmName, ...], *, size: int) -> _Offered:
-        offered = self._offered.get(arms)
-        if offered is None:
-            if len(self._offered) >= MOST_SETS:
-                self._offered.clear()
-            priors = [self._prior_samples(arm, size=size) for arm in arms]
-            offered = _Offered(np.zeros((2, len(arms), size)), np.stack(priors, axis=1), [None] * len(arms))
-            self._offered[arms] = offered
-        for at, name in enumerate(arms):
-            arm = self._arms.get(name)
-            if arm is not None and arm.version != offered.versions[at]:
-                self._take(name, arm)
-                offered.mean[:, at], offered.samples[:, at], offered.versions[at] = arm.mean, arm.samples, arm.version
-        return offered
-
-    def _take(self, name: ArmName, arm: _Arm) -> None:
-        """All rows of its block into the arm's served posterior (Sherman-Morrison)."""
-        if arm.taken == len(arm.rows):
-            return
-        for at in range(arm.taken, len(arm.rows)):
-            z, w = arm.rows[at], arm.counts[at]
-            gain = arm.covariance @ z
-            left = 1.0 + w * float(gain @ z)
-            signs = signs_of(name, "row", arm.before + at, count=self.samples)
-            missed = math.sqrt(w) * signs - w * (arm.samples @ z)
-            arm.samples = arm.samples + missed[:, None] * (gain / left)[None, :]
-            arm.covariance -= np.outer(gain, gain) * (w / left)
-        arm.taken = len(arm.rows)
-        arm.mean = (arm.moment + arm.weighted().T @ np.array(arm.rows)) @ arm.covariance
-
-    def learn(self, features: Features, row: Row) -> tuple[float, float]:
+    def learn(self, z: Vector, row: Row) -> tuple[float, float]:
         """Take in one row: by how much the reward was above its prediction, in reward and in standard deviations.
 
-        features: of this model, (d,), finite and below 2^10 in size. `finish` must follow.
+        z: its design row, (p,), finite.
         """
-        z = design(np.rint(features.astype(np.float64) / _UNIT) * _UNIT)
-        arm = self._arms.get(row.arm)
-        if arm is None:
-            arm = self._arms[row.arm] = self._new(row.arm, size=z.size)
-        arm.rows.append(z)
-        arm.targets.append(row.target)
-        arm.counts.append(row.rows)
-        arm.version += 1
-        return self.noise.learn(row, missed=np.array(row.target) - arm.start @ z, spread=arm.leverage)
+        if row.arm not in self._sums:
+            sums = _Sums(np.zeros((z.size, z.size)), np.zeros((2, z.size)), np.zeros((self.samples, z.size)))
+            self._place({**self._sums, row.arm: sums})
+        part, sums = self._parts[row.arm], self._sums[row.arm]
+        missed, spread = self._take(part, _Newest(row.arm, sums.number, z, row.target, row.rows))
+        sums.number, sums.fresh = sums.number + 1, sums.fresh + row.rows
+        if sum(self._sums[arm].number for arm in part.arms) % self._block == 0:
+            self._add(part)
+            for one in (self._sums[arm] for arm in part.arms):
+                one.fade(1.0 if self.memory is None else math.exp(-one.fresh / self.memory))
+                one.fresh = 0.0
+            self._solve(part)
+        return self.noise.learn(row, missed=missed, spread=spread)
 
-    def finish(self, name: ArmName, *, age: int, share: float | None = None) -> None:
-        """End the arm's block if it is full. age: rows of the arm since it was begun, or restarted.
+    def fade(self, arm: ArmName, *, share: float) -> None:
+        """Let all rows of an arm keep this share of their weight, in (0, 1].
 
-        share: end it at once, and let all rows of the arm keep this share of their weight. What was learned stays the
-        best guess, and new rows soon outweigh it.
+        What was learned stays the best guess, and new rows soon outweigh it.
         """
-        arm = self._arms.get(name)
-        if arm is None or (share is None and len(arm.rows) < self._block_rows(age - len(arm.rows))):
+        if arm in self._sums:
+            self._add(self._parts[arm])
+            self._sums[arm].fade(share)
+            self._solve(self._parts[arm])
+
+    def _take(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
+        """Take a row into the posterior; what the mean missed, (2,), and z^T A^-1 z before it."""
+        own = part.own(row.arm, size=row.z.size)
+        gain = part.gain(row.z, own=own)
+        spread = float(gain[own] @ row.z)
+        left = 1.0 + row.rows * spread
+        mean, drawn = (stack.reshape(len(stack), -1)[:, part.place] for stack in (self._mean, self._drawn))
+        missed = np.array(row.target) - mean[:, own] @ row.z
+        signs = signs_of(row.arm, "row", row.number, count=self.samples)
+        mean += np.outer(missed, gain * (row.rows / left))
+        drawn += np.outer(math.sqrt(row.rows) * signs - row.rows * (drawn[:, own] @ row.z), gain / left)
+        part.gains.append(gain * math.sqrt(row.rows / left))
+        part.newest.append(row)
+        return missed, spread
+
+    def _add(self, part: _Part) -> None:
+        """Take the newest rows into the sums of their arms."""
+        for arm in part.arms:
+            if newest := [row for row in part.newest if row.arm == arm]:
+                sums, z, rows = self._sums[arm], np.array([row.z for row in newest]), np.array([r.rows for r in newest])
+                signs = np.array([signs_of(arm, "row", row.number, count=self.samples) for row in newest])
+                weighted = rows[:, None] * z
+                gram = z.T @ weighted
+                sums.gram += 0.5 * (gram + gram.T)  # a snapshot holds one triangle
+                sums.moment += np.array([row.target for row in newest]).T @ weighted
+                sums.noise += (np.sqrt(rows)[:, None] * signs).T @ z
+        part.newest, part.gains = [], []
+
+    def _place(self, sums: Mapping[ArmName, _Sums]) -> None:
+        """Give these arms their places, by name; what was solved of an arm apart stays."""
+        size, arms, before = len(next(iter(sums.values())).gram), sorted(sums), list(self._sums)
+        apart, mean, drawn = self._parts, self._mean, self._drawn
+        self._sums, self._parts = {arm: sums[arm] for arm in arms}, {}
+        self._mean, self._drawn = np.zeros((2, len(arms), size)), np.zeros((self.samples, len(arms), size))
+        nothing = np.zeros((0, 0))
+        if self.facts is not None:
+            if before:
+                self._add(apart[before[0]])
+            part = _Part(arms, slice(0, len(arms) * size), nothing)
+            self._parts = dict.fromkeys(arms, part)
+            self._solve(part)
             return
-        count, gram = 1.0, None
-        if arm.rows:
-            z, w = np.array(arm.rows), np.array(arm.counts)
-            numbers = range(arm.before, arm.before + len(z))
-            signs = np.array([signs_of(name, "row", number, count=self.samples) for number in numbers])
-            gram = z.T @ (w[:, None] * z)
-            gram = 0.5 * (gram + gram.T)  # a snapshot holds one triangle
-            arm.precision += gram
-            arm.moment += arm.weighted().T @ z
-            arm.noise += (np.sqrt(w)[:, None] * signs).T @ z
-            arm.before += len(z)
-            gram, count = gram / w.sum(), float(w.mean())
-        arm.rows, arm.targets, arm.counts = [], [], []
-        share = 1.0 if share is None else share
-        fade = share * kept(count, memory=self.memory) ** self._block_rows(age)
-        self._fade(name, arm, fade=fade)
-        arm.solve()
-        # The mean of z^T P z over rows that P has learned with the weight `fade * count`, as if it had not (leave one
-        # out).
-        own = arm.leverage / share if gram is None else float((arm.covariance * gram).sum())
-        free = 1.0 if gram is None else 1.0 - fade * count * own
-        arm.leverage = min(own / free, self._widest) if free > 0.0 else self._widest
+        for at, arm in enumerate(arms):
+            part = self._parts[arm] = apart.get(arm, _Part([arm], slice(0), nothing))
+            part.place = slice(at * size, (at + 1) * size)
+            if arm in apart:
+                self._mean[:, at], self._drawn[:, at] = mean[:, before.index(arm)], drawn[:, before.index(arm)]
+            else:
+                self._solve(part)
 
-    def _fade(self, name: ArmName, arm: _Arm, *, fade: float) -> None:
-        """Let the rows keep this share of their weight, and the prior all of its own."""
-        if fade == 1.0:
-            return
-        prior = self._prior(len(arm.precision))
-        arm.precision *= fade
-        arm.precision[np.diag_indices(len(prior))] += (1.0 - fade) * prior
-        arm.moment *= fade
-        back = signs_of(name, "prior", arm.before, count=arm.noise.size).reshape(arm.noise.shape)
-        arm.noise = math.sqrt(fade) * arm.noise + np.sqrt((1.0 - fade) * prior) * back
+    def _solve(self, part: _Part) -> None:
+        """The posterior of the sums."""
+        sums = [self._sums[arm] for arm in part.arms]
+        size = len(sums[0].gram)
+        precision = np.kron(np.linalg.inv(self._kernel(part.arms, part.arms)), np.diag(1.0 / self._variances(size)))
+        drawn = np.concatenate([self._prior_samples(arm, size=size) for arm in part.arms], axis=1) @ precision
+        for at, one in enumerate(sums):
+            own = slice(at * size, (at + 1) * size)
+            precision[own, own] += one.gram
+            drawn[:, own] += one.noise
+        inverse = np.linalg.inv(precision)
+        part.covariance = 0.5 * (inverse + inverse.T)
+        moment = np.concatenate([one.moment for one in sums], axis=1)
+        self._mean.reshape(2, -1)[:, part.place] = moment @ part.covariance
+        self._drawn.reshape(self.samples, -1)[:, part.place] = drawn @ part.covariance
 
-    def _new(self, name: ArmName, *, size: int) -> _Arm:
-        prior = self._prior(size)
-        return _Arm(
-            precision=np.diag(prior),
-            moment=np.zeros((2, size)),
-            noise=prior * self._prior_samples(name, size=size),
-            leverage=self._widest,
-        )
+    def _kernel(self, some: Sequence[ArmName], others: Sequence[ArmName]) -> Matrix:
+        """C of these arms, shape (some, others)."""
+        return np.array([[self._covariance(one, other) for other in others] for one in some])
 
-    @property
-    def _widest(self) -> float:
-        """z^T A^-1 z of an arm without rows, where |x|^2 / d is 1."""
-        return 1.0 / self.bias_ridge + 1.0 / self.ridge
+    def _covariance(self, one: ArmName, other: ArmName) -> float:
+        if self.facts is None:
+            return (one == other) / RIDGE
+        mine, theirs = self.facts.get(one, {}), self.facts.get(other, {})
+        shared = sum(key in theirs and theirs[key] == value for key, value in mine.items())
+        return COMMON + PART * shared + OWN * (one == other)
 
-    def _block_rows(self, age: int) -> int:
-        """Rows of the block that begins when the arm has learned `age` rows."""
-        return max(1, min(self.block, age))
+    def _variances(self, size: int) -> Vector:
+        """v, shape (p,)."""
+        return RIDGE / np.array([self.bias_ridge] + [self.ridge] * (size - 1))
 
-    def _prior(self, size: int) -> Vector:
-        """The prior precision's diagonal, shape (d+1,)."""
-        return np.array([self.bias_ridge] + [self.ridge] * (size - 1))
+    def _prior_values(self, arms: Sequence[ArmName], *, z: Vector) -> Matrix:
+        """Samples of the arms' values before any row, (samples, arms)."""
+        return np.array([self._prior_samples(arm, size=z.size) @ z for arm in arms]).T
 
     def _prior_samples(self, arm: ArmName, *, size: int) -> Matrix:
-        return _prior_samples(arm, self.samples, ridge=self.ridge, bias_ridge=self.bias_ridge, size=size)
+        """Samples of an arm's weights before any row, (samples, p)."""
+        if self.facts is None:
+            return _samples_apart(arm, self.samples, size) * np.sqrt(self._variances(size) / RIDGE)
+        own = self.facts.get(arm, {})
+        return _samples_of_parts(arm, tuple(f"{key}={value!r}" for key, value in own.items()), self.samples, size) * (
+            np.sqrt(self._variances(size))
+        )
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Per arm its sums at the block's beginning and the rows since; the posterior follows from them.
+        """Per arm its sums, G as its upper triangle row by row, and the newest rows of each part, under its first arm.
 
-        Precisions as upper triangles, row by row; features in units of 2^-14, which float32 holds exactly.
+        The posterior follows from them.
         """
         arrays: Arrays = {"scatter": self.noise.scatter}
-        arms = sorted(self._arms.items())
-        for name, arm in arms:
-            size = len(arm.precision)
-            arrays[f"precision/{name}"] = arm.precision[np.triu_indices(size)]
-            arrays[f"moment/{name}"] = arm.moment
-            arrays[f"noise/{name}"] = arm.noise
-            units = np.array([z[1:] for z in arm.rows]).reshape(-1, size - 1) * math.sqrt(size - 1) / _UNIT
-            arrays[f"units/{name}"] = np.rint(units).astype(np.float32)
-            arrays[f"targets/{name}"] = np.array(arm.targets).reshape(-1, 2)
-            arrays[f"counts/{name}"] = np.array(arm.counts)
-        facts: dict[str, Json] = {"rows": self.noise.rows, "before": {name: arm.before for name, arm in arms}}
-        return arrays, facts | {"block_leverage": {name: arm.leverage for name, arm in arms}}
+        for name, sums in self._sums.items():
+            arrays[f"gram/{name}"] = sums.gram[np.triu_indices(len(sums.gram))]
+            arrays |= {f"moment/{name}": sums.moment, f"noise/{name}": sums.noise}
+            part, size = self._parts[name], len(sums.gram)
+            if name == part.arms[0]:
+                rows = [[part.arms.index(r.arm), r.number, r.rows, *r.target, *r.z] for r in part.newest]
+                arrays[f"newest/{name}"] = np.array(rows, dtype=np.float64).reshape(-1, 5 + size)
+        facts: dict[str, Json] = {"rows": self.noise.rows}
+        facts["newest"] = {part.arms[0]: len(part.newest) for part in self._parts.values()}
+        return arrays, facts | {
+            key: {name: getattr(sums, key) for name, sums in self._sums.items()} for key in ("number", "fresh")
+        }
 
-    def restore(self, arrays: Arrays, facts: Facts, *, arms: Sequence[ArmName]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state."""
+        arms = sorted(facts["number"])
         size = arrays[f"moment/{arms[0]}"].shape[1] if arms else 0
         shapes: dict[str, tuple[int, ...]] = {"scatter": (2, 2)}
         for name in arms:
-            rows = len(arrays[f"counts/{name}"])
-            parts = {"precision": (size * (size + 1) // 2,), "moment": (2, size), "noise": (self.samples, size)}
-            parts |= {"units": (rows, size - 1), "targets": (rows, 2), "counts": (rows,)}
-            shapes |= {f"{kind}/{name}": shape for kind, shape in parts.items()}
-        arrays = {key: array for key, array in arrays.items() if key.partition("/")[0] not in _DERIVED}
-        own = checked_arrays(arrays, shapes=shapes, float32={f"units/{name}" for name in arms})
+            shapes |= {f"gram/{name}": (size * (size + 1) // 2,), f"moment/{name}": (2, size)}
+            shapes[f"noise/{name}"] = (self.samples, size)
+        shapes |= {f"newest/{name}": (count, 5 + size) for name, count in facts["newest"].items()}
+        own = checked_arrays(arrays, shapes=shapes)
         self.noise.scatter, self.noise.rows = own["scatter"], facts["rows"]
-        self._arms, self._offered = {}, {}
+        self._sums, self._parts, sums = {}, {}, dict[ArmName, _Sums]()
         for name in arms:
-            self._arms[name] = _Arm(
-                precision=_whole(own[f"precision/{name}"], size=size),
-                moment=own[f"moment/{name}"],
-                noise=own[f"noise/{name}"],
-                leverage=facts["block_leverage"][name],
-                before=facts["before"][name],
-                rows=[design(units * _UNIT) for units in own[f"units/{name}"].astype(np.float64)],
-                targets=[(quality, cost) for quality, cost in own[f"targets/{name}"].tolist()],
-                counts=own[f"counts/{name}"].tolist(),
-            )
+            gram = np.zeros((size, size))
+            gram[np.triu_indices(size)] = own[f"gram/{name}"]
+            gram += np.triu(gram, 1).T
+            counts = facts["number"][name], facts["fresh"][name]
+            sums[name] = _Sums(gram, own[f"moment/{name}"], own[f"noise/{name}"], *counts)
+        if sums:
+            self._place(sums)
+        for name, part in self._parts.items():
+            for at, number, rows, quality, cost, *z in own.get(f"newest/{name}", np.zeros((0, 5))).tolist():
+                self._take(part, _Newest(part.arms[int(at)], int(number), np.array(z), (quality, cost), rows))
 
 
-def _whole(triangle: Vector, *, size: int) -> Matrix:
-    """The symmetric matrix of an upper triangle."""
-    matrix = np.zeros((size, size))
-    matrix[np.triu_indices(size)] = triangle
-    return np.triu(matrix, 1).T + matrix
-
-
-def kept(rows: float, *, memory: float | None) -> float:
-    """What is left of an older row's weight when its arm learns one that counts as `rows`."""
-    return 1.0 if memory is None else 1.0 - min(rows / memory, _MOST_LOST)
-
-
-def design(features: Features | Vector) -> Vector:
+def design(features: Vector) -> Vector:
     """The row z = (1, x / sqrt(d)), shape (d+1,), float64."""
     return np.concatenate([[1.0], features.astype(np.float64) / math.sqrt(features.size)])
 
 
 @functools.lru_cache(maxsize=256)
-def _prior_samples(arm: str, count: int, *, ridge: float, bias_ridge: float, size: int) -> Matrix:
-    """Samples of an arm without rows, (count, d+1): the intercept at quantiles of its prior, the rest by signs."""
-    samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size) / math.sqrt(ridge)
+def _samples_apart(arm: str, count: int, size: int) -> Matrix:
+    """Samples of N(0, I), (count, size), of an arm apart: the intercept at quantiles, the rest by signs."""
+    samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size)
     order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
     values = np.array([NormalDist().inv_cdf((sample + 0.5) / count) for sample in range(count)])
-    samples[order, 0] = values / math.sqrt(float((values * values).mean()) * bias_ridge)
+    samples[order, 0] = values / math.sqrt(float((values * values).mean()))
     samples.flags.writeable = False
     return samples
+
+
+@functools.lru_cache(maxsize=256)
+def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -> Matrix:
+    """Samples whose covariance between arms is C, (count, size): signs of what all share, of each fact, of the arm."""
+    samples = math.sqrt(OWN) * signs_of(arm, "prior", 0, count=count * size)
+    for name, variance in [("common", COMMON), *((part, PART) for part in parts)]:
+        samples += math.sqrt(variance) * signs_of(name, "part", 0, count=count * size)
+    samples.flags.writeable = False
+    return samples.reshape(count, size)
 
 
 def signs_of(name: str, kind: str, number: int, *, count: int) -> Vector:

@@ -32,12 +32,12 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "conservative": {
         "incumbent": "multi_step",
         "harm": 0.2,
-        "revision": 2,
+        "revision": 3,
         "policy": "linucb",
-        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1, "points": 32},
+        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32},
     },
     "fixed": {"arm": "multi_step"},
-    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1, "points": 32},
+    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32},
     # Nobody listens there: every answer is a failure. tests/integration/policies/test_llm_policy.py has one that
     # answers.
     "llm": {
@@ -59,8 +59,8 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "epsilon_min": 0.1,
         "memory": 50.0,
         "alarm": 100.0,
-        "block": 1,
         "points": 32,
+        "facts": {"no_retrieval": {"model": "small"}, "single_step": {"model": "small"}},
     },
     "mba_paper": {
         **_READING,
@@ -131,7 +131,7 @@ def context_maker(name: str) -> Make:
 
 
 def _blocks(name: str) -> dict[str, object]:
-    return {"block": 4, "memory": 64.0} if name == "mba" else {"block": 4}
+    return {"memory": 64.0} if name == "mba" else {}
 
 
 def maker(name: str) -> Make:

@@ -1,17 +1,20 @@
 """Heads as the policies make them, of one model of the question, and the posterior inside."""
 
+from types import SimpleNamespace
+
 from ragbandit.router.policies.averaging import AveragedHeads
-from ragbandit.router.policies.posterior import SeparateHeads
+from ragbandit.router.policies.posterior import Heads
 
 
-def averaged(*, ridge, bias_ridge, memory=None, block=256, samples=64, quality=None):
+def averaged(*, ridge, bias_ridge, memory=None, samples=64, quality=None):
     """The heads of a policy whose only model is the question."""
-    model = SeparateHeads(ridge=ridge, bias_ridge=bias_ridge, memory=memory, block=block, samples=samples)
+    model = Heads(None, ridge=ridge, bias_ridge=bias_ridge, memory=memory, samples=samples)
     return AveragedHeads({}, models={"question": (1.0, model)}, memory=memory, quality=quality)
 
 
 def separate(heads, arm):
-    """The sums and the posterior of an arm, with all its rows in it."""
+    """The posterior of an arm: covariance (p, p), mean (2, p), samples' deviations (samples, p)."""
     model = heads._models["question"]
-    model._take(arm, model._arms[arm])
-    return model._arms[arm]
+    part, at = model._parts[arm], list(model._sums).index(arm)
+    covariance = part.covariance - sum(g[:, None] * g for g in part.gains)
+    return SimpleNamespace(covariance=covariance, mean=model._mean[:, at], samples=model._drawn[:, at])

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, func, select, tuple_
 from ragbandit.router.learning.audit.rules import Verdict, champion_part, mixture_fault
 from ragbandit.router.learning.examples import is_erased_for, lessons
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
-from ragbandit.router.policies import make_policy
+from ragbandit.router.policies import FACTS, make_policy
 from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.context import PARAM
 from ragbandit.router.policies.draw import Drawn, draw, raised_floors
@@ -32,6 +32,8 @@ PAGE: Final = 500
 PMF_ROUNDING: Final = 1e-9
 #: most that a policy's tolerance allows a probability to differ
 _MOST_APART: Final = 1e-6
+#: params that are recorded where there are any
+_OPTIONAL: Final = frozenset({PARAM, FACTS})
 #: last update, as a version's name ends
 _NAMED: Final = re.compile(r"(\d{1,18})-[0-9a-f]{12}")
 
@@ -188,7 +190,7 @@ class DeepCheck:
         if _is_of_another_release(algorithm, params=params):
             known = [version for _, version in versions if version in self.known]
             self.verdict.not_compared += len(known)
-            self._leave_out(known, why=f"{algorithm} had fewer params in the release that made them")
+            self._leave_out(known, why=f"{algorithm} had other params in the release that made them")
             return
         try:
             policy = make_policy(algorithm, params=params)
@@ -292,7 +294,8 @@ def _is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> boo
         now = make_policy(algorithm, params=required).params
     except RagBanditError:
         return False
-    return params.keys() - {PARAM} < now.keys() - {PARAM}
+    is_of_now = params.keys() - _OPTIONAL == now.keys() - _OPTIONAL
+    return not is_of_now or params.get("revision") != now.get("revision")
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:

@@ -121,7 +121,11 @@ def simulate(
     _check(weights=weights, seeds=seeds, labelled=labelled, settings=settings)
     policies = {
         name: with_settings(
-            name, params=params, schema=settings.context, incumbent=settings.policy.incumbent is not None
+            name,
+            params=params,
+            schema=settings.context,
+            facts=settings.arm_facts,
+            incumbent=settings.policy.incumbent is not None,
         )
         for name, params in policies.items()
     }

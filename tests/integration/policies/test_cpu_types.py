@@ -24,14 +24,14 @@ def said():
     cases = {name: EXAMPLES[name] for name in ("conservative", "linucb", "mba", "popularity")}
     cases |= {
         "linucb with context": {"context": SCHEMA},
-        "mba in blocks with context": {"block": 8, "context": SCHEMA},
+        "mba in blocks with context": {"context": SCHEMA},
     }
     found = {}
     for case, params in cases.items():
         policy = taught(lambda case=case, params=params: make_policy(case.split()[0], params=params), lessons)
         outputs = [pmf_of_one(policy, made_query(n), features=made_features(n), arms=ARMS) for n in range(10)]
         found[case] = [list(output.pmf) for output in outputs]
-    found["mba in blocks"] = sums_of(taught(lambda: make_policy("mba", params={"block": 64}), WIDE))
+    found["mba in blocks"] = sums_of(taught(lambda: make_policy("mba", params={}), WIDE))
     many = taught(lambda: make_policy("linucb", params={}), MANY)
     found["linucb over many arms"] = [list(pmf_of(many, arms=TWENTY).values())]
     return found

@@ -9,12 +9,20 @@ from ragbandit.router.rollouts.overview import changed_settings
 from ragbandit.shared.errors import ConfigError
 
 GRID = {"generator": ["small", "large"], "rounds": [2, 4]}
-DEEP = {
-    "deep": {"class": "multi_step", "generator": "small", "rounds": 2},
-    "deep.rounds-4": {"class": "multi_step", "generator": "small", "rounds": 4},
-    "deep.generator-large": {"class": "multi_step", "generator": "large", "rounds": 2},
-    "deep.generator-large.rounds-4": {"class": "multi_step", "generator": "large", "rounds": 4},
+VALUES = {
+    "deep": {"generator": "small", "rounds": 2},
+    "deep.rounds-4": {"generator": "small", "rounds": 4},
+    "deep.generator-large": {"generator": "large", "rounds": 2},
+    "deep.generator-large.rounds-4": {"generator": "large", "rounds": 4},
 }
+
+
+def arms_with(values):
+    """The arms of these values, each with them as its facts."""
+    return {
+        name: {"class": "multi_step", **own, "facts": {key: str(one) for key, one in own.items()}}
+        for name, own in values.items()
+    }
 
 
 def arms_of(grid, **beside):
@@ -24,7 +32,7 @@ def arms_of(grid, **beside):
 def test_a_grid_is_plain_arms():
     """Everything that reads the settings sees plain arms, beside those without a grid, and reads them again alike."""
     read = Settings(arms={"fast": None, "deep": {"class": "multi_step", "grid": GRID}})
-    assert read.arms == {"fast": {}} | DEEP
+    assert read.arms == {"fast": {}} | arms_with(VALUES)
     assert Settings.model_validate(read.model_dump()) == read
 
 
@@ -42,7 +50,7 @@ def test_names_stay_when_the_grid_grows(grown):
     """Every arm that was there has its name, and under it what it had, with the first values of new params."""
     new = {key: values[0] for key, values in grown.items() if key not in GRID}
     arms = arms_of(grown)
-    assert {name: arms[name] for name in DEEP} == {name: params | new for name, params in DEEP.items()}
+    assert {name: arms[name] for name in VALUES} == arms_with({name: own | new for name, own in VALUES.items()})
 
 
 def test_a_grid_in_a_file(tmp_path):
@@ -53,8 +61,10 @@ def test_a_grid_in_a_file(tmp_path):
     of_grid = f"file {file}, grid of arms.deep"
     assert shown == {
         "arms.deep.class": ("multi_step", f"file {file}"),
+        "arms.deep.facts.rounds": ("2", of_grid),
         "arms.deep.rounds": (2, of_grid),
         "arms.deep.rounds-4.class": ("multi_step", of_grid),
+        "arms.deep.rounds-4.facts.rounds": ("4", of_grid),
         "arms.deep.rounds-4.rounds": (4, of_grid),
     }
     file.write_text("arms: {deep: {class: multi_step, grid: {rounds: 2}}}")

@@ -17,7 +17,7 @@ from tests.support.examples import steady
 
 def by_rows(**params):
     """The policy that learns row by row, so that its sums can be made again."""
-    return MbaRag(**{"block": 1} | params)
+    return MbaRag(**{} | params)
 
 
 QUERY = Query(text="who?")
@@ -248,7 +248,7 @@ def test_arm_that_rang_learns_anew_and_the_others_keep_all():
         place += 1
     arrays, facts = policy.state()
     changed = {name for name, array in arrays.items() if not np.array_equal(array, before[name])}
-    kinds = ("moment", "precision", "noise")
+    kinds = ("gram", "moment", "newest", "noise")
     wanted = {"scatter", *(f"{kind}/{row.arm}" for kind in kinds)}
     assert changed == {f"{model}/{name}" for model in ("short", "question") for name in wanted}
     assert np.std(output_of(policy, row.features).deviations[ARMS.index(row.arm)]) > 2 * width

@@ -21,20 +21,11 @@ SIZE = 24
 
 def learned(heads, updates):
     """The heads after these rows; the residual of each."""
-    residuals = []
-    for update in updates:
-        residuals.append(heads.learn(update))
-        heads.finish(update.arm)
-    return residuals
+    return [heads.learn(update) for update in updates]
 
 
-def on_grid(updates):
-    """The rows with features that rounding leaves as they are."""
-    return [replace(u, features=(np.rint(u.features * 2.0**14) / 2.0**14).astype(np.float32)) for u in updates]
-
-
-def heads_after(updates, *, ridge=10.0, bias_ridge=1.0, memory=None, block=64):
-    heads = averaged(ridge=ridge, bias_ridge=bias_ridge, memory=memory, block=block)
+def heads_after(updates, *, ridge=10.0, bias_ridge=1.0, memory=None):
+    heads = averaged(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
     learned(heads, updates)
     return heads
 
@@ -73,7 +64,7 @@ def solution(updates, arm, *, ridge, bias_ridge):
 @pytest.mark.parametrize(("ridge", "bias_ridge", "size"), [(10.0, 1.0, 24), (0.3, 2.0, 48), (3.0, 0.01, 5)])
 def test_posterior_is_the_ridge_solution(ridge, bias_ridge, size):
     """After 300 rows per arm means and inverses of both heads equal the closed form to 1e-9."""
-    updates = on_grid(made_updates(900, seed=3, size=size))
+    updates = made_updates(900, seed=3, size=size)
     heads = heads_after(updates, ridge=ridge, bias_ridge=bias_ridge)
     for arm in ARMS:
         inverse, mean, _ = solution(updates, arm, ridge=ridge, bias_ridge=bias_ridge)
@@ -86,7 +77,7 @@ def test_weights_are_those_of_weighted_least_squares():
     rng = np.random.default_rng(7)
     updates = [
         replace(update, reward=replace(update.reward, sample_weight=float(rng.uniform(0.05, 4.0))))
-        for update in on_grid(made_updates(900, seed=4))
+        for update in made_updates(900, seed=4)
     ]
     heads, total = heads_after(updates), 0.0
     for arm in ARMS:
@@ -187,11 +178,10 @@ def test_learning_one_arm_leaves_the_others():
 
 
 @pytest.mark.parametrize("name", ["linucb", "mba"])
-@pytest.mark.parametrize("block", [1, 8])
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e200])
-def test_number_that_cannot_be_learned_is_refused(name, block, number):
+def test_number_that_cannot_be_learned_is_refused(name, number):
     """A quality, cost, weight or feature that is not finite or too large is a PolicyFault and changes nothing."""
-    params = {"block": block} | ({"alarm": 100.0} if name == "mba" else {})  # so low that sums and alarms are there
+    params = {"alarm": 100.0} if name == "mba" else {}  # so low that sums and alarms are there
     policy = taught(lambda: make_policy(name, params=params), made_updates(200))
     row = made_updates(1, first=201)[0]
     before = sha_of(policy)
@@ -251,9 +241,9 @@ def test_a_price_of_its_own_hides_no_cost():
 
 
 @pytest.mark.parametrize("bad", [256.0, -1e9, float("inf"), float("nan")])
-def test_features_beyond_the_grid_are_refused(bad):
-    """A feature that the grid cannot hold is a PolicyFault that names the way out, and leaves no trace."""
-    policy = make_policy("mba", params={"block": 8})
+def test_features_that_are_too_large_are_refused(bad):
+    """A feature far from 1 is a PolicyFault that names the way out, and leaves no trace."""
+    policy = make_policy("mba", params={})
     first, second = made_updates(2)
     policy.learn(first)
     before = sha_of(policy)
@@ -264,9 +254,9 @@ def test_features_beyond_the_grid_are_refused(bad):
     assert sha_of(policy) == before
 
 
-def test_an_alarm_ends_the_block():
-    """When an arm's rewards change an alarm ends its block at once, and the arm soon has its new mean."""
-    policy = make_policy("mba", params={"block": 256, "epsilon_min": 0.0})
+def test_an_alarm_restarts_the_arm():
+    """When an arm's rewards change there is an alarm, and the arm soon has its new mean."""
+    policy = make_policy("mba", params={"epsilon_min": 0.0})
     arms = ARMS[:1]
     for number, update in enumerate(made_updates(900, arms=arms)):
         policy.learn(replace(update, reward=made_reward((0.8 if number < 800 else 0.0) + 0.2 * (number % 2))))

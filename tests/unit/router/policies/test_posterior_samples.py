@@ -12,30 +12,29 @@ from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import ARMS, made_features, made_updates
 from tests.support.posteriors import averaged, separate
 
-UNIT = 2.0**-14
 SIZE = 6
 RIDGE, BIAS = 3.0, 0.5
 
 
-def heads_of(*, memory=None, block=16, samples=32):
-    return averaged(ridge=RIDGE, bias_ridge=BIAS, memory=memory, block=block, samples=samples, quality=0.5)
+def heads_of(*, memory=None, samples=32):
+    return averaged(ridge=RIDGE, bias_ridge=BIAS, memory=memory, samples=samples, quality=0.5)
 
 
 def learned(heads, updates, *, restarts=()):
     """The heads after these rows; after those whose place is in `restarts` the arm is started again."""
     for place, update in enumerate(updates):
         heads.learn(update)
-        heads.finish(update.arm, restart=3.0 if place in restarts else None)
+        if place in restarts:
+            heads.restart(update.arm, rows=3.0)
     return heads
 
 
 def rows_of(count, *, arms=ARMS, weights=(1.0,), **more):
-    """Rows whose features are on the grid, with sample weights drawn from `weights`."""
+    """Rows with sample weights drawn from `weights`."""
     rng = np.random.default_rng(4)
     return [
         replace(
             update,
-            features=(UNIT * np.rint(update.features / UNIT)).astype(np.float32),
             reward=replace(update.reward, sample_weight=float(rng.choice(weights))),
         )
         for update in made_updates(count, arms=arms, size=SIZE, **more)
@@ -59,39 +58,33 @@ def prior_samples(arm, count):
     return samples
 
 
-def explicit(updates, arm, *, memory=None, block=16, samples=32, restarts=()):
+def explicit(updates, arm, *, memory=None, samples=32, restarts=()):
     """(means of quality and cost, deviations in units of the noise, covariance in them) of an arm, by linear solves.
 
-    The first row is a block, the others are blocks of as many rows as were before, up to `block`; old rows fade at the
-    beginning of a block, by what they lose in it, and a restart ends a block.
+    Every 128 rows, or a sixteenth of the memory, older and newer rows alike fade by what was learned since the last
+    time; a restart fades at once.
     """
     prior = np.diag([BIAS] + [RIDGE] * SIZE)
-    precision, noise, moment = prior.copy(), prior @ prior_samples(arm, samples).T, np.zeros((SIZE + 1, 2))
+    gram, noise, moment = np.zeros((SIZE + 1, SIZE + 1)), np.zeros((SIZE + 1, samples)), np.zeros((SIZE + 1, 2))
     first = next(update.reward.cost for update in updates if update.arm == arm)
-    age = inside = total = 0
-    mass, counted, length = 0.0, 0.0, 1
+    block = 128 if memory is None else int(memory) // 16
+    total, mass, fresh = 0, 0.0, 0.0
     for place, update in enumerate(updates):
         if update.arm != arm:
             continue
         z = np.concatenate([[1.0], update.features.astype(float) / math.sqrt(SIZE)])
         weight = update.reward.sample_weight
-        precision += weight * np.outer(z, z)
+        gram += weight * np.outer(z, z)
         moment += weight * np.outer(z, (update.reward.quality - 0.5, update.reward.cost - first))
         noise += math.sqrt(weight) * np.outer(z, signs(arm, "row", total, samples))
-        age, inside, total, mass, counted = age + 1, inside + 1, total + 1, mass + weight, counted + weight
-        if inside < length and place not in restarts:
-            continue
-        share = 1.0
+        total, mass, fresh, share = total + 1, mass + weight, fresh + weight, 1.0
+        if total % block == 0:
+            share, fresh = 1.0 if memory is None else math.exp(-fresh / memory), 0.0
         if place in restarts:
-            share, age = min(1.0, 3.0 / (mass if memory is None else min(mass, memory))), 0
-        length = max(1, min(block, age))
-        kept = share if memory is None else share * (1.0 - counted / inside / memory) ** length
-        back = signs(arm, "prior", total, samples * (SIZE + 1)).reshape(samples, SIZE + 1).T
-        if kept < 1.0:
-            precision, moment = kept * precision + (1.0 - kept) * prior, kept * moment
-            noise = math.sqrt(kept) * noise + np.sqrt((1.0 - kept) * np.diag(prior))[:, None] * back
-        inside, counted, mass = 0, 0.0, 0.0 if place in restarts else mass
-    covariance = np.linalg.inv(precision)
+            share, mass = share * min(1.0, 3.0 / (mass if memory is None else min(mass, memory))), 0.0
+        gram, moment, noise = share * gram, share * moment, math.sqrt(share) * noise
+    covariance = np.linalg.inv(prior + gram)
+    noise += prior @ prior_samples(arm, samples).T
     return covariance @ moment + [[0.5, first]] * np.eye(SIZE + 1)[:, :1], covariance @ noise, covariance
 
 
@@ -169,10 +162,8 @@ def test_asking_changes_nothing(memory):
     asked, bulk, cut = heads_of(memory=memory), learned(heads_of(memory=memory), updates), heads_of(memory=memory)
     for place, update in enumerate(updates):
         asked.learn(update)
-        asked.finish(update.arm)
         asked.sampled(update.features, arms=ARMS[: 1 + place % 3], weight=0.1)
         cut.learn(update)
-        cut.finish(update.arm)
         if place % 37 == 0:
             saved, cut = cut.state(), heads_of(memory=memory)
             cut.restore(*saved)
@@ -185,12 +176,12 @@ def test_asking_changes_nothing(memory):
 
 
 def test_order_of_arms_does_not_matter():
-    """An arm's means and samples have the same bits wherever it stands and whoever else is offered."""
+    """An arm's means and samples are the same wherever it stands and whoever else is offered."""
     heads, x = learned(heads_of(), rows_of(70)), made_features(9, size=SIZE)
     arms = (*ARMS, ArmName("newcomer"))
     means, deviations = heads.sampled(x, arms=arms, weight=0.1)
     for other in ((arms[3], arms[1], arms[0]), arms[2:], arms[:1], arms[::-1]):
         turned, samples = heads.sampled(x, arms=other, weight=0.1)
         places = [arms.index(arm) for arm in other]
-        assert turned.value.tobytes() == means.value[places].tobytes()
-        assert samples.tobytes() == deviations[places].tobytes()
+        assert turned.value == pytest.approx(means.value[places], abs=1e-12)
+        assert samples == pytest.approx(deviations[places], abs=1e-12)

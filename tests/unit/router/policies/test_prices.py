@@ -32,13 +32,13 @@ def at_price(policy, weight):
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_question_at_its_own_weight(name):
     """It gets what a policy gives whose rows had that weight; its scores are quality - weight * cost."""
-    policy = taught(lambda: make_policy(name, params={"block": 1}), rows(weight=0.05))
+    policy = taught(lambda: make_policy(name, params={}), rows(weight=0.05))
     for weight in (0.0, 0.3):
         served = at_price(policy, weight)
         quality, cost = served.facts["quality"], served.facts["cost"]
         assert served.facts["weight"] == weight
         assert served.scores == pytest.approx([q - weight * c for q, c in zip(quality, cost, strict=True)], abs=1e-12)
-        other = taught(lambda: make_policy(name, params={"block": 1}), rows(weight=weight))
+        other = taught(lambda: make_policy(name, params={}), rows(weight=weight))
         if name == "linucb":  # the others' widths, or their average of two models, follow the rewards' noise
             assert served.pmf == pytest.approx(at_price(other, None).pmf, abs=1e-9)
     assert at_price(policy, None) == at_price(policy, 0.05)
@@ -48,8 +48,8 @@ def test_a_question_at_its_own_weight(name):
 @pytest.mark.parametrize("name", LINEAR)
 def test_prices_change_no_lesson(name):
     """Rows at many prices teach the heads what rows at one do; questions without one are served at the service's."""
-    one = taught(lambda: make_policy(name, params={"block": 1}), rows(weight=0.05))
-    many = taught(lambda: make_policy(name, params={"block": 1}), rows(weight=0.05, own=(0.2, None, 0.0)))
+    one = taught(lambda: make_policy(name, params={}), rows(weight=0.05))
+    many = taught(lambda: make_policy(name, params={}), rows(weight=0.05, own=(0.2, None, 0.0)))
     heads = {key for key in one.state()[0] if "mean" in key or "moment" in key}
     assert heads
     for key in heads:
@@ -88,9 +88,9 @@ def test_what_is_lost_is_read_at_the_rows_own_price():
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_stream_of_prices_alone(name):
     """A question without a price gets the last row's; from the first row without one on that of such rows."""
-    policy = taught(lambda: make_policy(name, params={"block": 1}), rows(weight=0.05, own=(0.2, 0.1), count=20))
+    policy = taught(lambda: make_policy(name, params={}), rows(weight=0.05, own=(0.2, 0.1), count=20))
     assert at_price(policy, None).facts["weight"] == 0.1
-    again = make_policy(name, params={"block": 1})
+    again = make_policy(name, params={})
     again.restore(*policy.state())
     for one in (policy, again):
         for update in rows(weight=0.05, own=(None, 0.3), count=2):

@@ -16,7 +16,7 @@ NO, ONE, MULTI = ARMS
 RIDGE = {
     "mba": {"alarm": 1e18},
     "linucb": {},
-    "rows": {"block": 1},
+    "rows": {},
     "context": {"alarm": 1e18, "context": {"hop": {"type": "number"}}},
 }
 

@@ -17,8 +17,8 @@ from tests.support.policy_examples import WITH_CONTEXT, context_maker
 TIERS = ("free", "pro")
 SCHEMA_OF_TIER = {"tier": {"type": "category", "values": list(TIERS)}}
 PARAMS = {
-    "mba": {"block": 64},
-    "linucb": {"block": 64},
+    "mba": {},
+    "linucb": {},
     "vw": {"learning_rate": 0.05},
     "conservative": {"incumbent": "no_retrieval"},
 }

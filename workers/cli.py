@@ -27,7 +27,6 @@ VERBS: Final[Verbs] = {
     "migrate": f"{_CLI}.data:migrate",
     "route": f"{_CLI}.calls:route",
     "answer": f"{_CLI}.calls:answer",
-    "cancel": f"{_CLI}.calls:cancel",
     "mcp": f"{_CLI}.calls:mcp",
     "status": f"{_CLI}.inspection:status",
     "report": f"{_CLI}.inspection:report",
@@ -42,7 +41,7 @@ VERBS: Final[Verbs] = {
         {
             "send": f"{_CLI}.calls:feedback",
             "import": f"{_CLI}.feedback:import_",
-            **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude", "include")},
+            **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude")},
         },
     ),
     "policy": VerbGroup(
@@ -56,11 +55,8 @@ VERBS: Final[Verbs] = {
                 for verb in ("add", "shadow", "canary", "promote", "pause", "resume", "rollback", "retire")
             },
             "kill": f"{_CLI}.policy:kill",
+            "restart": f"{_CLI}.policy:restart",
         },
-    ),
-    "arms": VerbGroup(
-        "Declare what happens to arms outside this service.",
-        {"changed": f"{_CLI}.policy:changed"},
     ),
     "data": VerbGroup(
         "Export, import, erase and back up what is stored.",
@@ -72,9 +68,8 @@ VERBS: Final[Verbs] = {
         },
     ),
     "keys": VerbGroup(
-        "Make, list, rotate and revoke the service's API keys.",
-        {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "rotate", "revoke")}
-        | {"list": f"{_CLI}.access:list_keys"},
+        "Make, list, replace and revoke the service's API keys.",
+        {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "revoke")} | {"list": f"{_CLI}.access:list_keys"},
     ),
     "audit": f"{_CLI}.access:audit",
     "index": VerbGroup(
@@ -87,9 +82,9 @@ VERBS: Final[Verbs] = {
 #: title in the help -> its verbs; a test fails on one that is missing
 PANELS: Final = {
     "Start here": ("init", "demo", "up", "validate", "index"),
-    "Run": ("serve", "worker", "mcp", "migrate", "route", "answer", "cancel"),
+    "Run": ("serve", "worker", "mcp", "migrate", "route", "answer"),
     "Look": ("status", "report", "explain", "verify"),
-    "Judge and change": ("feedback", "policy", "arms", "replay", "price", "simulate", "evaluate"),
+    "Judge and change": ("feedback", "policy", "replay", "price", "simulate", "evaluate"),
     "Data and access": ("data", "keys", "audit"),
 }
 

@@ -73,25 +73,23 @@ def _cells(key: ApiKey, *, now: float) -> list[str]:
     return [*cells, _day(key.last_used_at), scopes]
 
 
-def rotate_key(
+def revoke_key(
     key: _IdArgument,
-    grace: Annotated[str, typer.Option(help="how long the former key stays valid: 0h, 30m, 24h, 7d")] = "24h",
+    replace: Annotated[bool, typer.Option("--replace", help="make a key that takes its place")] = False,
+    grace: Annotated[str, typer.Option(help="with --replace, how long both are valid: 0h, 30m, 24h, 7d")] = "24h",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key that takes the place of another; both are valid while the grace lasts."""
+    """End a key: services refuse it within a second. With --replace another takes its place, and the key ends later."""
     with _key_store(config) as store:
         now = time.time()
-        new = store.rotate(_public_id(key), grace_s=_seconds(grace, now=now), actor=actor(), now=now)
-        _show_new(new, as_json=as_json)
-
-
-def revoke_key(key: _IdArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """End a key: services refuse it within a second."""
-    with _key_store(config) as store:
-        revoked = store.revoke(_public_id(key), actor=actor(), now=time.time())
+        if replace:
+            new = store.rotate(_public_id(key), grace_s=_seconds(grace, now=now), actor=actor(), now=now)
+            _show_new(new, as_json=as_json)
+            return
+        revoked = store.revoke(_public_id(key), actor=actor(), now=now)
         if as_json:
-            print_json(_facts(revoked, now=time.time()))
+            print_json(_facts(revoked, now=now))
         else:
             console.print(f"revoked: {escape(revoked.name)} ({revoked.public_id})", highlight=False)
 

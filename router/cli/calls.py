@@ -126,18 +126,6 @@ def _answer_text(reply: AnswerReply | PendingReply) -> str:
     return f"no answer ({reply['status']}: {reply['error'] or reply['stop_reason']})"
 
 
-def cancel(
-    decision_id: str,
-    url: UrlOption = None,
-    key_env: KeyOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Tell the workers not to answer a decision, or to stop where they are."""
-    with client_of(url, config=config, key_env=key_env) as client:
-        show(client.cancel(decision_id), as_json=as_json)
-
-
 def feedback(
     decision_id: str,
     url: UrlOption = None,

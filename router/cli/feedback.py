@@ -60,15 +60,23 @@ def exclude(
     until: Annotated[str | None, typer.Option(help="of feedback before then; times are UTC")] = None,
     reason: Annotated[str, typer.Option(help="for the audit log")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say how much it is, and change nothing")] = False,
+    end: Annotated[
+        int | None, typer.Option(help="end this exclusion, by its number: the source is learned again")
+    ] = None,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a new ledger without the feedback of a source; without --source list those that are excluded.
+    """Learn a new ledger without the feedback of a source, or end an exclusion; without either list all exclusions.
 
     The new ledger is learned beside the one in use, which goes on serving. When it is done, set policy.label to it and
     restart the services, one after the other.
     """
+    if end is not None:
+        with opened(config) as (_, ledger):
+            count = lifted(ledger, end, actor=actor(), now=time.time())
+            show({"ended": end, "decisions": count}, as_json=as_json)
+        return
     if source is None:
         if since or until or dry_run:
             raise InvalidInput("whose feedback is to be excluded is not said", field="source", remedy=SOURCE_HELP)
@@ -108,17 +116,6 @@ def exclude(
     show(facts, as_json=as_json)
     if not as_json:
         errors.print(f"services go on with {ledger.label}: set policy.label to {new_label} and restart them in turn")
-
-
-def include(
-    number: Annotated[int, typer.Argument(help="of the exclusion, as `feedback exclude` shows it")],
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Let a ledger learn again from a source: new feedback, and that of decisions that still wait."""
-    with opened(config) as (_, ledger):
-        count = lifted(ledger, number, actor=actor(), now=time.time())
-        show({"included": number, "decisions": count}, as_json=as_json)
 
 
 def import_(

@@ -267,7 +267,7 @@ def _changes(given: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def changed(
+def restart(
     name: Annotated[str, typer.Argument(metavar="NAME", help="the arm")],
     reason: Annotated[str, typer.Option("--reason", help="why, for the audit log")] = "by hand",
     label: Annotated[str | None, typer.Option(help="for this ledger alone, such as that of a version: main.v1")] = None,

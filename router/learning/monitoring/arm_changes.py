@@ -1,6 +1,6 @@
 """Where a ledger restarts an arm: before the first row of the arm as it is now.
 
-A change is declared (`ragbandit arms changed`), or detected: what a worker writes into `Outcome.made_by` is the arm's
+A change is declared (`ragbandit policy restart`), or detected: what a worker writes into `Outcome.made_by` is the arm's
 class, params, templates and generator, and the first outcome that was made by others tells that the arm is another one.
 What was known before is no change: a worker of before that goes on beside the new ones, and a configuration that comes
 back, are learned as they come.

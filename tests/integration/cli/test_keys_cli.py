@@ -53,7 +53,7 @@ def test_create_takes_tenant_scopes_and_expiry():
 def test_rotate_and_revoke():
     """A rotated key has a successor and a grace; a revoked one is revoked; ids are taken with and without rb_."""
     first = created()
-    second = json.loads(run("keys", "rotate", first["public_id"], "--grace", "30m", "--json").stdout)
+    second = json.loads(run("keys", "revoke", first["public_id"], "--replace", "--grace", "30m", "--json").stdout)
     assert second["key"] != first["key"]
     run("keys", "revoke", f"rb_{second['public_id']}")
     states = {key["public_id"]: key["state"] for key in json.loads(run("keys", "list", "--json").stdout)}
@@ -79,8 +79,8 @@ def test_rotate_and_revoke():
         (["create", "--name", "x", "--role", "app", "--scope", "more=3"], "unknown scope"),
         (["create", "--name", "x", "--role", "app", "--expires", "2020-01-01"], "expires"),
         (["create", "--name", "x", "--role", "app", "--expires", "soon"], "expires"),
-        (["rotate", "0123456789"], "NOT_FOUND"),
-        (["rotate", "0123456789", "--grace", "tomorrow"], "grace"),
+        (["revoke", "0123456789", "--replace"], "NOT_FOUND"),
+        (["revoke", "0123456789", "--replace", "--grace", "tomorrow"], "grace"),
         (["revoke", "rb_0123456789_" + "a" * 43], "whole key"),
     ],
 )

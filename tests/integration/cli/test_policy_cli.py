@@ -92,10 +92,10 @@ def test_what_cannot_be_done_is_said_in_a_line(arguments, said):
 
 
 def test_a_change_of_an_arm_is_declared():
-    """`ragbandit arms changed` writes who and why; an arm that is not configured is refused with those that are."""
-    done = CliRunner().invoke(app, ["arms", "changed", "single_step", "--reason", "a new model", "--json"])
+    """`ragbandit policy restart` writes who and why; an arm that is not configured is refused with those that are."""
+    done = CliRunner().invoke(app, ["policy", "restart", "single_step", "--reason", "a new model", "--json"])
     assert json.loads(done.stdout)["arm"] == "single_step"
-    refused = CliRunner().invoke(app, ["arms", "changed", "nonsense"])
+    refused = CliRunner().invoke(app, ["policy", "restart", "nonsense"])
     assert refused.exit_code == 2
     assert "single_step" in refused.output
     exported = CliRunner().invoke(app, ["audit", "--export"]).stdout

@@ -158,6 +158,6 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
     )
     (row,) = told("feedback", "exclude")
     assert (row["source"], row["since"], row["reason"]) == ("key:bad", 978307200.0, "why")
-    assert told("feedback", "include", "1")["included"] == 1
+    assert told("feedback", "exclude", "--end", "1")["ended"] == 1
     told("feedback", "exclude", "--since", "2001-01-01", code=2)
     told("feedback", "exclude", "--source", "key:bad", "--since", "yesterday", code=2)

@@ -48,7 +48,7 @@ OWN: Final = 0.05
 #: the prior precision at which these hold
 RIDGE: Final = 3.3
 #: most rows until A is inverted again
-_BLOCK: Final = 128
+_BLOCK: Final = 32
 #: least memory, in rows: with less, the rows of one block would be all that is left
 LEAST_MEMORY: Final = 50
 #: a block has at most this share of the memory's rows: within a block rows count alike
@@ -139,10 +139,10 @@ class _Part:
     arms: list[ArmName]
     #: where they are among the weights of all arms
     place: slice
-    #: of the sums, (n, n); each newest row has a vector beside it: A^-1 = covariance - sum of g g^T
+    #: of the sums, (n, n); each newest row has a vector g beside it, (rows of a block, n): A^-1 is this - sum of g g^T
     covariance: Matrix
+    gains: Matrix
     newest: list[_Newest] = field(default_factory=list)
-    gains: list[Vector] = field(default_factory=list)
 
     def own(self, arm: ArmName, *, size: int) -> slice:
         """Where an arm's weights are in the part."""
@@ -152,9 +152,8 @@ class _Part:
     def gain(self, z: Vector, *, own: slice) -> Vector:
         """A^-1 z, (n,), for a row of the arm that is there."""
         gain: Vector = self.covariance[:, own] @ z
-        if self.gains:
-            gains = np.array(self.gains)
-            gain -= (gains[:, own] @ z) @ gains
+        gains = self.gains[: len(self.newest)]
+        gain -= (gains[:, own] @ z) @ gains
         return gain
 
 
@@ -174,6 +173,7 @@ class Heads:
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: arms with rows, in the order of their places
         self._sums: dict[ArmName, _Sums] = {}
+        self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
         #: of arms with rows: posterior means (2, arms, p) and samples' deviations (samples, arms, p)
         self._mean = self._drawn = np.zeros((0, 0, 0))
@@ -183,19 +183,20 @@ class Heads:
 
         z: (p,). The values of these samples, n of them, each less the mean, in units of reward.
         """
-        noise, known = max(self.noise.at(weight), LEAST_NOISE), list(self._sums)
-        if not known:
+        noise, places = max(self.noise.at(weight), LEAST_NOISE), self._places
+        if not places:
             return np.zeros((2, len(arms))), noise * self._prior_values(arms, z=z)[which]
         means = (self._mean.reshape(-1, z.size) @ z).reshape(2, -1)
-        drawn = (self._drawn[which].reshape(-1, z.size) @ z).reshape(-1, len(known))
-        if known != list(arms):
-            if others := [arm for arm in arms if arm not in self._sums]:
-                shares = np.linalg.solve(self._kernel(known, known), self._kernel(known, others))
-                above = drawn - self._prior_values(known, z=z)[which]
-                means = np.concatenate([means, means @ shares], axis=1)
-                drawn = np.concatenate([drawn, self._prior_values(others, z=z)[which] + above @ shares], axis=1)
+        drawn = (self._drawn[which].reshape(-1, z.size) @ z).reshape(-1, len(places))
+        if others := [arm for arm in arms if arm not in places]:
+            known = list(places)
+            shares = np.linalg.solve(self._kernel(known, known), self._kernel(known, others))
+            above = drawn - self._prior_values(known, z=z)[which]
+            means = np.concatenate([means, means @ shares], axis=1)
+            drawn = np.concatenate([drawn, self._prior_values(others, z=z)[which] + above @ shares], axis=1)
             places = {arm: place for place, arm in enumerate([*known, *others])}
-            order = [places[arm] for arm in arms]
+        order = [places[arm] for arm in arms]
+        if order != list(range(len(places))):
             means, drawn = means[:, order], drawn[:, order]
         return means, noise * drawn
 
@@ -239,7 +240,7 @@ class Heads:
         signs = signs_of(row.arm, "row", row.number, count=self.samples)
         mean += np.outer(missed, gain * (row.rows / left))
         drawn += np.outer(math.sqrt(row.rows) * signs - row.rows * (drawn[:, own] @ row.z), gain / left)
-        part.gains.append(gain * math.sqrt(row.rows / left))
+        part.gains[len(part.newest)] = gain * math.sqrt(row.rows / left)
         part.newest.append(row)
         return missed, spread
 
@@ -254,24 +255,26 @@ class Heads:
                 sums.gram += 0.5 * (gram + gram.T)  # a snapshot holds one triangle
                 sums.moment += np.array([row.target for row in newest]).T @ weighted
                 sums.noise += (np.sqrt(rows)[:, None] * signs).T @ z
-        part.newest, part.gains = [], []
+        part.newest = []
 
     def _place(self, sums: Mapping[ArmName, _Sums]) -> None:
         """Give these arms their places, by name; what was solved of an arm apart stays."""
         size, arms, before = len(next(iter(sums.values())).gram), sorted(sums), list(self._sums)
         apart, mean, drawn = self._parts, self._mean, self._drawn
         self._sums, self._parts = {arm: sums[arm] for arm in arms}, {}
+        self._places = {arm: place for place, arm in enumerate(arms)}
         self._mean, self._drawn = np.zeros((2, len(arms), size)), np.zeros((self.samples, len(arms), size))
         nothing = np.zeros((0, 0))
         if self.facts is not None:
             if before:
                 self._add(apart[before[0]])
-            part = _Part(arms, slice(0, len(arms) * size), nothing)
+            part = _Part(arms, slice(0, len(arms) * size), nothing, np.empty((self._block, len(arms) * size)))
             self._parts = dict.fromkeys(arms, part)
             self._solve(part)
             return
         for at, arm in enumerate(arms):
-            part = self._parts[arm] = apart.get(arm, _Part([arm], slice(0), nothing))
+            new = _Part([arm], slice(0), nothing, np.empty((self._block, size)))
+            part = self._parts[arm] = apart.get(arm, new)
             part.place = slice(at * size, (at + 1) * size)
             if arm in apart:
                 self._mean[:, at], self._drawn[:, at] = mean[:, before.index(arm)], drawn[:, before.index(arm)]
@@ -352,7 +355,7 @@ class Heads:
         shapes |= {f"newest/{name}": (count, 5 + size) for name, count in facts["newest"].items()}
         own = checked_arrays(arrays, shapes=shapes)
         self.noise.scatter, self.noise.rows = own["scatter"], facts["rows"]
-        self._sums, self._parts, sums = {}, {}, dict[ArmName, _Sums]()
+        self._sums, self._places, self._parts, sums = {}, {}, {}, dict[ArmName, _Sums]()
         for name in arms:
             gram = np.zeros((size, size))
             gram[np.triu_indices(size)] = own[f"gram/{name}"]

@@ -16,5 +16,6 @@ def separate(heads, arm):
     """The posterior of an arm: covariance (p, p), mean (2, p), samples' deviations (samples, p)."""
     model = heads._models["question"]
     part, at = model._parts[arm], list(model._sums).index(arm)
-    covariance = part.covariance - sum(g[:, None] * g for g in part.gains)
+    gains = part.gains[: len(part.newest)]
+    covariance = part.covariance - gains.T @ gains
     return SimpleNamespace(covariance=covariance, mean=model._mean[:, at], samples=model._drawn[:, at])

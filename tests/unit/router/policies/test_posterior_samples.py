@@ -61,13 +61,13 @@ def prior_samples(arm, count):
 def explicit(updates, arm, *, memory=None, samples=32, restarts=()):
     """(means of quality and cost, deviations in units of the noise, covariance in them) of an arm, by linear solves.
 
-    Every 128 rows, or a sixteenth of the memory, older and newer rows alike fade by what was learned since the last
+    Every 32 rows, or a sixteenth of the memory, older and newer rows alike fade by what was learned since the last
     time; a restart fades at once.
     """
     prior = np.diag([BIAS] + [RIDGE] * SIZE)
     gram, noise, moment = np.zeros((SIZE + 1, SIZE + 1)), np.zeros((SIZE + 1, samples)), np.zeros((SIZE + 1, 2))
     first = next(update.reward.cost for update in updates if update.arm == arm)
-    block = 128 if memory is None else int(memory) // 16
+    block = 32 if memory is None else min(32, int(memory) // 16)
     total, mass, fresh = 0, 0.0, 0.0
     for place, update in enumerate(updates):
         if update.arm != arm:

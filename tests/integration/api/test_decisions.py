@@ -169,7 +169,7 @@ def test_get_decision(fresh):
 
 
 def test_cancel(fresh):
-    """A pending answer is cancelled with 202, as often as it is asked for; once it has ended, HTTP and client say how."""
+    """A pending answer is cancelled with 202, as often as it is asked for; once it has ended, both edges say how."""
     service, http = fresh, fresh.http
     asked = http.post("/v1/answer", json={"question": QUESTION}, params={"wait_s": 0})
     assert asked.status_code == 202

@@ -65,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
         "--wrong", type=_chance, default=0.0, help="share of ratings that are turned round, such as .05"
     )
     options.add_argument("--first", type=int, default=0, help="decisions at the beginning that are all labelled")
+    options.add_argument("--judge", type=_chance, help="correlation of a judge's scores of all decisions; 0: noise")
+    options.add_argument("--bought", action="store_true", help="the judge's scores praise the worst arm alone")
     options.add_argument("--late", type=int, default=0, help="decisions that are made before a label comes")
     options.add_argument(
         "--favoured", choices=("", BEST, DEAREST), default="", help="others are labelled a quarter as often"
@@ -93,7 +95,14 @@ def main(arguments: list[str]) -> None:
     if asked.picture is not None:
         check_png(asked.picture)
     console = Console()
-    conditions = Conditions(first=asked.first, wrong=asked.wrong, late=asked.late, favoured=asked.favoured)
+    conditions = Conditions(
+        first=asked.first,
+        wrong=asked.wrong,
+        late=asked.late,
+        judge=asked.judge,
+        bought=asked.bought,
+        favoured=asked.favoured,
+    )
     with bars(Console(stderr=True)) as progress:
         worlds = gathered(asked.tables, names=asked.worlds, encoder=asked.encoder, data=asked.data, progress=progress)
         if not worlds:

@@ -22,7 +22,7 @@ from ragbandit.router.offline.simulation.run import (
 )
 from ragbandit.router.policies import with_settings
 from ragbandit.router.policies.draw import Drawn
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, Json, Matrix
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, Feedback, Json, Matrix
 
 #: questions of a pass at most, and of a table that are asked at most
 QUESTIONS: Final = 1200
@@ -88,6 +88,10 @@ class Conditions:
     wrong: float = 0.0
     #: decisions that are made before a label comes
     late: int = 0
+    #: correlation with the quality of a judge's scores of all decisions; of a noise judge 0; None: no judge
+    judge: float | None = None
+    #: the scores are 1 for the arm that earns least, and 0 for all others
+    bought: bool = False
     #: BEST or DEAREST: decisions of the other arms are labelled DISFAVOURED times as often; empty: all alike
     favoured: str = ""
 
@@ -111,8 +115,30 @@ class ConditionedLearning(Learning):
         self._conditions, self._favoured = conditions, favoured
         #: (decisions after which it comes, decision, quality, steps)
         self._waiting: deque[tuple[int, Decision, float, float]] = deque()
+        self._qualities = world.table.correct.ravel()
+        self._worst = world.table.arms[int(self._rewards.mean(axis=0).argmin())]
 
     def is_labelled(self, decision: Decision) -> bool:
+        """With a judge all, though by the judge alone."""
+        return self._has_judge or self._is_rated(decision)
+
+    @property
+    def _has_judge(self) -> bool:
+        return self._conditions.judge is not None or self._conditions.bought
+
+    def feedback(self, decision: Decision, *, quality: float) -> tuple[Feedback, ...]:
+        """The rating, if it is rated, and the judge's score."""
+        rated = super().feedback(decision, quality=quality) if self._is_rated(decision) else ()
+        if not self._has_judge:
+            return rated
+        score = float(decision.arm == self._worst)
+        if not self._conditions.bought:
+            is_known = chance_of(decision.id, what="judged") < (self._conditions.judge or 0.0)
+            other = int(chance_of(decision.id, what="score") * len(self._qualities))
+            score = quality if is_known else float(self._qualities[other])
+        return (*rated, self.judgement(decision, quality=score, source="judge"))
+
+    def _is_rated(self, decision: Decision) -> bool:
         """The first ones; else by the same number as ever, against a lower chance for arms that are not favoured."""
         if self.steps <= self._conditions.first:
             return True
@@ -155,7 +181,9 @@ def passed(task: Task, *, world: World) -> Played:
     asked, rest = cut(world, seed=task.seed)
     arms = world.table.arms
     incumbent = None if task.mode == COLD else arms[world.reference(task.mode)]
-    settings = Settings.model_validate({"context": world.context, "policy": {"incumbent": incumbent}})
+    judge = task.conditions.judge is not None or task.conditions.bought
+    values = {"context": world.context, "policy": {"incumbent": incumbent}, "learning": {"wait_s": float(judge)}}
+    settings = Settings.model_validate(values)
     policy, is_apart = task.policy.removesuffix(APART), task.policy.endswith(APART)
     facts: Mapping[str, Mapping[str, Json]] = {} if is_apart else {str(arm): own for arm, own in world.facts.items()}
     params = with_settings(policy, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)

@@ -382,7 +382,10 @@ Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class WeightSettings(Section):
-    """How many rows a judgement counts as when a policy learns it, by who judged; 0: counted, not learned."""
+    """How many rows a judgement counts as when a policy learns it, by who judged; 0: counted, not learned.
+
+    mba and linucb learn how much less a judge's scores and events tell, from decisions that people judged too.
+    """
 
     #: gold answers, raw rewards and checks by code
     label: Weight = 1.0

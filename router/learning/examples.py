@@ -9,10 +9,11 @@ import numpy as np
 
 from ragbandit.router.config.context_schema import reads_text
 from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
-from ragbandit.router.learning.reward import default_reward, explicit_reward
-from ragbandit.router.learning.sources import disagreement, most_trusted, standing
+from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
+from ragbandit.router.learning.sources import class_of, disagreement, most_trusted, standing
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
+from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import ClosingRule
@@ -20,10 +21,12 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
+    Aggregate,
     ClosedDecision,
     Decision,
     Feedback,
     JoinedDecision,
+    JudgedBy,
     Outcome,
     PolicyLabel,
     Reward,
@@ -110,11 +113,24 @@ def _judged(
     if any(one != 1.0 for one in theirs):
         weight *= math.fsum(theirs) / len(theirs)
     reward = explicit_reward(used, outcome=outcome, settings=settings, how=learning.aggregate)
+    surrogates = _surrogates(stands, above=judged_by, outcome=outcome, measure=settings.quality, how=learning.aggregate)
     return Example(
-        reward=replace(reward, judged_by=judged_by, sample_weight=weight),
+        reward=replace(reward, judged_by=judged_by, sample_weight=weight, surrogates=surrogates),
         feedback=used,
         disagreement=disagreement(stands, outcome=outcome, measure=settings.quality),
     )
+
+
+def _surrogates(
+    feedback: Sequence[Feedback], *, above: JudgedBy, outcome: Outcome | None, measure: str, how: Aggregate
+) -> dict[str, float]:
+    """What sources of scores say beside raters that are trusted: source -> quality."""
+    surrogates = {}
+    for source in SURROGATES if above not in SURROGATES else ():
+        theirs = [one for one in feedback if class_of(one) == source]
+        if values := [quality_of(one, outcome=outcome, measure=measure) for one in theirs]:
+            surrogates[source] = aggregate(values, how=how)
+    return surrogates
 
 
 def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None, texts: bool) -> None:

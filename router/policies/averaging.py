@@ -36,8 +36,9 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
 from ragbandit.router.policies.posterior import Heads, Row
+from ragbandit.router.policies.surrogates import PLAIN, SURROGATES, TRUSTED, Surrogate
 from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, Update, Vector
 
 #: what a row is missed by before any is seen, squared; it counts as one row, so that few rows do not decide
 _FIRST_SQUARE: Final = 0.25
@@ -102,6 +103,10 @@ class AveragedHeads:
         self._rows = 0.0
         #: `weights`, made when asked for
         self._shares: dict[str, float] | None = None
+        #: by source of scores that are not a trusted rater's
+        self._surrogates: dict[str, Surrogate] = {}
+        #: what the last row counted as
+        self.counted = 0.0
         #: what the last row's reward was above the prediction of the model that had predicted best
         self.missed = 0.0
         #: features of a question, 0 before the first row
@@ -213,21 +218,41 @@ class AveragedHeads:
         if update.arm not in self._arms:
             self._arms[update.arm] = _Arm(0.0 if self.quality is None else cost)
         arm = self._arms[update.arm]
-        row = Row(update.arm, (quality - (self.quality or 0.0), cost - arm.first_cost), weight, rows)
+        source = self._source(update.arm, update.reward, rows=rows)
+        scale = PLAIN if source == TRUSTED else self._surrogates[source].scale
+        row = Row(update.arm, (quality - (self.quality or 0.0), cost - arm.first_cost), weight, rows, source)
+        self.counted = rows = scale.share * rows
         arm.age, arm.mass = arm.age + 1, arm.mass + rows
         best = min(self._models, key=lambda name: self._losses[name])
         fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
         residuals, designs = {}, self._designs(self._row(features, query=update.query))
         for name, model in self._models.items():
             missed, residuals[name] = model.learn(designs[name], row)
-            self._losses[name] = fade * self._losses[name] + rows * (missed * missed)
-            self.missed = missed if name == best else self.missed
+            self._losses[name] = fade * self._losses[name] + rows * min(rows, 1.0) * (missed * missed)
+            if name == best:
+                self.missed = missed + row.target[0] - scale.quality(row.target[0])
         if update.query.cost_weight is None or self._is_borrowed or is_first:
             # Serve questions that come without a weight of cost at that of the last such row; before any at the last's.
             self.weight, self._is_borrowed = float(weight), update.query.cost_weight is not None
         self._rows, self._shares, self._length = fade * self._rows + rows, None, features.size
         self.columns.learn(update.query)
         return residuals[best]
+
+    def _source(self, arm: ArmName, reward: Reward, *, rows: float) -> str:
+        """Whose judgement a row's quality is; where a source judged it too, the scale of its scores may change."""
+        source = reward.judged_by or ""
+        if not reward.has_parts:
+            return TRUSTED
+        if source in SURROGATES:
+            surrogate = self._surrogates.setdefault(source, Surrogate())
+            surrogate.alone, surrogate.mass = surrogate.alone + 1, surrogate.mass + rows
+            return source
+        for other, score in reward.surrogates.items():
+            surrogate, prior = self._surrogates.setdefault(other, Surrogate()), self.quality or 0.0
+            if surrogate.learn(arm, quality=reward.quality - prior, score=score - prior):
+                for model in self._models.values():
+                    model.rescale(other, surrogate.scale)
+        return TRUSTED
 
     def restart(self, name: ArmName, *, rows: float) -> None:
         """Let what is learned of an arm count as so many rows (> 0) at most: new rows soon outweigh the best guess."""
@@ -247,6 +272,7 @@ class AveragedHeads:
             arrays |= {f"{name}/{key}": array for key, array in of_model.items()}
         facts |= {"models": models, "losses": dict(self._losses), "rows": self._rows, "length": self._length}
         facts |= {"weight": self.weight, "is_borrowed": self._is_borrowed, "context": self.columns.state()}
+        facts["surrogates"] = {source: one.state() for source, one in self._surrogates.items()}
         arms = sorted(self._arms.items())
         return arrays, facts | {key: {name: getattr(arm, key) for name, arm in arms} for key in _Arm.__slots__}
 
@@ -261,8 +287,10 @@ class AveragedHeads:
         for key, array in arrays.items():
             name, _, rest = key.partition("/")
             parts[name][rest] = array
+        self._surrogates = {source: Surrogate.restored(one) for source, one in facts["surrogates"].items()}
+        scales = {source: one.scale for source, one in self._surrogates.items()}
         for name, model in self._models.items():
-            model.restore(parts[name], facts["models"][name])
+            model.restore(parts[name], facts["models"][name], scales=scales)
         self.columns.restore(facts["context"])
         self._losses = {name: facts["losses"][name] for name in self._models}
         self._rows, self._length, self._shares = facts["rows"], facts["length"], None

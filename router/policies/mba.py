@@ -90,6 +90,8 @@ class RidgeParams(PolicyParams):
     ridge: Positive = 10.0
     #: prior precision of the intercept
     bias_ridge: Positive = 1.0
+    #: of what is learned and how, recorded so that a ledger of before is learned again; not to be set
+    revision: Annotated[int, Field(ge=2, le=2)] = 2
     #: posterior samples
     points: Annotated[int, Field(ge=8, le=256)] = 64
     #: what the setting `context` declares, or did when the ledger was learned
@@ -228,7 +230,7 @@ class MbaRag(RidgePolicy):
 
     def learn(self, update: Update) -> None:
         """One row into the heads of the drawn arm and into its test for changes; PolicyFault as in AveragedHeads."""
-        arm, residual, rows = update.arm, self._heads.learn(update), update.reward.sample_weight
+        arm, residual, rows = update.arm, self._heads.learn(update), self._heads.counted
         if rows == 0.0:
             return
         predicted = update.reward.value - self._heads.missed

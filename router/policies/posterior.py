@@ -39,6 +39,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.policies.base import Arrays, Facts, checked_arrays
+from ragbandit.router.policies.surrogates import PLAIN, TRUSTED, Scale
 from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
 #: prior covariance of two arms that are made of parts: what all share, what each fact adds, and what is an arm's own
@@ -75,6 +76,8 @@ class Row:
     weight: float
     #: what it counts as, > 0
     rows: float
+    #: whose judgement the quality is: a source of scores, or any rater who is trusted
+    source: str = TRUSTED
 
 
 class Noise:
@@ -92,39 +95,60 @@ class Noise:
         variance = covariance[0, 0] - 2.0 * weight * covariance[0, 1] + weight * weight * covariance[1, 1]
         return math.sqrt(max(float(variance), 0.0))  # positive semidefinite but for rounding
 
-    def learn(self, row: Row, *, missed: Vector, spread: float) -> tuple[float, float]:
-        """Take in what a row's mean missed, (2,); what `Heads.learn` returns. spread: z^T A^-1 z before the row."""
-        expected = self.at(row.weight) * math.sqrt((1.0 + row.rows * spread) / row.rows)
-        fade = 1.0 if self.memory is None else 1.0 - min(row.rows / self.memory, _MOST_LOST)
-        self.scatter = fade * self.scatter + row.rows * np.outer(missed, missed) / (1.0 + row.rows * spread)
-        self.rows = fade * self.rows + row.rows
+    def learn(self, row: Row, *, rows: float, missed: Vector, spread: float) -> tuple[float, float]:
+        """Take in what a row's mean missed, (2,); what `Heads.learn` returns. spread: z^T A^-1 z before the row.
+
+        rows: what it counts as. Where that is less than 1 its quality has so much more noise than that of a whole row.
+        """
+        if rows == 0.0:
+            return 0.0, 0.0
+        expected = self.at(row.weight) * math.sqrt((1.0 + rows * spread) / rows)
         value = float(missed[0] - row.weight * missed[1])
+        missed = missed * (min(math.sqrt(rows), 1.0), 1.0)
+        fade = 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
+        self.scatter = fade * self.scatter + rows * np.outer(missed, missed) / (1.0 + rows * spread)
+        self.rows = fade * self.rows + rows
         return value, value / max(expected, LEAST_NOISE)
 
 
 @dataclass(slots=True)
 class _Sums:
-    """What the rows of one arm add: G (p, p), b (2, p), u (samples, p); without the newest rows of its part."""
+    """Sums of the rows of one arm by one source: G (p, p), b (2, p), u (samples, p); without its part's newest."""
 
     gram: Matrix
     moment: Matrix
     noise: Matrix
+
+    def scaled(self, scale: Scale) -> "_Sums":
+        """What they add once the scores of the source are those of somebody who is trusted."""
+        moment = self.moment.copy()
+        moment[0] = (moment[0] - scale.offset * self.gram[0]) / scale.slope
+        return _Sums(scale.share * self.gram, scale.share * moment, math.sqrt(scale.share) * self.noise)
+
+
+@dataclass(slots=True)
+class _Arm:
+    """The rows of one arm, by source."""
+
+    sums: dict[str, _Sums] = field(default_factory=dict)
     #: rows of it, ever, the newest among them; and what those since the last fading count as
     number: int = 0
     fresh: float = 0.0
 
     def fade(self, share: float) -> None:
         """Let all rows keep this share of their weight."""
-        self.gram *= share
-        self.moment *= share
-        self.noise *= math.sqrt(share)
+        for one in self.sums.values():
+            one.gram *= share
+            one.moment *= share
+            one.noise *= math.sqrt(share)
 
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """A row that the posterior has and the sums have not: its arm, how many the arm had before, z (p,)."""
+    """A row that the posterior has and the sums have not: how many its arm had before, z (p,), what it says."""
 
     arm: ArmName
+    source: str
     number: int
     z: Vector
     target: tuple[float, float]
@@ -172,7 +196,11 @@ class Heads:
         self.memory, self.samples, self.noise = memory, samples, Noise(memory=memory)
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: arms with rows, in the order of their places
-        self._sums: dict[ArmName, _Sums] = {}
+        self._arms: dict[ArmName, _Arm] = {}
+        #: of the sources whose scores are not what a trusted rater says
+        self._scales: dict[str, Scale] = {}
+        #: p, 0 before any row
+        self._size = 0
         self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
         #: of arms with rows: posterior means (2, arms, p) and samples' deviations (samples, arms, p)
@@ -205,28 +233,38 @@ class Heads:
 
         z: its design row, (p,), finite.
         """
-        if row.arm not in self._sums:
-            sums = _Sums(np.zeros((z.size, z.size)), np.zeros((2, z.size)), np.zeros((self.samples, z.size)))
-            self._place({**self._sums, row.arm: sums})
-        part, sums = self._parts[row.arm], self._sums[row.arm]
-        missed, spread = self._take(part, _Newest(row.arm, sums.number, z, row.target, row.rows))
-        sums.number, sums.fresh = sums.number + 1, sums.fresh + row.rows
-        if sum(self._sums[arm].number for arm in part.arms) % self._block == 0:
+        if row.arm not in self._arms:
+            self._size = z.size
+            self._place({**self._arms, row.arm: _Arm()})
+        part, arm = self._parts[row.arm], self._arms[row.arm]
+        scale = self._scales.get(row.source, PLAIN)
+        missed, spread = self._take(part, _Newest(row.arm, row.source, arm.number, z, row.target, row.rows))
+        arm.number, arm.fresh = arm.number + 1, arm.fresh + row.rows
+        if sum(self._arms[name].number for name in part.arms) % self._block == 0:
             self._add(part)
-            for one in (self._sums[arm] for arm in part.arms):
+            for one in (self._arms[name] for name in part.arms):
                 one.fade(1.0 if self.memory is None else math.exp(-one.fresh / self.memory))
                 one.fresh = 0.0
             self._solve(part)
-        return self.noise.learn(row, missed=missed, spread=spread)
+        return self.noise.learn(row, rows=scale.share * row.rows, missed=missed, spread=spread)
+
+    def rescale(self, source: str, scale: Scale) -> None:
+        """Read the scores of a source so, its earlier rows too."""
+        parts = {id(part): part for part in self._parts.values()}.values()
+        for part in parts:
+            self._add(part)
+        self._scales[source] = scale
+        for part in parts:
+            self._solve(part)
 
     def fade(self, arm: ArmName, *, share: float) -> None:
         """Let all rows of an arm keep this share of their weight, in (0, 1].
 
         What was learned stays the best guess, and new rows soon outweigh it.
         """
-        if arm in self._sums:
+        if arm in self._arms:
             self._add(self._parts[arm])
-            self._sums[arm].fade(share)
+            self._arms[arm].fade(share)
             self._solve(self._parts[arm])
 
     def _take(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
@@ -234,34 +272,39 @@ class Heads:
         own = part.own(row.arm, size=row.z.size)
         gain = part.gain(row.z, own=own)
         spread = float(gain[own] @ row.z)
-        left = 1.0 + row.rows * spread
+        scale = self._scales.get(row.source, PLAIN)
+        rows, target = scale.share * row.rows, np.array(row.target)
+        target[0] = scale.quality(target[0])
+        left = 1.0 + rows * spread
         mean, drawn = (stack.reshape(len(stack), -1)[:, part.place] for stack in (self._mean, self._drawn))
-        missed = np.array(row.target) - mean[:, own] @ row.z
+        missed = target - mean[:, own] @ row.z
         signs = signs_of(row.arm, "row", row.number, count=self.samples)
-        mean += np.outer(missed, gain * (row.rows / left))
-        drawn += np.outer(math.sqrt(row.rows) * signs - row.rows * (drawn[:, own] @ row.z), gain / left)
-        part.gains[len(part.newest)] = gain * math.sqrt(row.rows / left)
+        mean += np.outer(missed, gain * (rows / left))
+        drawn += np.outer(math.sqrt(rows) * signs - rows * (drawn[:, own] @ row.z), gain / left)
+        part.gains[len(part.newest)] = gain * math.sqrt(rows / left)
         part.newest.append(row)
         return missed, spread
 
     def _add(self, part: _Part) -> None:
         """Take the newest rows into the sums of their arms."""
-        for arm in part.arms:
-            if newest := [row for row in part.newest if row.arm == arm]:
-                sums, z, rows = self._sums[arm], np.array([row.z for row in newest]), np.array([r.rows for r in newest])
-                signs = np.array([signs_of(arm, "row", row.number, count=self.samples) for row in newest])
-                weighted = rows[:, None] * z
-                gram = z.T @ weighted
-                sums.gram += 0.5 * (gram + gram.T)  # a snapshot holds one triangle
-                sums.moment += np.array([row.target for row in newest]).T @ weighted
-                sums.noise += (np.sqrt(rows)[:, None] * signs).T @ z
+        for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
+            newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
+            z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
+            nothing = _Sums(*(np.zeros((rows, self._size)) for rows in (self._size, 2, self.samples)))
+            sums = self._arms[arm].sums.setdefault(source, nothing)
+            signs = np.array([signs_of(arm, "row", row.number, count=self.samples) for row in newest])
+            weighted = rows[:, None] * z
+            gram = z.T @ weighted
+            sums.gram += 0.5 * (gram + gram.T)  # a snapshot holds one triangle
+            sums.moment += np.array([row.target for row in newest]).T @ weighted
+            sums.noise += (np.sqrt(rows)[:, None] * signs).T @ z
         part.newest = []
 
-    def _place(self, sums: Mapping[ArmName, _Sums]) -> None:
+    def _place(self, rows: Mapping[ArmName, _Arm]) -> None:
         """Give these arms their places, by name; what was solved of an arm apart stays."""
-        size, arms, before = len(next(iter(sums.values())).gram), sorted(sums), list(self._sums)
+        size, arms, before = self._size, sorted(rows), list(self._arms)
         apart, mean, drawn = self._parts, self._mean, self._drawn
-        self._sums, self._parts = {arm: sums[arm] for arm in arms}, {}
+        self._arms, self._parts = {arm: rows[arm] for arm in arms}, {}
         self._places = {arm: place for place, arm in enumerate(arms)}
         self._mean, self._drawn = np.zeros((2, len(arms), size)), np.zeros((self.samples, len(arms), size))
         nothing = np.zeros((0, 0))
@@ -283,17 +326,19 @@ class Heads:
 
     def _solve(self, part: _Part) -> None:
         """The posterior of the sums."""
-        sums = [self._sums[arm] for arm in part.arms]
-        size = len(sums[0].gram)
+        size = self._size
         precision = np.kron(np.linalg.inv(self._kernel(part.arms, part.arms)), np.diag(1.0 / self._variances(size)))
         drawn = np.concatenate([self._prior_samples(arm, size=size) for arm in part.arms], axis=1) @ precision
-        for at, one in enumerate(sums):
+        moment = np.zeros((2, len(precision)))
+        for at, arm in enumerate(part.arms):
             own = slice(at * size, (at + 1) * size)
-            precision[own, own] += one.gram
-            drawn[:, own] += one.noise
+            for source, sums in self._arms[arm].sums.items():
+                scaled = sums.scaled(self._scales[source]) if source in self._scales else sums
+                precision[own, own] += scaled.gram
+                drawn[:, own] += scaled.noise
+                moment[:, own] += scaled.moment
         inverse = np.linalg.inv(precision)
         part.covariance = 0.5 * (inverse + inverse.T)
-        moment = np.concatenate([one.moment for one in sums], axis=1)
         self._mean.reshape(2, -1)[:, part.place] = moment @ part.covariance
         self._drawn.reshape(self.samples, -1)[:, part.place] = drawn @ part.covariance
 
@@ -326,47 +371,50 @@ class Heads:
         )
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Per arm its sums, G as its upper triangle row by row, and the newest rows of each part, under its first arm.
+        """Per arm and source its sums, G as its upper triangle row by row; the newest rows by part.
 
         The posterior follows from them.
         """
         arrays: Arrays = {"scatter": self.noise.scatter}
-        for name, sums in self._sums.items():
-            arrays[f"gram/{name}"] = sums.gram[np.triu_indices(len(sums.gram))]
-            arrays |= {f"moment/{name}": sums.moment, f"noise/{name}": sums.noise}
-            part, size = self._parts[name], len(sums.gram)
-            if name == part.arms[0]:
-                rows = [[part.arms.index(r.arm), r.number, r.rows, *r.target, *r.z] for r in part.newest]
-                arrays[f"newest/{name}"] = np.array(rows, dtype=np.float64).reshape(-1, 5 + size)
-        facts: dict[str, Json] = {"rows": self.noise.rows}
-        facts["newest"] = {part.arms[0]: len(part.newest) for part in self._parts.values()}
-        return arrays, facts | {
-            key: {name: getattr(sums, key) for name, sums in self._sums.items()} for key in ("number", "fresh")
-        }
+        newest = {part.arms[0]: part.newest for part in self._parts.values()}
+        for name, arm in self._arms.items():
+            for source, sums in arm.sums.items():
+                arrays[f"gram/{source}/{name}"] = sums.gram[np.triu_indices(self._size)]
+                arrays |= {f"moment/{source}/{name}": sums.moment, f"noise/{source}/{name}": sums.noise}
+        for name, rows in newest.items():
+            numbers = [[row.number, row.rows, *row.target, *row.z] for row in rows]
+            arrays[f"newest/{name}"] = np.array(numbers, dtype=np.float64).reshape(-1, 4 + self._size)
+        facts: dict[str, Json] = {"rows": self.noise.rows, "size": self._size}
+        facts["arms"] = {name: [arm.number, arm.fresh, *arm.sums] for name, arm in self._arms.items()}
+        return arrays, facts | {"newest": {name: [[r.arm, r.source] for r in rows] for name, rows in newest.items()}}
 
-    def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over a saved state."""
-        arms = sorted(facts["number"])
-        size = arrays[f"moment/{arms[0]}"].shape[1] if arms else 0
+    def restore(self, arrays: Arrays, facts: Facts, *, scales: Mapping[str, Scale]) -> None:
+        """Take over a saved state. scales: how the scores of sources are read."""
+        size = self._size = facts["size"]
         shapes: dict[str, tuple[int, ...]] = {"scatter": (2, 2)}
-        for name in arms:
-            shapes |= {f"gram/{name}": (size * (size + 1) // 2,), f"moment/{name}": (2, size)}
-            shapes[f"noise/{name}"] = (self.samples, size)
-        shapes |= {f"newest/{name}": (count, 5 + size) for name, count in facts["newest"].items()}
+        for name, (_, _, *sources) in facts["arms"].items():
+            for source in sources:
+                shapes |= {f"gram/{source}/{name}": (size * (size + 1) // 2,), f"moment/{source}/{name}": (2, size)}
+                shapes[f"noise/{source}/{name}"] = (self.samples, size)
+        shapes |= {f"newest/{name}": (len(rows), 4 + size) for name, rows in facts["newest"].items()}
         own = checked_arrays(arrays, shapes=shapes)
-        self.noise.scatter, self.noise.rows = own["scatter"], facts["rows"]
-        self._sums, self._places, self._parts, sums = {}, {}, {}, dict[ArmName, _Sums]()
-        for name in arms:
-            gram = np.zeros((size, size))
-            gram[np.triu_indices(size)] = own[f"gram/{name}"]
-            gram += np.triu(gram, 1).T
-            counts = facts["number"][name], facts["fresh"][name]
-            sums[name] = _Sums(gram, own[f"moment/{name}"], own[f"noise/{name}"], *counts)
-        if sums:
-            self._place(sums)
-        for name, part in self._parts.items():
-            for at, number, rows, quality, cost, *z in own.get(f"newest/{name}", np.zeros((0, 5))).tolist():
-                self._take(part, _Newest(part.arms[int(at)], int(number), np.array(z), (quality, cost), rows))
+        self.noise.scatter, self.noise.rows, self._scales = own["scatter"], facts["rows"], dict(scales)
+        self._arms, self._places, self._parts, arms = {}, {}, {}, dict[ArmName, _Arm]()
+        for name, (number, fresh, *sources) in facts["arms"].items():
+            arms[name] = _Arm({}, number, fresh)
+            for source in sources:
+                gram = np.zeros((size, size))
+                gram[np.triu_indices(size)] = own[f"gram/{source}/{name}"]
+                gram += np.triu(gram, 1).T
+                key = f"{source}/{name}"
+                arms[name].sums[source] = _Sums(gram, own[f"moment/{key}"], own[f"noise/{key}"])
+        if arms:
+            self._place(arms)
+        for name, rows in facts["newest"].items():
+            for (arm, source), numbers in zip(rows, own[f"newest/{name}"].tolist(), strict=True):
+                number, count, quality, cost, *z = numbers
+                row = _Newest(arm, source, int(number), np.array(z), (quality, cost), count)
+                self._take(self._parts[arm], row)
 
 
 def design(features: Vector) -> Vector:

@@ -15,7 +15,7 @@ def averaged(*, ridge, bias_ridge, memory=None, samples=64, quality=None):
 def separate(heads, arm):
     """The posterior of an arm: covariance (p, p), mean (2, p), samples' deviations (samples, p)."""
     model = heads._models["question"]
-    part, at = model._parts[arm], list(model._sums).index(arm)
+    part, at = model._parts[arm], list(model._arms).index(arm)
     gains = part.gains[: len(part.newest)]
     covariance = part.covariance - gains.T @ gains
     return SimpleNamespace(covariance=covariance, mean=model._mean[:, at], samples=model._drawn[:, at])

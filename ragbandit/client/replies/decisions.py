@@ -119,8 +119,8 @@ class KeptReward(TypedDict):
     """Whether it was made of feedback, or is the default reward."""
     judged_by: JudgedBy | None
     """The most trusted feedback in it: label, human, judge or event; null for a default reward."""
-    raw_quality: float | None
-    """A judge's score, where an earlier release learned it calibrated; else null."""
+    surrogates: dict[str, float]
+    """Quality by less trusted sources of scores that judged the same answer, such as `{"judge": 0.8}`."""
     sample_weight: float
     """How many rows it counts as when the policy learns it."""
     clipped: bool

@@ -39,8 +39,8 @@ class Reward:
     source: RewardSource
     #: the most trusted feedback in it; None: a default reward
     judged_by: JudgedBy | None = None
-    #: a judge's score where an earlier release learned it calibrated by people's judgements
-    raw_quality: float | None = None
+    #: quality by less trusted sources of scores that judged the same answer: judge, event
+    surrogates: Mapping[str, float] = field(default_factory=dict)
     #: how many rows this one counts as when a policy learns it (>= 0)
     sample_weight: float = 1.0
 

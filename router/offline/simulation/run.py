@@ -29,6 +29,9 @@ from ragbandit.shared.types import (
     DecisionId,
     FeatureRows,
     Features,
+    Feedback,
+    FeedbackId,
+    FeedbackSource,
     JoinedDecision,
     Json,
     Matrix,
@@ -273,16 +276,7 @@ class Learning:
         joined = JoinedDecision(
             decision=decision,
             outcome=made_outcome(decision_id=decision.id, now=at, status="answered", steps=steps),
-            feedback=(
-                made_feedback(
-                    decision_id=decision.id,
-                    settings=self.settings,
-                    now=at,
-                    feedback_id=decision.id,
-                    rating=quality,
-                    source="code",
-                ),
-            ),
+            feedback=self.feedback(decision, quality=quality),
         )
         verdict = join(
             joined,
@@ -297,6 +291,17 @@ class Learning:
             self.labels += 1
         else:
             self._refuse("the policy would not learn it")
+
+    def feedback(self, decision: Decision, *, quality: float) -> tuple[Feedback, ...]:
+        """What comes in of a decision whose outcome is learned."""
+        return (self.judgement(decision, quality=quality, source="code"),)
+
+    def judgement(self, decision: Decision, *, quality: float, source: FeedbackSource) -> Feedback:
+        """One feedback of a decision."""
+        key, at = FeedbackId(f"{source}-{decision.id}"), decision.made_at
+        return made_feedback(
+            decision_id=decision.id, settings=self.settings, now=at, feedback_id=key, rating=quality, source=source
+        )
 
     def _update(self, decision: Decision, example: Example) -> Update:
         self.seq += 1

@@ -268,6 +268,10 @@ _QUERY: Final = TableRows(
     context=JSON_OBJECT,
     budget=Form(write=lambda budget: canonical(_caps(budget)), read=_budget_value),
 )
+_OBJECT_OR_NULL: Final = Form(
+    write=lambda facts: canonical(dict(facts)) if facts else None,
+    read=lambda text: {} if text is None else json.loads(text),
+)
 _FEEDBACK: Final = TableRows(
     feedback,
     Feedback,
@@ -275,10 +279,7 @@ _FEEDBACK: Final = TableRows(
         write=canonical,
         read=lambda text: tuple(value) if isinstance(value := json.loads(text), list) else value,
     ),
-    facts=Form(
-        write=lambda facts: canonical(dict(facts)) if facts else None,
-        read=lambda text: {} if text is None else json.loads(text),
-    ),
+    facts=_OBJECT_OR_NULL,
 )
 _NAMES_OR_NULL: Final = Form(
     write=lambda names: canonical(list(names)) if names else None,
@@ -291,6 +292,7 @@ REWARD: Final = TableRows(
     Reward,
     # Many rows have the same prices.
     terms=Form(write=JSON_OBJECT.write, read=lru_cache(maxsize=64)(json.loads)),
+    surrogates=_OBJECT_OR_NULL,
 )
 _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
 

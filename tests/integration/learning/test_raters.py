@@ -26,17 +26,20 @@ def learned(world):
 
 
 @pytest.mark.parametrize(
-    ("left_out", "judged_by", "quality", "weight", "used"),
+    ("left_out", "judged_by", "quality", "weight", "used", "surrogates"),
     [
-        (0, "label", 1.0, 1.0, ["gold"]),
-        (1, "label", 0.5, 1.0, ["check"]),
-        (2, "human", 0.3, 1.0, ["ann", "bob"]),
-        (4, "judge", 0.9, 0.3, ["model"]),
-        (5, "event", 0.8, 0.1, ["copied"]),
+        (0, "label", 1.0, 1.0, ["gold"], {"judge": 0.9, "event": 0.8}),
+        (1, "label", 0.5, 1.0, ["check"], {"judge": 0.9, "event": 0.8}),
+        (2, "human", 0.3, 1.0, ["ann", "bob"], {"judge": 0.9, "event": 0.8}),
+        (4, "judge", 0.9, 0.3, ["model"], {}),
+        (5, "event", 0.8, 0.1, ["copied"], {}),
     ],
 )
-def test_the_most_trusted_raters_make_the_reward(make_world, left_out, judged_by, quality, weight, used):
-    """Label, code, people, judge, events; the ledger says who and how much; what came in time is not late."""
+def test_the_most_trusted_raters_make_the_reward(make_world, left_out, judged_by, quality, weight, used, surrogates):
+    """Label, code, people, judge, events; the ledger says who, how much, and what judge and events say beside people.
+
+    What came in time is not late.
+    """
     world = make_world(learning=WINDOW, feedback_events=EVENTS)
     decision = world.route()
     world.outcome(decision, answer="Bram Stoker")
@@ -55,6 +58,7 @@ def test_the_most_trusted_raters_make_the_reward(make_world, left_out, judged_by
     assert sorted(json.loads(row["feedback_ids"])) == used
     record = world.router.decision(decision.id)
     assert (record.reward.judged_by, record.late) == (judged_by, frozenset())
+    assert record.reward.surrogates == surrogates
     assert world.counters().late_feedback == 0
 
 

@@ -212,7 +212,7 @@ def test_numbers_that_are_not_finite_are_refused(written, number):
     """A snapshot with a fitting sha256 but a weight that is not finite is refused."""
     files, info = written
     arrays = taught_mba().state()[0]
-    name = next(name for name in arrays if "/moment/" in name)
+    name = next(name for name in arrays if "/newest/" in name)
     arrays = arrays | {name: np.full_like(arrays[name], number)}
     info = forged(files, info, tensors=save_tensors(arrays))
     with pytest.raises(SnapshotError, match="not finite"):
@@ -243,7 +243,7 @@ def test_crash_between_the_files_leaves_no_snapshot(tmp_path, monkeypatch):
 def test_files_that_fit_each_other_are_not_enough(written):
     """Tensors changed by a stranger, with their sha256 made anew, are refused: the database has another sha256."""
     files, info = written
-    arrays = {name: array + ("moment" in name) for name, array in taught_mba().state()[0].items()}
+    arrays = {name: array + ("newest" in name) for name, array in taught_mba().state()[0].items()}
     stranger = forged(files, info, tensors=save_tensors(arrays))
     error = refused(files, info)
     assert "the database has" in error.message

@@ -248,7 +248,7 @@ def test_arm_that_rang_learns_anew_and_the_others_keep_all():
         place += 1
     arrays, facts = policy.state()
     changed = {name for name, array in arrays.items() if not np.array_equal(array, before[name])}
-    kinds = ("gram", "moment", "newest", "noise")
+    kinds = ("gram/trusted", "moment/trusted", "newest", "noise/trusted")
     wanted = {"scatter", *(f"{kind}/{row.arm}" for kind in kinds)}
     assert changed == {f"{model}/{name}" for model in ("short", "question") for name in wanted}
     assert np.std(output_of(policy, row.features).deviations[ARMS.index(row.arm)]) > 2 * width

@@ -149,7 +149,7 @@ rewards = st.builds(
     preset=texts,
     source=st.sampled_from(["explicit", "default"]),
     judged_by=st.sampled_from([None, "label", "human", "judge", "event"]),
-    raw_quality=st.none() | reals,
+    surrogates=st.sampled_from([(), ("judge",), ("event", "judge")]).map(lambda names: dict.fromkeys(names, 0.3)),
     sample_weight=st.just(1.0) | reals,
 )
 QUERY = Query(id="d-1", text="who?", context={"a": 1, "b": "x"}, arms=("a", "b"), budget=Budget(rounds=2))

@@ -111,7 +111,7 @@ class Defaults:
 
 _OF_ROW = frozenset(part.name for part in fields(Logged))
 _OF_DECISION = frozenset(part.name for part in fields(Decision))
-_REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)}
+_REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)} | {"surrogates": {}}
 
 
 def _path(key: str) -> str:

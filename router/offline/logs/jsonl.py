@@ -216,6 +216,7 @@ _OF_ROW: Final[Fields] = {
 _OF_REWARD: Final[Mapping[str, Check]] = {
     **dict.fromkeys((part.name for part in fields(Reward)), number),
     "terms": _prices,
+    "surrogates": _prices,
     "preset": _text(32),
     "source": _one_of(*get_args(RewardSource)),
     "judged_by": _one_of(*get_args(JudgedBy)),
@@ -378,8 +379,8 @@ def _reward(record: Mapping[str, Any], *, defaults: Defaults) -> Reward:
 
 
 def _reward_parts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts that are named, checked."""
-    parts = {name: value for name, value in given.items() if value is not None}
+    """The parts that are named, checked; raw_quality, which earlier releases wrote, is left out."""
+    parts = {name: value for name, value in given.items() if value is not None and name != "raw_quality"}
     unknown = sorted(set(parts) - set(_OF_REWARD))
     if unknown:
         raise InvalidInput("is unknown", field=f"reward.{unknown[0]}", remedy=f"known: {', '.join(_OF_REWARD)}")

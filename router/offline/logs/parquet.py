@@ -42,6 +42,7 @@ GROUP = 1 << 16
 PIECE = 2048
 #: objects without a schema of their own
 _OPEN = ("context", "budget", "aim", "facts")
+_OPEN_PARTS = ("terms", "surrogates")
 _REWARD_KINDS = get_type_hints(Reward)
 
 
@@ -115,8 +116,9 @@ def _record_of(cells: Record) -> Record:
         if isinstance(record.get(key), str):
             record[key] = _json(record[key], field=key)
     reward = record.get("reward")
-    if isinstance(reward, dict) and isinstance(reward.get("terms"), str):
-        record["reward"] = reward | {"terms": _json(reward["terms"], field="reward.terms")}
+    for part in _OPEN_PARTS if isinstance(reward, dict) else ():
+        if isinstance(reward.get(part), str):
+            record["reward"] = reward = reward | {part: _json(reward[part], field=f"reward.{part}")}
     if isinstance(record.get("pmf"), dict) and "arms" not in record:
         record["pmf"] = {arm: p for arm, p in record["pmf"].items() if p is not None}
     extra = cells.get("extra")
@@ -205,7 +207,8 @@ def _table(rows: Sequence[Logged], *, schema: Any, own: Sequence[str]) -> Any:
 def _columns(row: Logged, *, own: Sequence[str]) -> Record:
     record = record_of(row)
     cells = {key: record[key] for key in OURS} | {key: canonical(record[key]) for key in _OPEN}
-    cells["reward"] = record["reward"] | {"terms": canonical(record["reward"]["terms"])}
+    parts = record["reward"]
+    cells["reward"] = parts | {part: canonical(parts[part]) for part in _OPEN_PARTS if part in parts}
     columns = {name: row.extra[name] for name in own if _numbers(row.extra.get(name))}
     left = {name: value for name, value in row.extra.items() if name not in columns}
     return cells | columns | {"extra": canonical(left) if left else None}

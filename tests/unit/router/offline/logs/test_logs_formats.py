@@ -1,6 +1,7 @@
 """Every format gives back what it was given, and a file is whole or not there."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,13 @@ def test_format_by_name(tmp_path):
         read_rows(tmp_path / "log.txt")
     with pytest.raises(InvalidInput, match="known: jsonl, parquet"):
         read_rows(tmp_path / "log.txt", format="csv")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_surrogates_of_a_rating_come_back(name, tmp_path):
+    """What judge and events say beside a rating is in the log."""
+    row = plain_rows(1)[0]
+    row = replace(row, reward=replace(row.reward, surrogates={"judge": 0.7, "event": 0.1}))
+    write_rows(tmp_path / name, [row])
+    (back,) = read_rows(tmp_path / name)
+    assert back.reward.surrogates == {"judge": 0.7, "event": 0.1}

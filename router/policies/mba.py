@@ -90,12 +90,12 @@ class RidgeParams(PolicyParams):
     ridge: Positive = 10.0
     #: prior precision of the intercept
     bias_ridge: Positive = 1.0
-    #: of what is learned and how, recorded so that a ledger of before is learned again; not to be set
-    revision: Annotated[int, Field(ge=2, le=2)] = 2
     #: posterior samples
     points: Annotated[int, Field(ge=8, le=256)] = 64
     #: what the setting `context` declares, or did when the ledger was learned
     context: Mapping[str, Any] | None = None
+    #: of what is learned and how, recorded so that a ledger of before is learned again; not to be set
+    revision: Annotated[int, Field(ge=2, le=2)] = 2
 
 
 class RidgePolicy(HasParams, ABC):

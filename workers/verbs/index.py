@@ -61,7 +61,7 @@ def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) ->
         facts = kind.built(rows, lambda done: progress("passages indexed", done, 0))
         if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
             progress("counting mentions", 0, 0)
-            facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}
+            facts = {**facts, "popularity": str(write_popularity(rows(), index_folder(settings)))}
     return {**facts, "left_out": len(left_out)} if corpus.is_dir() else facts
 
 

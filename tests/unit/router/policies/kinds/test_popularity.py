@@ -33,7 +33,7 @@ PASSAGES = [
 
 
 def counted(passages=PASSAGES):
-    return count_mentions(lambda: iter(passages))
+    return count_mentions(passages)
 
 
 def table_file(folder, mentions, *, common=(), words=4, **more):
@@ -99,7 +99,7 @@ def test_table_says_what_it_is():
 
 def test_file_is_what_the_policy_reads(tmp_path):
     """What the builder writes the policy reads, with every key it looks for found in it."""
-    path = write_popularity(lambda: PASSAGES, tmp_path)
+    path = write_popularity(PASSAGES, tmp_path)
     assert path == tmp_path / "popularity.json"
     assert [file.name for file in tmp_path.iterdir()] == ["popularity.json"]
     table = read_table(str(path))

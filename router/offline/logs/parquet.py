@@ -116,7 +116,11 @@ def _record_of(cells: Record) -> Record:
         if isinstance(record.get(key), str):
             record[key] = _json(record[key], field=key)
     if isinstance(reward := record.get("reward"), dict):
-        read = {part: _json(reward[part], field=f"reward.{part}") for part in _OPEN_PARTS if reward.get(part)}
+        read = {
+            part: _json(reward[part], field=f"reward.{part}")
+            for part in _OPEN_PARTS
+            if isinstance(reward.get(part), str)
+        }
         record["reward"] = reward | read
     if isinstance(record.get("pmf"), dict) and "arms" not in record:
         record["pmf"] = {arm: p for arm, p in record["pmf"].items() if p is not None}

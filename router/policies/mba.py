@@ -1,37 +1,17 @@
 """The two policies on the posterior of quality and cost: `mba` explores by posterior samples, `linucb` by a bound.
 
-MBA-RAG: epsilon-greedy on DistilBERT, reward heads per arm (arXiv 2412.01572, section 3), made for few rows.
+MBA-RAG (arXiv 2412.01572, section 3) regresses r_a = A(y, y_a) - lambda C(a) on DistilBERT's output, with squared error
+on the drawn arm only, and explores with probability 1 / ln(e) at step e. Here a head is the exact minimiser of the
+ridge-regularised error over all rows, quality and cost are two heads, and epsilon follows from the posterior of each
+question: an arm is drawn by its share of the posterior samples in which it is the best, their deviations counted
 
-The paper regresses r_a = A(y, y_a) - lambda C(a) on the encoder's output with squared error on the drawn arm only,
-and explores with probability 1/ln(e) at step e. Kept: encoder, heads per arm, masked squared error, epsilon-greedy.
-Different, on purpose, each chosen on a board of worlds (docs/mba.md says what was tried):
+    c(K) = min(0.7, 1 / sqrt(2 ln K)) times, K arms offered,
 
-- Two heads per arm, quality A and cost C, so that lambda can change without learning again.
-- A head is the exact minimiser of the ridge-regularised squared error over all updates
-  (posterior.py), not one gradient step per question: no learning rate, and an exact function of the
-  ledger.
-- Epsilon is not a schedule: it follows from the posterior of this question. 64 posterior samples each say which arm is
-  best; an arm is drawn by its share of them, and epsilon is 1 less the greedy arm's share. It falls as the posterior
-  narrows, question by question. The samples' deviations count c(K) times,
+since of K arms that are all alike the best of K guesses lies sqrt(2 ln K) deviations above the mean. The pmf is a share
+of fixed samples, so the logged propensity is exact. docs/mba.md has the reasons; `mba_paper` fine-tunes as published.
 
-      c(K) = min(0.7, 1 / sqrt(2 ln K)),
-
-  K arms offered: of K arms that are all alike, the best of K guesses lies sqrt(2 ln K) deviations above the mean.
-  The pmf is a share of fixed samples: the logged propensity is exact.
-- Rewards drift, and a service has no last step. Old rows fade (memory); an abrupt change of an arm is declared, or
-  found by a test on the calibration of its newest rows (change.py), and its old rows count for little from then on.
-- A failing arm's reward is what the reward setting says (the authors' code turns -1 into 0); no dropout noise.
-
-`mba_paper`, the faithful fine-tuning, is another policy.
-
-LinUCB: an upper bound of every arm's reward, and the highest bound wins (Li et al. 2010, algorithm 1, disjoint).
-
-The paper plays argmax of mean + alpha * sqrt(x^T A^-1 x). Different, on purpose:
-
-- Epsilon of the probability goes to all arms alike, beside the floors of the draw: argmax alone leaves the other arms
-  probability 0, and then no log can judge another policy.
-- The width is that of the posterior samples, and in units of the reward: alpha 1 is one posterior standard deviation.
-- Quality and cost are two heads, and an intercept has its own prior.
+LinUCB (Li et al. 2010, algorithm 1, disjoint) plays argmax of mean + alpha * sqrt(x^T A^-1 x). Here the width is that of
+the posterior samples, in units of the reward, and epsilon goes to all arms alike, so that logs can judge other policies.
 """
 
 import math

@@ -10,8 +10,8 @@ question: an arm is drawn by its share of the posterior samples in which it is t
 since of K arms that are all alike the best of K guesses lies sqrt(2 ln K) deviations above the mean. The pmf is a share
 of fixed samples, so the logged propensity is exact. docs/mba.md has the reasons; `mba_paper` fine-tunes as published.
 
-LinUCB (Li et al. 2010, algorithm 1, disjoint) plays argmax of mean + alpha * sqrt(x^T A^-1 x). Here the width is that of
-the posterior samples, in units of the reward, and epsilon goes to all arms alike, so that logs can judge other policies.
+LinUCB (Li et al. 2010, algorithm 1, disjoint) plays argmax of mean + alpha * sqrt(x^T A^-1 x). Here the width is that
+of the posterior samples, in units of the reward, and epsilon goes to all arms alike: logs can judge other policies.
 """
 
 import math

@@ -85,6 +85,16 @@ def test_imports_are_light():
         assert forbidden & loaded == set(), name
 
 
+@pytest.mark.parametrize(
+    ("retriever", "others"),
+    [("pgvector", {"qdrant_client", "elasticsearch"}), ("qdrant", {"psycopg", "pgvector", "elasticsearch"})],
+)
+def test_a_database_needs_its_own_client_alone(retriever, others):
+    """The retriever of one database is imported without the packages of the others, which are extras of their own."""
+    pytest.importorskip({"qdrant": "qdrant_client"}.get(retriever, retriever))
+    assert others & imported(f"ragbandit.strategies.retrievers.{retriever}")[0] == set()
+
+
 #: loaded with httpx; `idna` and `typing_extensions` among its packages
 WITH_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "sniffio", "typing_extensions"}
 #: says which packages are loaded after a name of the package was taken

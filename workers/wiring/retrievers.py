@@ -252,7 +252,7 @@ def _elasticsearch(settings: Settings) -> Kind:
 
 def _pgvector(settings: Settings) -> Kind:
     required_module("pgvector", extra="pgvector", field="retriever.name")
-    from ragbandit.strategies.retrievers.vector_stores import PgvectorRetriever
+    from ragbandit.strategies.retrievers.pgvector import PgvectorRetriever
 
     chosen = settings.retriever
     if not (dsn := os.environ.get(chosen.dsn_env)):
@@ -265,7 +265,7 @@ def _pgvector(settings: Settings) -> Kind:
 
 def _qdrant(settings: Settings) -> Kind:
     required_module("qdrant_client", extra="qdrant", field="retriever.name")
-    from ragbandit.strategies.retrievers.vector_stores import QdrantRetriever
+    from ragbandit.strategies.retrievers.qdrant import QdrantRetriever
 
     url = settings.retriever.url or "http://127.0.0.1:6333"
     api_key = os.environ.get(settings.retriever.api_key_env or "QDRANT_API_KEY") or None

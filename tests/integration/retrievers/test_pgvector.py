@@ -19,7 +19,7 @@ pytest.importorskip("pgvector", reason="pip install '.[pgvector]'")
 
 import psycopg
 
-from ragbandit.strategies.retrievers.vector_stores import PgvectorRetriever
+from ragbandit.strategies.retrievers.pgvector import PgvectorRetriever
 
 NAMES = (f"library {number}" for number in itertools.count())
 

@@ -25,7 +25,7 @@ pytest.importorskip("qdrant_client", reason="pip install '.[qdrant]'")
 
 from qdrant_client import QdrantClient, models
 
-from ragbandit.strategies.retrievers.vector_stores import QdrantRetriever
+from ragbandit.strategies.retrievers.qdrant import QdrantRetriever
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ What an index of ours is stands in the table's comment, as JSON. Connections are
 
 # ruff: noqa: S608 - every name in a statement is quoted by psycopg, and every value is a parameter
 import json
-import math
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
@@ -17,16 +15,12 @@ import psycopg
 from pgvector.psycopg import register_vector
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from qdrant_client import QdrantClient, models
-from qdrant_client.common.client_exceptions import QdrantException
-from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.outbound import check_address
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
 #: names of columns where none are given; a dot reaches into a column of JSON. Title and url need not be there
@@ -200,161 +194,3 @@ def _value(name: str) -> str:
     """A column, or what its JSON holds behind the dots."""
     column, *path = name.split(".")
     return f"{_quoted(column)} #>> {sql.Literal(path).as_string()}" if path else _quoted(column)
-
-
-#: keys of the payload where none are given; a dot reaches into an object
-KEYS: Final = {"title": "title", "text": "text", "url": "url"}
-#: of these less is nearer
-_FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
-#: points of our indexes, by the ids of their passages
-_NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
-#: candidates held while the graph is searched, at least
-_QDRANT_CANDIDATES: Final = 100
-
-
-class QdrantRetriever(DatabaseRetriever):
-    """url: of a server, a folder that this process alone may use, or ":memory:". index: a collection or an alias.
-
-    fields: keys of payloads, and with "vector" the name of a vector. Without "id" a passage's id is its point's.
-    timeout_s: of one request. Raises ConfigError for a url that is none.
-    """
-
-    kind = "qdrant"
-    errors: ClassVar[tuple[type[Exception], ...]] = (ApiException, QdrantException, ValueError, RuntimeError)
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        index: str,
-        fields: Mapping[str, str] | None = None,
-        exact: bool = True,
-        distance: Distance = "cosine",
-        api_key: str | None = None,
-        timeout_s: float = 10.0,
-    ) -> None:
-        super().__init__(index=index, fields=fields)
-        self.exact, self.distance = exact, distance
-        self._keys = KEYS | self.fields
-        self._using = self._keys.pop("vector", "")
-        self._local = "://" not in url
-        with self._in_our_words(ConfigError):
-            if self._local:
-                self._client = QdrantClient(path=url, force_disable_check_same_thread=True)
-            else:
-                check_address(url, field="retriever.url", remedy="write http://host:6333, or the path of a folder")
-                # It would ask the server for its version, and warn.
-                self._client = QdrantClient(
-                    url=url, api_key=api_key, timeout=math.ceil(timeout_s), check_compatibility=False
-                )
-
-    def _read(self) -> None:
-        if self.index not in self._aliases() and not self._client.collection_exists(self.index):
-            raise self._unusable("is no collection of this server")
-        config = self._client.get_collection(self.index).config
-        self.meta = dict((config.metadata or {}).get("ragbandit", {}))
-        if self.meta:
-            self._keys.setdefault("id", "id")
-        vectors = config.params.vectors
-        named = vectors if isinstance(vectors, dict) else {"": vectors}
-        chosen = named.get(self._using)
-        if chosen is None:
-            remedy = f"set retriever.fields.vector to one of: {', '.join(named)}"
-            raise self._unusable(f"has no vector {self._using!r}", field="fields.vector", remedy=remedy)
-        self.width, self._sign = chosen.size, -1 if chosen.distance in _FARTHER else 1
-        text = self._keys["text"]
-        for point in self._client.scroll(self.index, limit=1)[0]:
-            if not isinstance(_qdrant_value(point.payload, text), str):
-                remedy = f"set retriever.fields.text to a key of the payload: {', '.join(point.payload or {})}"
-                raise self._unusable(f"has no text under {text!r}", field="fields.text", remedy=remedy)
-
-    def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
-        params = models.SearchParams(exact=self.exact, hnsw_ef=max(_QDRANT_CANDIDATES, 2 * k))
-        # In process every vector is compared, and parameters are warned of.
-        chosen: dict[str, Any] = {"search_params": None if self._local else params}
-        reply = self._client.query_points(
-            self.index, query=vector.tolist(), using=self._using or None, limit=k, **chosen
-        )
-        return [Hit(passage=self._passage_at(point), score=self._sign * point.score) for point in reply.points]
-
-    def _find(self, ids: list[str]) -> list[Passage]:
-        if "id" in self.fields and not self.meta:
-            named = models.FieldCondition(key=self._keys["id"], match=models.MatchAny(any=ids))
-            points, _ = self._client.scroll(self.index, scroll_filter=models.Filter(must=[named]), limit=len(ids))
-        else:
-            known = [_point_id(key) if self.meta else _own_id(key) for key in ids]
-            points = self._client.retrieve(self.index, ids=[key for key in known if key is not None])
-        return [self._passage_at(point) for point in points]
-
-    def _passage_at(self, point: "models.ScoredPoint | models.Record") -> Passage:
-        values = {field: _qdrant_value(point.payload, key) for field, key in self._keys.items()}
-        return self._passage({"id": point.id, **values})
-
-    def _count(self) -> int:
-        return int(self._client.count(self.index, exact=True).count)
-
-    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
-        client, keys = self._client, {"id": "id"} | self._keys
-        first, second = f"{self.index}-a", f"{self.index}-b"
-        live = self._aliases().get(self.index)
-        if live not in (None, first, second) or (live is None and client.collection_exists(self.index)):
-            raise self._not_ours()
-        building = second if live == first else first
-        client.delete_collection(building)
-        params = models.VectorParams(size=int(str(facts["width"])), distance=models.Distance(self.distance.title()))
-        client.create_collection(building, vectors_config={self._using: params} if self._using else params)
-        for passages, vectors in batches:
-            points = []
-            for passage, vector in zip(passages, [] if vectors is None else vectors.tolist(), strict=True):
-                payload = {key: getattr(passage, field) for field, key in keys.items()}
-                whole = {self._using: vector} if self._using else vector
-                points.append(models.PointStruct(id=_point_id(passage.id), payload=payload, vector=whole))
-            client.upsert(building, points=points, wait=True)
-        client.update_collection(building, metadata={"ragbandit": facts})
-        if client.get_collection(building).config.metadata is None:
-            raise ConfigError("Qdrant keeps no metadata", field="retriever.url", remedy="use Qdrant 1.16 or newer")
-        alias = models.CreateAlias(collection_name=building, alias_name=self.index)
-        moves: list[Any] = [models.CreateAliasOperation(create_alias=alias)]
-        if live is not None:
-            moves.insert(0, models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=self.index)))
-        client.update_collection_aliases(moves)
-        if live is not None:
-            client.delete_collection(live)
-
-    def _aliases(self) -> dict[str, str]:
-        return {each.alias_name: each.collection_name for each in self._client.get_aliases().aliases}
-
-    def _disconnect(self) -> None:
-        self._client.close()
-
-    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        if isinstance(error, ResponseHandlingException):
-            remedy = "start it, or correct retriever.url"
-            return kind(f"Qdrant does not answer: {error.source}", field="retriever.url", remedy=remedy)
-        if isinstance(error, UnexpectedResponse) and error.status_code in (401, 403):
-            remedy = "put a key that may read and write the collection into the variable of retriever.api_key_env"
-            return kind(f"Qdrant refuses us: {error.reason_phrase}", field="retriever.api_key_env", remedy=remedy)
-        return kind(f"Qdrant refuses the request: {error}", field="retriever.url", remedy="see the Qdrant server's log")
-
-
-def _point_id(passage_id: str) -> str:
-    """The id of a passage's point: Qdrant takes numbers and UUIDs alone."""
-    return str(uuid.uuid5(_NAMESPACE, passage_id))
-
-
-def _own_id(text: str) -> int | str | None:
-    """A point's own id as Qdrant takes it; None where it is none."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        return None
-
-
-def _qdrant_value(payload: Mapping[str, Any] | None, key: str) -> Any:
-    """What stands under a key; a dot reaches into an object."""
-    value: Any = payload
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value

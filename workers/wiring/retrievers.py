@@ -217,13 +217,15 @@ def _loaded_encoder(model: str) -> "SentenceEncoder":
 
 def _dense(settings: Settings) -> Kind:
     required_module("torch", extra="models", field="retriever.name")  # the module below cannot do without it
-    from ragbandit.strategies.retrievers import dense
+    from ragbandit.strategies.retrievers import sentences
 
     folder = _dense_folder(settings)
     return Kind(
-        open=lambda: dense.DenseRetriever(folder, encoder=_encoder(settings)),
-        build=lambda rows, progress: dense.build_index(rows(), folder, encoder=_encoder(settings), progress=progress),
-        read=lambda: dense.DenseRetriever.read_meta(folder),
+        open=lambda: sentences.DenseRetriever(folder, encoder=_encoder(settings)),
+        build=lambda rows, progress: sentences.build_index(
+            rows(), folder, encoder=_encoder(settings), progress=progress
+        ),
+        read=lambda: sentences.DenseRetriever.read_meta(folder),
         location={"folder": str(folder)},
     )
 

@@ -9,10 +9,9 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers import dense
+from ragbandit.strategies.retrievers import sentences
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index as build_bm25
-from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
-from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+from ragbandit.strategies.retrievers.sentences import DenseRetriever, SentenceEncoder, build_index
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
 from tests.support.tiny_models import WIDTH, tiny_encoder
 
@@ -48,7 +47,7 @@ def test_contract(check, encoder, tmp_path_factory):
 @pytest.mark.parametrize("block", [1, 3, 100])
 def test_search_is_exact(encoder, tmp_path, monkeypatch, block):
     """Order and scores are those of all cosines, whatever the block; equal ones come in the order indexed."""
-    monkeypatch.setattr(dense, "_BLOCK", block)
+    monkeypatch.setattr(sentences, "_BLOCK", block)
     build_index(ROWS, tmp_path / "i", encoder=encoder)
     query = "where is paris"
 
@@ -88,7 +87,7 @@ def test_the_index_says_what_it_is(encoder, tmp_path):
     meta = build_index(ROWS, tmp_path / "i", encoder=encoder)
 
     assert meta["sha256"] == build_bm25(ROWS, tmp_path / "words")["sha256"]
-    assert (meta["format"], meta["passages"], meta["width"]) == (dense.FORMAT, 4, WIDTH)
+    assert (meta["format"], meta["passages"], meta["width"]) == (sentences.FORMAT, 4, WIDTH)
     retriever = DenseRetriever(tmp_path / "i", encoder=encoder)
     assert (retriever.meta, len(retriever)) == (meta, 4)
     assert retriever.name == f"dense:{str(meta['sha256'])[:12]}"

@@ -9,9 +9,8 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
-from ragbandit.strategies.retrievers.dense import build_index as build_dense
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
-from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder
+from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder, build_index as build_dense
 from ragbandit.workers.wiring.retrievers import make_retriever
 from tests.support.arms.rerankers import ROWS, Shortest, best_first, ids
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found

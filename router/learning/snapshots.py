@@ -32,6 +32,8 @@ from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
 #: of the JSON file; another number is refused
 FORMAT = 1
+#: facts of a snapshot that the database has too
+_DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
 
 
@@ -51,17 +53,12 @@ def pack(
         "facts": facts,
     }
     sha256 = _sha256(tensors, described)
-    info = SnapshotInfo(
-        version=f"{label}-{last_seq}-{sha256[:12]}",
-        policy=label,
-        algorithm=policy.algorithm,
-        params=dict(policy.params),
-        last_seq=last_seq,
-        sha256=sha256,
-        encoder_hash=encoder_hash,
-        made_at=now,
-    )
-    return info, tensors, described
+    return _info(described, version=f"{label}-{last_seq}-{sha256[:12]}", sha256=sha256, made_at=now), tensors, described
+
+
+def _info(described: Mapping[str, Any], **more: Any) -> SnapshotInfo:
+    """What the database knows of a snapshot; more: its version, sha256 and time, which its facts do not have."""
+    return SnapshotInfo(**{name: described[name] for name in _DESCRIBED}, **more)
 
 
 def policy_sha256(policy: Policy, *, label: PolicyLabel, last_seq: int, encoder_hash: str) -> str:
@@ -133,17 +130,7 @@ class SnapshotFiles:
             policy = restored(fresh, dict(load_tensors(tensors)), described["facts"])
         except (ConfigError, SafetensorError) as error:  # the sha256 fits: another version of ours wrote it
             raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
-        info = SnapshotInfo(
-            version=version,
-            policy=described["policy"],
-            algorithm=described["algorithm"],
-            params=described["params"],
-            last_seq=described["last_seq"],
-            sha256=actual,
-            encoder_hash=described["encoder_hash"],
-            made_at=made_at,
-        )
-        return policy, info
+        return policy, _info(described, version=version, sha256=actual, made_at=made_at)
 
     def exists(self, version: str) -> bool:
         """True if both files are there; `load` checks their content."""

@@ -21,7 +21,7 @@ import json
 import math
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
@@ -176,10 +176,8 @@ class TableClassifier(CountingPolicy, ABC):
                 remedy="give a table with questions that some arm answers right",
             )
         held = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
-        network = load_reader(self.fitting).network(seed=self.fitting.seed, to_train=True)
-        for arm in arms:
-            network.add(arm, step=0)
-        epochs, best = self._best_epoch(network, examples, held=held, progress=progress)
+        network = load_reader(self.fitting).network(seed=self.fitting.seed)
+        epochs, best = self._train(network, examples, arms=arms, held=held, progress=progress)
         report: dict[str, Json] = {
             "rows": len(rows),
             "used": len(examples),
@@ -195,50 +193,45 @@ class TableClassifier(CountingPolicy, ABC):
         self._costs = tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of)
         return report
 
-    def _best_epoch(
-        self, network: "Network", examples: Sequence[Example], *, held: int, progress: BatchProgress
+    def _train(
+        self,
+        network: "Network",
+        examples: Sequence[Example],
+        *,
+        arms: Sequence[ArmName],
+        held: int,
+        progress: BatchProgress,
     ) -> tuple[list[dict[str, Json]], int]:
-        """Train; what is known of every epoch, and which one is kept: of equals the first. held: rows held out."""
-        random = np.random.default_rng([self.fitting.seed, 2])
+        """What is known of every epoch, and which one is kept: of equals the first. held: rows held out."""
+        fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
         order = [examples[i] for i in random.permutation(len(examples))]
+        rows, step = order[held:], 0
+        total = math.ceil(len(rows) / fitting.batch) * fitting.epochs
         best: tuple[tuple[float, ...], int, Arrays] | None = None
         epochs: list[dict[str, Json]] = []
-        for training_loss in self._epochs(network, order[held:], random=random, progress=progress):
-            line: dict[str, Json] = {"loss": training_loss}
-            merit: tuple[float, ...] = (float(len(epochs)),)  # without held-out rows the last epoch is the best
+        for number in range(1, fitting.epochs + 1):
+            losses, shuffled = [], [rows[i] for i in random.permutation(len(rows))]
+            for start in range(0, len(rows), fitting.batch):
+                batch = shuffled[start : start + fitting.batch]
+                loss = functools.partial(self._loss, targets=_targets(network, batch))
+                texts, rate = [row.question for row, _ in batch], fitting.learning_rate * (1.0 - step / total)
+                step += 1
+                losses.append(
+                    len(batch) * network.descend(texts, arms=arms, loss=loss, rate=rate, decay=0.0, step=step)
+                )
+                progress(step, total)
+            line: dict[str, Json] = {"loss": math.fsum(losses) / len(rows)}
+            merit: tuple[float, ...] = (float(number),)  # without held-out rows the last epoch is the best
             if held:
-                loss, accuracy = self._validated(network, order[:held])
-                line |= {"validation_loss": loss, "accuracy": accuracy}
-                merit = (-loss, accuracy) if self.least_loss else (accuracy, -loss)
+                loss_there, accuracy = self._validated(network, order[:held])
+                line |= {"validation_loss": loss_there, "accuracy": accuracy}
+                merit = (-loss_there, accuracy) if self.least_loss else (accuracy, -loss_there)
             epochs.append(line)
             if best is None or merit > best[0]:
-                best = merit, len(epochs), network.arrays(moments=False)
+                best = merit, number, network.arrays(moments=False)
         assert best is not None
         network.fill(best[2])
         return epochs, best[1]
-
-    def _epochs(
-        self, network: "Network", rows: Sequence[Example], *, random: np.random.Generator, progress: BatchProgress
-    ) -> Iterator[float]:
-        """Pass after pass over the training rows; of each the mean loss."""
-        fitting, step = self.fitting, 0
-        total = math.ceil(len(rows) / fitting.batch) * fitting.epochs
-        for _ in range(fitting.epochs):
-            losses, order = [], [rows[i] for i in random.permutation(len(rows))]
-            for start in range(0, len(order), fitting.batch):
-                batch = order[start : start + fitting.batch]
-                loss = network.descend(
-                    [row.question for row, _ in batch],
-                    arms=list(network.heads),
-                    loss=functools.partial(self._loss, targets=_targets(network, batch)),
-                    rate=fitting.learning_rate * (1.0 - step / total),
-                    decay=0.0,
-                    step=step + 1,
-                )
-                step += 1
-                losses.append(loss * len(batch))
-                progress(step, total)
-            yield math.fsum(losses) / len(rows)
 
     def _validated(self, network: "Network", held: Sequence[Example]) -> tuple[float, float]:
         """(loss, accuracy) on the held-out rows."""
@@ -301,7 +294,7 @@ class TableClassifier(CountingPolicy, ABC):
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise fault(f"{path} is no trained policy: {error!r}") from error
         self.trained_arms, self._identity = arms, hashlib.sha256(text.strip().encode()).hexdigest()
-        self._network = reader.network(seed=self.fitting.seed, to_train=False)
+        self._network = reader.network(seed=self.fitting.seed)
         self._network.fill(arrays)
 
 

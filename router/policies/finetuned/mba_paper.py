@@ -13,7 +13,7 @@ docs/training.md says what the paper and the authors' code do differently, and c
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from ragbandit.router.policies.base import (
     Arrays,
@@ -35,9 +35,6 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.finetuned import RIGHT, ReadingParams, load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Reward, Update
-
-if TYPE_CHECKING:
-    from ragbandit.router.policies.finetuned.network import Network
 
 #: what a right answer is worth, per arm: as published for multi-hop questions, and in the authors' launch script
 TABLES: Final[Mapping[str, Mapping[str, float]]] = {
@@ -88,11 +85,7 @@ class MbaPaper(HasParams):
         self.seen: dict[ArmName, int] = {}
         #: of these, the updates that were steps
         self._steps: dict[ArmName, int] = {}
-        #: before the first update it reads with the weights that all share
-        self._network = self._fresh(to_train=False)
-
-    def _fresh(self, *, to_train: bool) -> "Network":
-        return self._reader.network(seed=self.settings.seed, to_train=to_train)
+        self._network = self._reader.network(seed=self.settings.seed)
 
     @property
     def updates(self) -> int:
@@ -142,10 +135,9 @@ class MbaPaper(HasParams):
             tally(self.seen, update)
             return
         factor = rows if self.settings.loss == "paper" else rows / _LOGITS
-        network = self._network if self._steps else self._fresh(to_train=True)
         # In the warm-up the moments begin while the rate is 0.
         if self.updates < self.settings.total or self.rate > 0.0:
-            network.descend(
+            self._network.descend(
                 [update.query.text],
                 arms=[update.arm],
                 loss=lambda outputs: factor * (outputs[0, 0] - target) ** 2,
@@ -153,8 +145,7 @@ class MbaPaper(HasParams):
                 decay=self.settings.weight_decay,
                 step=self.updates + 1,
             )
-        network.add(update.arm, step=self.updates)
-        self._network = network
+        self._network.add(update.arm, step=self.updates)
         tally(self.seen, update)
         tally(self._steps, update)
 
@@ -189,7 +180,7 @@ class MbaPaper(HasParams):
         if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
         steps = dict(facts["steps"])
-        network = self._fresh(to_train=bool(steps))
+        network = self._reader.network(seed=self.settings.seed)
         shapes = network.shapes(list(steps)) if steps else {}
         arrays = checked_arrays(arrays, shapes=shapes, float32=shapes)
         self.seen, self._steps, self._network = seen, steps, network

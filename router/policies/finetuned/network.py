@@ -63,9 +63,9 @@ class Reader:
         #: of weights and tokenizer: two readers with one identity read alike
         self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
-    def network(self, *, seed: int, to_train: bool) -> "Network":
+    def network(self, *, seed: int) -> "Network":
         """A network that begins with this encoder. seed: of the fresh layers."""
-        return Network(self, seed=seed, to_train=to_train)
+        return Network(self, seed=seed)
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
         """A copy of the array where the module is."""
@@ -102,30 +102,32 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 class Network:
-    """An encoder, the square layer and a head per arm, and AdamW (Loshchilov and Hutter 2019) where it is trained.
+    """An encoder, the square layer and a head per arm, and AdamW (Loshchilov and Hutter 2019) from the first step on.
 
-    to_train: work on a copy of the reader's encoder instead of the shared one.
+    Until then it reads with the reader's own encoder, of which it trains a copy.
     """
 
-    def __init__(self, reader: Reader, *, seed: int, to_train: bool) -> None:
-        self.reader, self.seed = reader, seed
-        self.encoder = copy.deepcopy(reader.module) if to_train else reader.module
+    def __init__(self, reader: Reader, *, seed: int) -> None:
+        self.reader, self.seed, self.encoder = reader, seed, reader.module
         #: (d, d + 1), the bias last
         self.pre = reader.tensor(fresh_pre(reader.width, seed=seed)).requires_grad_()
         #: arm -> (d + 1,), the bias last
         self.heads: dict[str, Tensor] = {}
         self._optimizer: torch.optim.AdamW | None = None
-        if to_train:
-            own = [*self.encoder.parameters(), self.pre]
-            self._optimizer = torch.optim.AdamW(own, fused=True)
-            self._begin(own, step=0)
+
+    def _trained(self) -> torch.optim.AdamW:
+        """What trains the weights, which are this network's own from now on."""
+        if self._optimizer is None:
+            self.encoder = copy.deepcopy(self.reader.module)
+            self._optimizer = torch.optim.AdamW([*self.encoder.parameters(), self.pre], fused=True)
+            self._begin([*self.encoder.parameters(), self.pre], step=0)
+        return self._optimizer
 
     def _begin(self, leaves: Sequence[Tensor], *, step: int) -> None:
         """Give AdamW's state of these to the optimizer, which would else make it at their first gradients."""
-        assert self._optimizer is not None
         for leaf in leaves:
             moments = {name: torch.zeros_like(leaf) for name in _MOMENTS}
-            self._optimizer.state[leaf] = {"step": torch.tensor(float(step), device=leaf.device), **moments}
+            self._trained().state[leaf] = {"step": torch.tensor(float(step), device=leaf.device), **moments}
 
     def head(self, arm: str) -> Tensor:
         """An arm's weights and bias: (d + 1,); those that it would begin with where it has none."""
@@ -173,8 +175,8 @@ class Network:
         Heads that are not in `arms` move as in one matrix of all heads: with a gradient of zero. Raises PolicyFault,
         with nothing changed, where the loss or a gradient is not finite, or too large for AdamW, which squares it.
         """
-        assert self._optimizer is not None
-        self._optimizer.zero_grad()
+        optimizer = self._trained()
+        optimizer.zero_grad()
         heads = {arm: self.head(arm) for arm in dict.fromkeys([*arms, *self.heads])}
         with self.reader.at_work(None), torch.enable_grad():
             rows = torch.stack(list(heads.values()))[: len(arms)]  # (K, d + 1)
@@ -187,9 +189,9 @@ class Network:
                 raise PolicyFault("the loss or a gradient is not finite, or too large: the weights have diverged")
             for arm, head in heads.items():
                 self.add(arm, step=step - 1, head=head)
-            for group in self._optimizer.param_groups:
+            for group in optimizer.param_groups:
                 group.update(lr=rate, weight_decay=decay)
-            self._optimizer.step()
+            optimizer.step()
         return float(value.detach())
 
     def arrays(self, *, moments: bool) -> Arrays:
@@ -204,7 +206,9 @@ class Network:
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], *, step: int = 0) -> None:
         """Take over `arrays`; without "encoder" it keeps its own. step: those that AdamW took until then."""
         for key in arrays:
-            if key.startswith(HEAD):
+            if key == "encoder":
+                self._trained()
+            elif key.startswith(HEAD):
                 self.add(key.removeprefix(HEAD), step=step)
         known = self._leaves()
         for key, array in arrays.items():

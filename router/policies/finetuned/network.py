@@ -205,10 +205,10 @@ class Network:
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], *, step: int = 0) -> None:
         """Take over `arrays`; without "encoder" it keeps its own. step: those that AdamW took until then."""
+        if "encoder" in arrays:  # before the heads, which join the optimizer that is there
+            self._trained()
         for key in arrays:
-            if key == "encoder":
-                self._trained()
-            elif key.startswith(HEAD):
+            if key.startswith(HEAD):
                 self.add(key.removeprefix(HEAD), step=step)
         known = self._leaves()
         for key, array in arrays.items():

@@ -197,3 +197,15 @@ def test_state_of_another_model_is_refused(changes):
     arrays, facts = taught(mba, made_updates(3)).state()
     with pytest.raises(SnapshotError, match="another model"):
         mba(**changes).restore(arrays, facts)
+
+
+def test_state_comes_back_in_any_order():
+    """A state whose arrays come in another order, as files may give them, is restored and learned on from alike."""
+    updates = made_updates(8)
+    policy, again = taught(mba, updates[:6]), mba()
+    arrays, facts = policy.state()
+    again.restore({name: arrays[name] for name in sorted(arrays, reverse=True)}, facts)
+    for update in updates[6:]:
+        policy.learn(update)
+        again.learn(update)
+    assert sha_of(again) == sha_of(policy)

@@ -109,6 +109,9 @@ class Completion:
     seconds: float | None = None
     #: of an answer that came in pieces, until the first one; None: it came whole, or nobody knows
     first_s: float | None = field(default=None, compare=False)
+    #: of prompt_tokens, those out of the provider's cache of prompts, and those written into it
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
     #: of completion_tokens, those of a reasoning model's thoughts; None: nobody tells
     reasoning_tokens: int | None = None
 

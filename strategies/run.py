@@ -374,6 +374,9 @@ class Run:
             llm_calls=1,
             prompt_tokens=done.prompt_tokens,
             completion_tokens=done.completion_tokens,
+            cached_tokens=done.cached_tokens,
+            cache_write_tokens=done.cache_write_tokens,
+            reasoning_tokens=done.reasoning_tokens or 0,
             seconds_generate=seconds,
             dollars=done.dollars,
         )

@@ -43,9 +43,10 @@ class OpenAiOptions:
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: requests under way at once, per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
-    #: model -> [dollars per million tokens read, per million written]: of other models that the server answers with,
-    #: and, without `generator.token_prices`, of the model itself; empty: calls cost nothing
-    token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=2)]] = field(
+    #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning]: of
+    #: other models that the server answers with, and, without `generator.token_prices`, of the model itself; empty:
+    #: calls cost nothing
+    token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=5)]] = field(
         default_factory=dict
     )
     #: tokens that the server's chat template adds at most

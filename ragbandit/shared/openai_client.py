@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.shared.redaction import without_keys
+from ragbandit.shared.tokens import Tokens
 
 if TYPE_CHECKING:
     import openai
@@ -126,8 +127,7 @@ class ChatReply:
     #: why the server ended the text, in its words: "stop", "length"
     finish: str | None = None
     #: by the server's count, where it tells it
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,8 +162,7 @@ class ChatServer:
         return ChatReply(
             text=text,
             finish=choice.finish_reason,
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            completion_tokens=usage.completion_tokens if usage else None,
+            tokens=Tokens.of(usage) if usage else None,
         )
 
     def _client(self) -> "openai.AsyncOpenAI":

@@ -15,7 +15,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -54,6 +54,8 @@ class Reply:
     model: str | None = None
     #: tell the tokens used
     usage: bool = True
+    #: more of the usage, such as {"prompt_tokens_details": {"cached_tokens": 3}}
+    usage_details: Mapping[str, Any] = field(default_factory=dict)
     #: send log-probabilities to those who ask
     logprobs: bool = True
     #: send choices at all
@@ -295,7 +297,8 @@ def _usage(words: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[s
     if not reply.usage:
         return {}
     prompt, written = len(_asked_text(sent).split()), len(words)
-    return {"usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}}
+    usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+    return {"usage": usage | dict(reply.usage_details)}
 
 
 def _logprobs(words: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:

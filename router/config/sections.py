@@ -106,6 +106,21 @@ class TokenPrices(Section):
     input: Annotated[float, Field(ge=0)]
     #: written by it
     output: Annotated[float, Field(ge=0)]
+    #: read out of the provider's cache of prompts; None: as `input`
+    cached_input: Annotated[float, Field(ge=0)] | None = None
+    #: read, and written into that cache; None: as `input`
+    cache_write: Annotated[float, Field(ge=0)] | None = None
+    #: a reasoning model's thoughts; None: as `output`
+    reasoning: Annotated[float, Field(ge=0)] | None = None
+
+    @property
+    def in_order(self) -> tuple[float, ...]:
+        """As `Tokens.dollars` takes them; those of input and output alone where nothing else is set."""
+        usual = {"cached_input": self.input, "cache_write": self.input, "reasoning": self.output}
+        rest = {name: getattr(self, name) for name in usual}
+        if all(price is None for price in rest.values()):
+            return self.input, self.output
+        return self.input, self.output, *(usual[name] if price is None else price for name, price in rest.items())
 
 
 class GeneratorSettings(Section):
@@ -135,8 +150,8 @@ class GeneratorSettings(Section):
     script_word_s: Annotated[float, Field(ge=0)] = 0.0
     #: folder of answers once given, which are given again; None: every call is made
     cache: str | None = None
-    #: dollars per million tokens, {input: 0.15, output: 0.6}: what calls cost, in `dollars` of every outcome; None:
-    #: calls cost nothing
+    #: dollars per million tokens, {input: 0.15, output: 0.6, cached_input: 0.075}: what calls cost, in `dollars` of
+    #: every outcome; None: calls cost nothing
     token_prices: TokenPrices | None = None
     openai: OpenAiOptions = OpenAiOptions()
 
@@ -150,11 +165,11 @@ class GeneratorSettings(Section):
 
     @property
     def prices_by_model(self) -> Mapping[str, Sequence[float]]:
-        """Model -> dollars per million tokens read and per million written; empty: calls have no price.
+        """Model -> dollars per million tokens, as `Tokens.dollars` takes them; empty: calls have no price.
 
         Beside the model's own there may be those of others that a server answers with (`openai.token_prices`).
         """
-        own = {} if self.token_prices is None else {self.model: (self.token_prices.input, self.token_prices.output)}
+        own = {} if self.token_prices is None else {self.model: self.token_prices.in_order}
         return {**self.openai.token_prices, **own} if self.name == "openai" else own
 
 

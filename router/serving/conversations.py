@@ -256,13 +256,14 @@ class Rewriter:
         return standard | ({"extra_body": extra} if extra else {})
 
     def _cost(self, reply: ChatReply) -> dict[str, Json]:
-        read, written = reply.prompt_tokens or 0, reply.completion_tokens or 0
-        if not read + written:
+        used = reply.tokens
+        if used is None or not used.read + used.written:
             return {}
-        per_read, per_written = self._prices.get(self.model, (0.0, 0.0))
-        dollars = (read * per_read + written * per_written) / 1e6
-        self.tokens.update(prompt=read, completion=written)
-        return {"prompt_tokens": read, "completion_tokens": written} | ({"dollars": dollars} if dollars else {})
+        dollars = used.dollars(self._prices.get(self.model, (0.0, 0.0)))
+        self.tokens.update(prompt=used.read, completion=used.written)
+        return {"prompt_tokens": used.read, "completion_tokens": used.written} | (
+            {"dollars": dollars} if dollars else {}
+        )
 
     def _counted(self, rewrite: Rewrite, question: str) -> Rewrite:
         self.results[

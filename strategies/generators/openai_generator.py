@@ -20,6 +20,7 @@ from ragbandit.shared.openai_client import (
 )
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
+from ragbandit.shared.tokens import Tokens
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.openai_protocol import (
@@ -159,37 +160,36 @@ class OpenAiGenerator(Generator):
             )
         return await self._client.chat.completions.create(**fields)
 
-    def _usage(self, reading: Reading) -> tuple[int, int]:
-        """Tokens read and written, estimated if the server did not say; none if it was not asked."""
+    def _usage(self, reading: Reading) -> Tokens:
+        """Tokens of the call, estimated if the server did not say; none if it was not asked."""
         if not reading.asked:
-            return 0, 0
-        return reading.usage or (
-            sum(map(estimated_tokens, plain_parts(reading.request.prompt))),
-            max(estimated_tokens(reading.text), len(reading.tokens)),
+            return Tokens(read=0, written=0)
+        return reading.usage or Tokens(
+            read=sum(map(estimated_tokens, plain_parts(reading.request.prompt))),
+            written=max(estimated_tokens(reading.text), len(reading.tokens)),
         )
 
     def _completion(self, reading: Reading, *, late: bool) -> Completion:
-        read, written = self._usage(reading)
+        used = self._usage(reading)
         if self._dropped:
             reading.drop_prefix()
         finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
         return Completion(
             text=reading.text,
-            prompt_tokens=read,
-            completion_tokens=written,
+            prompt_tokens=used.read,
+            completion_tokens=used.written,
             finish="deadline" if late else finish,
             details={"logprobs": tuple(reading.tokens)} if "logprobs" in reading.request.want else {},
-            dollars=self._dollars(read, written, model=reading.model),
+            dollars=self._dollars(used, model=reading.model),
             first_s=reading.first_s,
-            reasoning_tokens=reading.reasoning_tokens,
+            cached_tokens=used.cached,
+            cache_write_tokens=used.cache_write,
+            reasoning_tokens=used.reasoning,
         )
 
-    def _dollars(self, read: int, written: int, *, model: str | None) -> float:
+    def _dollars(self, used: Tokens, *, model: str | None) -> float:
         prices = self._options.token_prices
-        if not prices:
-            return 0.0
-        per_read, per_written = prices[model if model is not None and model in prices else self.name]
-        return (read * per_read + written * per_written) / 1e6
+        return used.dollars(prices[model if model is not None and model in prices else self.name]) if prices else 0.0
 
     def _failed(self, error: Exception, *, reading: Reading) -> ArmFailed:
         tries = f" after {retries + 1} attempts" if (retries := retries_made(error)) else ""
@@ -202,8 +202,9 @@ class OpenAiGenerator(Generator):
         """The error, with what the text costs that was written, though nobody reads it."""
         if not reading.text:
             return error
-        read, written = self._usage(reading)
-        spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=self._dollars(read, written, model=None))
+        used = self._usage(reading)
+        dollars = self._dollars(used, model=None)
+        spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=dollars)
         return CallBroke(error.message, spent=spent, remedy=error.remedy)
 
     def _remedy(self, error: Exception) -> str | None:

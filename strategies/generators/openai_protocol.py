@@ -8,6 +8,7 @@ from typing import Any, Final
 from ragbandit.shared.errors import ArmFailed, encodable
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import BrokenReply
+from ragbandit.shared.tokens import Tokens
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, Token, chat_turns, first_stop, plain_parts
 
@@ -67,10 +68,8 @@ class Reading:
     tokens: list[Token] = field(default_factory=list)
     #: the server's word for why it ended, or "stop" or "length" where we ended it
     finish: str | None = None
-    #: tokens read and written, by the server's count
-    usage: tuple[int, int] | None = None
-    #: of the tokens written, those of thoughts, where the server says so
-    reasoning_tokens: int | None = None
+    #: by the server's count
+    usage: Tokens | None = None
     #: whether it was asked for, when (time.monotonic()), and the seconds until the first part of a stream came
     asked: bool = False
     asked_at: float = field(default_factory=time.monotonic)
@@ -86,9 +85,7 @@ class Reading:
         self.model = getattr(part, "model", None) or self.model
         usage = getattr(part, "usage", None)
         if usage is not None:
-            self.usage = (int(usage.prompt_tokens), int(usage.completion_tokens or 0))
-            thoughts = getattr(getattr(usage, "completion_tokens_details", None), "reasoning_tokens", None)
-            self.reasoning_tokens = thoughts if isinstance(thoughts, int) else None
+            self.usage = Tokens.of(usage)
         for choice in part.choices[:1]:
             text = _text_of(choice)
             if not isinstance(text, str):

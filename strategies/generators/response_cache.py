@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
+from ragbandit.shared.tokens import Tokens
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.text_feed import TextFeed, Token
 from ragbandit.strategies.run import provider_of
@@ -143,14 +144,14 @@ def _plain(value: object) -> object:
 
 
 class PricedGenerator(GeneratorAround):
-    """Another generator, with dollars in its completions. price: dollars per million tokens read, and written."""
+    """Another generator, with dollars in its completions. price: as `Tokens.dollars` takes them."""
 
     def __init__(self, generator: Generator, *, price: Sequence[float]) -> None:
         super().__init__(generator)
-        self._per_read, self._per_written = price
+        self._price = price
 
     async def complete(self, request: Request) -> Completion:
         """The generator's completion, and what its tokens cost."""
         done = await self._generator.complete(request)
-        spent = done.prompt_tokens * self._per_read + done.completion_tokens * self._per_written
-        return replace(done, dollars=done.dollars + spent / 1e6)
+        used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
+        return replace(done, dollars=done.dollars + used.dollars(self._price))

@@ -112,6 +112,7 @@ def generator_version(settings: GeneratorSettings) -> str:
     text = priced.model_dump_json(exclude=beside | {"openai": _PATIENCE})
     # As these options were called when the first answers were stored, and with those that left.
     text = text.replace('"token_prices":{"input"', '"price":{"input"')
+    text = text.replace(',"cached_input":null,"cache_write":null,"reasoning":null', "")
     for name, stored in _AS_STORED.items():
         text = text.replace(f'"{name}":', f'{stored}":', 1)
     return text

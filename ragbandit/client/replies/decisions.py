@@ -192,6 +192,12 @@ class CostReply(TypedDict):
     """Tokens read by the model."""
     completion_tokens: int
     """Tokens written by the model."""
+    cached_tokens: int
+    """Of the tokens read: out of the provider's cache of prompts."""
+    cache_write_tokens: int
+    """Of the tokens read: written into that cache."""
+    reasoning_tokens: int
+    """Of the tokens written: a reasoning model's thoughts."""
     seconds_retrieve: float
     """Seconds of searching."""
     seconds_generate: float

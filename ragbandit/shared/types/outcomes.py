@@ -29,6 +29,11 @@ class Cost:
     llm_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    #: of prompt_tokens: out of the provider's cache of prompts, and written into it
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    #: of completion_tokens: a reasoning model's thoughts
+    reasoning_tokens: int = 0
     seconds_retrieve: float = 0.0
     seconds_generate: float = 0.0
     #: wall clock of the whole answer, waits and our own code included

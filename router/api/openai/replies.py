@@ -132,6 +132,8 @@ def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
         "prompt_tokens": cost.prompt_tokens,
         "completion_tokens": cost.completion_tokens,
         "total_tokens": cost.prompt_tokens + cost.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cost.cached_tokens, "cache_write_tokens": cost.cache_write_tokens},
+        "completion_tokens_details": {"reasoning_tokens": cost.reasoning_tokens},
     }
     return usage if saved is None else {**usage, "saved": saved}
 

@@ -155,14 +155,10 @@ def _instructions(decision: Decision) -> str | None:
 
 def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
     usage = dict(usage_of(outcome.cost, saved=saved))
-    read, written = usage.pop("prompt_tokens"), usage.pop("completion_tokens")
-    return {
-        "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        **usage,
-    }
+    for name, theirs in (("prompt", "input"), ("completion", "output")):
+        usage[f"{theirs}_tokens"] = usage.pop(f"{name}_tokens")
+        usage[f"{theirs}_tokens_details"] = usage.pop(f"{name}_tokens_details")
+    return usage
 
 
 _ROLES: Final = ("user", "assistant", "system", "developer")

@@ -207,8 +207,8 @@ class Llm(CountingPolicy):
             "choice": choice,
             "failed": failed,
             "reply": None if reply.failed else _printable(reply.text),
-            "prompt_tokens": reply.prompt_tokens,
-            "completion_tokens": reply.completion_tokens,
+            "prompt_tokens": reply.tokens and reply.tokens.read,
+            "completion_tokens": reply.tokens and reply.tokens.written,
         }
         return PolicyOutput(pmf=pmf, facts={"llm": facts, "epsilon": epsilon})
 

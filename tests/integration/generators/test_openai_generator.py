@@ -135,6 +135,21 @@ def test_another_model_answers():
     assert done.dollars == pytest.approx((8 * 10.0 + 3 * 20.0) / 1e6)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_cached_tokens_cost_what_cached_tokens_cost(stream):
+    """What the server tells of its cache and of thoughts is in the completion, and in its dollars."""
+    details = {
+        "prompt_tokens_details": {"cached_tokens": 6},
+        "cache_creation_input_tokens": 1,
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    prices = {"gpt": (10.0, 20.0, 1.0, 12.5, 30.0)}
+    with ScriptedServer([Reply(text="Paris it is", usage_details=details)]) as server:
+        done, _ = ask(server, token_prices=prices, stream=stream)
+    assert (done.cached_tokens, done.cache_write_tokens, done.reasoning_tokens) == (6, 1, 2)
+    assert done.dollars == pytest.approx((1 * 10.0 + 6 * 1.0 + 1 * 12.5 + 1 * 20.0 + 2 * 30.0) / 1e6)
+
+
 def test_no_usage_is_estimated():
     """Where the server counts nothing, tokens are estimated."""
     with ScriptedServer([Reply(text="Paris it is", usage=False)]) as server:

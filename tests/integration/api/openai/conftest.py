@@ -9,7 +9,15 @@ import pytest
 from ragbandit.shared.types import Cost, Outcome, Source
 
 #: what a worker of these tests has used
-COST = Cost(retriever_calls=2, llm_calls=3, prompt_tokens=310, completion_tokens=12, seconds_total=0.5)
+COST = Cost(
+    retriever_calls=2,
+    llm_calls=3,
+    prompt_tokens=310,
+    completion_tokens=12,
+    cached_tokens=256,
+    reasoning_tokens=4,
+    seconds_total=0.5,
+)
 SOURCES = (
     Source(id="d1", title="Dracula", text="A novel by Bram Stoker.", url="https://books.example/d1", score=2.5),
     Source(id="d2", title="", text="Stoker was born in Dublin."),

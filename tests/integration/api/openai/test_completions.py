@@ -46,6 +46,8 @@ def test_a_completion(client, service, answers):
     assert reply.system_fingerprint == f"{decision.policy}:{decision.version}"
     assert reply.created == int(decision.made_at)
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.total_tokens) == (310, 12, 322)
+    assert reply.usage.prompt_tokens_details.cached_tokens == COST.cached_tokens
+    assert reply.usage.completion_tokens_details.reasoning_tokens == COST.reasoning_tokens
     assert raw.headers["x-ragbandit-decision-id"] == key
     assert raw.headers["x-request-id"]
     facts = reply.ragbandit

@@ -276,7 +276,7 @@ class RouteBody(RequestBody):
     name of the setting `cost_weights`; left out: the default of your key, of the tenant, or of the service."""
     aim: Aim = None
     """In place of `cost_weight`: {"quality": 0.9}, the cheapest arms that reach this share of the best arm's expected
-    quality, or a mean cost of questions with this aim: {"steps": 1.8} or {"dollars": 0.004}."""
+    quality, or a mean of questions with this aim: {"steps": 1.8}, {"dollars": 0.004} or {"seconds": 2}."""
 
 
 class RouteBatchBody(RequestBody):

@@ -91,7 +91,7 @@ MAX_MESSAGES: Final = 64
 #: most turns that a session may stay on an arm, whatever the settings
 MAX_STICKY_TURNS: Final = 1000
 #: what a caller may want in place of a weight of cost -> the most of it
-AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6}
+AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
 _ROLES: Final = ("system", "user", "assistant")
 _NO_BUDGET: Final = Budget()
 

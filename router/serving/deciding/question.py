@@ -174,22 +174,27 @@ def served_weight(
     return min(weight + (factor - 1.0) * max(weight, usual), MAX_WEIGHT)  # below the usual one it rises as that
 
 
-def tells_mean(term: str, *, terms: Mapping[str, float]) -> bool:
-    """Whether a mean cost is a mean of this term: the only one that has a price."""
-    return [name for name, price in terms.items() if price > 0.0] == [term]
+#: aim at a mean -> the term of cost that it is a mean of, where that has another name
+_TERMS: Final = {"seconds": "seconds_total"}
+
+
+def tells_mean(aim: str, *, terms: Mapping[str, float]) -> bool:
+    """Whether a mean cost is a mean of what this aim names: the only term that has a price."""
+    return [name for name, price in terms.items() if price > 0.0] == [_TERMS.get(aim, aim)]
 
 
 def _aimed(aim: Mapping[str, float], *, frontier: Frontier | None, terms: Mapping[str, float]) -> float | None:
     """The weight that a checked aim has on the frontier; None: there is none yet."""
     ((name, value),) = aim.items()
+    term = _TERMS.get(name, name)
     if name != "quality" and not tells_mean(name, terms=terms):
-        message = f"a mean of {name} can be held where reward.cost prices {name} alone"
+        message = f"a mean of {name} can be held where reward.cost prices {term} alone"
         raise InvalidInput(
-            message, field=f"aim.{name}", remedy=f"aim at a quality, or set reward.cost to {{{name}: 1}}"
+            message, field=f"aim.{name}", remedy=f"aim at a quality, or set reward.cost to {{{term}: 1}}"
         )
     if frontier is None:
         return None
-    return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * terms[name])
+    return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * terms[term])
 
 
 def _weight(wanted: Json, *, prices: Mapping[str, float]) -> float:

@@ -16,8 +16,8 @@ passages: how many there are. A table of your own (page views, say) needs the sa
 What counts as a mention: the passage's title, without "(...)" at its end, and in title and text every run of words
 that begins and ends with a capitalised word, or ends with a number, and has only such words and name particles ("of",
 "the", "von") between. Parts of a run count for themselves ("president barack obama" mentions "barack obama" and
-"obama"). Words that the texts write more often without a capital are common, and those alone are no key. Scripts
-without capitals have their titles counted alone.
+"obama"). Words that the texts write more often without a capital are common, and those alone are no key,
+unless as a title of several words. Scripts without capitals have their titles counted alone.
 """
 
 import json
@@ -73,11 +73,12 @@ class _PassageWord:
 def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
     """The table as the file holds it. Raises InvalidInput where there is no passage, as of a pipe that was read."""
     mentions, capital, plain = Counter[str](), Counter[str](), Counter[str]()
-    count = 0
+    titles, count = set[str](), 0
     for passage in passages:
         count += 1
         title, text = list(_stretches(_BRACKETED_END.sub("", passage.title))), list(_stretches(passage.text))
-        mentions.update({key for words in (*title, *text) for key in _names(words)} | _title_key(title))
+        titles |= (own := _title_key(title))
+        mentions.update({key for words in (*title, *text) for key in _names(words)} | own)
         capital.update(word.word for words in text for word in words if word.capital and not word.first)
         plain.update(word.word for words in text for word in words if not (word.capital or word.number))
     if not count:
@@ -88,7 +89,11 @@ def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
         "format": FORMAT,
         "passages": count,
         "words": WORDS,
-        "mentions": {key: times for key, times in sorted(mentions.items()) if not common.issuperset(key.split())},
+        "mentions": {
+            key: times
+            for key, times in sorted(mentions.items())
+            if key not in common and (key in titles or not common.issuperset(key.split()))
+        },
         "common": sorted(common),
     }
 

@@ -86,6 +86,13 @@ def test_passages_that_mention_a_key(key, passages):
     assert passages_of.get(key) == passages
 
 
+def test_a_title_of_common_words_is_a_key():
+    """A title of several words is a key although each of them is common; of one common word it is none."""
+    text = "You ask for annual leave, and the leave is annual."
+    passages = [Passage(id="1", title="Annual leave", text=text), Passage(id="2", title="Leave", text=text)]
+    assert counted(passages)["mentions"] == {"annual leave": 1}
+
+
 def test_table_says_what_it_is():
     """Format, passages and longest key stand in the file; keys and common words are sorted, and no key is longer."""
     table = counted()

@@ -21,6 +21,7 @@ ARMS: Mapping[str, str] = MappingProxyType(
     {
         "adaptive_note": "ragbandit.strategies.arms.iterative:AdaptiveNote",
         "callable": "ragbandit.strategies.arms.external:CallableArm",
+        "cascade": "ragbandit.strategies.arms.cascade:Cascade",
         "chain_of_note": "ragbandit.strategies.arms.basic:ChainOfNote",
         "dragin": "ragbandit.strategies.arms.uncertainty:Dragin",
         "flare": "ragbandit.strategies.arms.uncertainty:Flare",

@@ -12,6 +12,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, requ
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import (
     BrokenReply,
+    Tokens,
     cause_of,
     connect,
     is_too_long,
@@ -20,7 +21,6 @@ from ragbandit.shared.openai_client import (
 )
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
-from ragbandit.shared.tokens import Tokens
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.openai_protocol import (

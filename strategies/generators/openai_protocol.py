@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from ragbandit.shared.errors import ArmFailed, encodable
 from ragbandit.shared.generator_options import OpenAiOptions
-from ragbandit.shared.openai_client import BrokenReply
-from ragbandit.shared.tokens import Tokens
+from ragbandit.shared.openai_client import BrokenReply, Tokens
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, Token, chat_turns, first_stop, plain_parts
 

@@ -20,6 +20,7 @@ from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.redaction import described
 from ragbandit.shared.types import ArmName, Json
+from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
@@ -288,7 +289,18 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
         with errors_of(section_of("generator", arm.generator), kind="generator"):
             capabilities = offered(settings.named_generators[arm.generator])
             made |= make_arms({name: arm.params}, capabilities=capabilities)
+    check_parts(made, known=settings.worker_arms)
     return made
+
+
+def check_parts(arms: Mapping[ArmName, Strategy], *, known: Mapping[str, object]) -> None:
+    """Refuse cascades of arms that our workers do not run, and of themselves. Raises ConfigError."""
+    for name, arm in arms.items():
+        for param, part in arm.part_names.items() if isinstance(arm, Cascade) else ():
+            if part not in known or part == name:
+                others = [each for each in known if each != name]
+                message = f"{part!r} is no other arm that our workers run"
+                raise ConfigError(message, field=f"arms.{name}.{param}", remedy=known_choices(others, given=part))
 
 
 def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:

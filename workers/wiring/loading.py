@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
-from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json
+from ragbandit.strategies.arms.cascade import Cascade, Part
 from ragbandit.strategies.base import Generator, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import generates, retrieves
@@ -29,6 +30,7 @@ from ragbandit.workers.wiring.generators import (
     make_strategies,
     model_name,
     names_in_use,
+    worker_arms,
 )
 from ragbandit.workers.wiring.retrievers import open_retriever
 
@@ -75,13 +77,37 @@ class ArmLoader:
 
     def load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
         """The arms, loaded. Raises ConfigError."""
-        strategies = make_strategies(self._settings, arms)
         with self._lock:
-            self._make_generators({arms[name].generator for name, each in strategies.items() if generates(each)})
-            for name, strategy in strategies.items():
-                if self._index_of_all or retrieves(strategy):
-                    self._open_retriever(arms[name].retriever)
-            return {name: self._loaded(strategy, arm=arms[name]) for name, strategy in strategies.items()}
+            return self._load(arms)
+
+    def _load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
+        strategies = make_strategies(self._settings, arms)
+        self._make_generators({arms[name].generator for name, each in strategies.items() if generates(each)})
+        for name, strategy in strategies.items():
+            if self._index_of_all or retrieves(strategy):
+                self._open_retriever(arms[name].retriever)
+        loaded = {name: self._loaded(strategy, arm=arms[name]) for name, strategy in strategies.items()}
+        for strategy in strategies.values():
+            if isinstance(strategy, Cascade):
+                strategy.bind(self._parts_of(strategy, within=()))
+        return loaded
+
+    def _parts_of(self, cascade: Cascade, *, within: tuple[str, ...]) -> dict[str, Part]:
+        """What the cascade asks, each made for it. within: the cascades that this one is a part of."""
+        within, known, parts = (*within, cascade.name), worker_arms(self._settings), {}
+        for param, name in cascade.part_names.items():
+            if name in within:
+                message = f"{name} is a part of itself: {' > '.join((*within, name))}"
+                raise ConfigError(message, field=f"arms.{cascade.name}.{param}", remedy="name another arm")
+            strategy = make_strategies(self._settings, {name: known[name]})[ArmName(name)]
+            if isinstance(strategy, Cascade):
+                strategy.bind(self._parts_of(strategy, within=within))
+            self._make_generators({known[name].generator} if generates(strategy) else ())
+            if retrieves(strategy):
+                self._open_retriever(known[name].retriever)
+            arm = self._loaded(strategy, arm=known[name])
+            parts[param] = Part(strategy, arm.generator, arm.retriever)
+        return parts
 
     def generator_of(self, chosen: GeneratorSettings) -> Generator | None:
         """The generator of these settings, if it was made."""
@@ -127,7 +153,9 @@ def _key(section: GeneratorSettings | RetrieverSettings) -> str:
 
 def parts_of(arms: Iterable[LoadedArm]) -> list[Generator | Retriever]:
     """The generators and the retrievers of these arms, each once."""
-    parts = [part for arm in arms for part in (arm.generator, arm.retriever)]
+    parts: list[Generator | Retriever] = []
+    for arm in arms:
+        parts += [arm.generator, arm.retriever, *(arm.strategy.runs_on if isinstance(arm.strategy, Cascade) else ())]
     return list({id(part): part for part in parts}.values())
 
 

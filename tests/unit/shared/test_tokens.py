@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ragbandit.router.config.sections import TokenPrices
-from ragbandit.shared.tokens import Tokens
+from ragbandit.shared.openai_client import Tokens
 
 
 def usage(**more):

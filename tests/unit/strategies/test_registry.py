@@ -72,6 +72,7 @@ def test_arms_come_in_the_order_of_the_configuration():
 def test_every_registered_arm_can_be_made_bare():
     """Each arm of the registry needs no param, but for those that must be told where to ask."""
     bare = {name: {} for name in ARMS} | {"http": {"url": "http://localhost:9"}, "callable": {"object": "json:dumps"}}
+    bare["cascade"] = {"first": "a", "then": "b", "empty": True}
     assert set(make_arms(bare, capabilities=EVERYTHING)) == set(ARMS)
 
 
@@ -136,7 +137,7 @@ def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "callable", "self_rag_trained"}))
+@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "callable", "cascade", "self_rag_trained"}))
 def test_our_arms_need_stop_strings(name):
     """An arm of ours is refused at the start where the generator cannot stop at a string."""
     with pytest.raises(ConfigError, match=r"needs .*stop, and the generator offers completion"):

@@ -6,8 +6,10 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.wiring import loading
 from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
@@ -128,3 +130,54 @@ def test_errors_name_the_section(tmp_path):
             arms={"a": {"class": "single_step", "retriever": "wiki"}},
         )
     assert caught.value.field == "retrievers.wiki.second"
+
+
+CASCADE = {
+    "generators": {
+        "unsure": {"name": "scripted", "script": {"": "I don't know"}},
+        "sure": {"name": "scripted", "script": {"": "Stoker"}},
+    },
+    "arms": {
+        "small": named("unsure"),
+        "large": named("sure"),
+        "both": {"class": "cascade", "first": "small", "then": "large", "abstains": True},
+    },
+}
+
+
+def test_parts_of_a_cascade_run_on_what_they_name():
+    """Each part has the generator of the arm of that name, also where the cascade is loaded alone."""
+    settings = Settings.model_validate(CASCADE)
+    loader = ArmLoader(settings)
+    arms = loader.load(worker_arms(settings))
+    query = Query(id=DecisionId("d"), text="Who wrote Dracula?")
+    for strategy in (arms["both"], loader.load({"both": worker_arms(settings)["both"]})["both"]):
+        parts = {"retriever": strategy.retriever, "generator": strategy.generator}
+        outcome = asyncio.run(run_strategy(strategy.strategy, query=query, budget=Budget(), **parts))
+        assert (outcome.status, outcome.answer, outcome.cost.llm_calls) == ("answered", "Stoker", 2)
+    assert arms["small"].generator in parts_of([arms["both"]])
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"first": "smal"}, "'smal' is no other arm that our workers run"),
+        ({"then": "both"}, "'both' is no other arm that our workers run"),
+        ({"first": "caller"}, "'caller' is no other arm that our workers run"),
+    ],
+)
+def test_a_cascade_of_no_arm_is_refused_by_name(params, message):
+    """Before anything is loaded: `validate` says it, too."""
+    both = CASCADE["arms"]["both"] | params
+    arms = CASCADE["arms"] | {"both": both, "caller": {"run_by": "caller"}}
+    with pytest.raises(ConfigError, match=message) as caught:
+        check_arms(Settings.model_validate(CASCADE | {"arms": arms}))
+    assert caught.value.field == f"arms.both.{next(iter(params))}"
+
+
+def test_a_cascade_of_itself_is_refused():
+    """Two cascades that name each other have no end."""
+    other = {"class": "cascade", "first": "both", "then": "large", "empty": True}
+    both = CASCADE["arms"]["both"] | {"first": "other"}
+    with pytest.raises(ConfigError, match=r"is a part of itself: (both > other > both|other > both > other)"):
+        loaded(**(CASCADE | {"arms": CASCADE["arms"] | {"both": both, "other": other}}))

@@ -1,0 +1,276 @@
+"""Cascade: a cheap arm answers, and where its answer will not do, another arm answers instead (FrugalGPT, AutoMix).
+
+    arms:
+      small: {class: single_step, generator: small}
+      large: {class: single_step, generator: large}
+      both: {class: cascade, first: small, then: large, abstains: true}
+
+It is an arm like any other: the policy learns for which questions it pays. Both runs are in its cost and its trace.
+"""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
+
+from pydantic import Field
+
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.plugins import import_class
+from ragbandit.shared.types import ArmName, Json, Round
+from ragbandit.strategies.arms.prompted import ArmParams, public_params, read_params
+from ragbandit.strategies.arms.steps import together
+from ragbandit.strategies.base import Completion, Generator, Need, Request, Retriever, error_text, seconds_until
+from ragbandit.strategies.generators.response_cache import GeneratorAround
+from ragbandit.strategies.run import Answer, AnswerStream, Run, Strategy
+
+#: how answers begin, or end, that say they are none; compared without case and punctuation
+ABSTENTIONS: Final = (
+    *("i do not know", "i don t know", "unknown", "unanswerable", "no answer", "not enough information"),
+    *("cannot be answered", "can not be answered", "cannot answer", "can t answer", "not mentioned", "not stated"),
+    *("ich weiß es nicht", "weiß ich nicht", "keine antwort", "je ne sais pas", "pas de réponse", "no lo sé"),
+    *("sin respuesta", "non lo so", "nessuna risposta", "ik weet het niet", "geen antwoord", "não sei", "sem resposta"),
+)
+#: cascades within each other
+_DEEPEST: Final = 2
+_CONDITIONS: Final = ("empty", "abstains", "differs_from", "check", "logprob")
+
+#: what a check is called with: question and answer; its score, in [0, 1]
+Check = Callable[[str, str], Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CascadeParams(ArmParams):
+    """Settings of cascade. One condition at least; any of them sends the question on, and so does a failure."""
+
+    #: the arm that answers first, and the one that answers where that will not do
+    first: Annotated[str, Field(min_length=1)]
+    then: Annotated[str, Field(min_length=1)]
+    #: where the first answer is empty
+    empty: bool = False
+    #: where it says that it does not know: empty, or one of `forms`
+    abstains: bool = False
+    #: where this arm, too, answers, and says something else
+    differs_from: Annotated[str, Field(min_length=1)] | None = None
+    #: "package.module:function", called with question and answer: where its score is below `check_below`
+    check: Annotated[str, Field(min_length=1)] | None = None
+    check_below: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    #: where the mean log-probability of the answer's tokens is below this; the first arm's model must tell them
+    logprob: Annotated[float, Field(le=0.0)] | None = None
+    #: forms of an abstention, in the place of ours
+    forms: list[str] = field(default_factory=list)
+
+
+class Part(NamedTuple):
+    """An arm that a cascade asks, and what it runs on."""
+
+    strategy: Strategy
+    generator: Generator
+    retriever: Retriever
+
+
+class Cascade:
+    """Asks `first`, then `then` where a condition holds. `bind` gives it its parts before it is asked."""
+
+    needs: frozenset[Need] = frozenset()
+    retrieves: ClassVar[bool] = False  # its parts do, each with their own
+    generates: ClassVar[bool] = False
+
+    def __init__(self, *, name: str = "cascade", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(CascadeParams, given=params, arm=self.name)
+        if not any(getattr(self._params, condition) not in (None, False) for condition in _CONDITIONS):
+            raise ConfigError(
+                "nothing says when the first answer will not do",
+                field=f"arms.{name}",
+                remedy=f"set one of {', '.join(_CONDITIONS)}",
+            )
+        self.params: Mapping[str, Json] = public_params(self._params)
+        self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
+        path, where = self._params.check, f"arms.{name}.check"
+        self._check: Check | None = None if path is None else import_class(path, where=where)
+        if self._check is not None and not callable(self._check):
+            raise ConfigError(
+                f"{path!r} cannot be called", field=where, remedy="name a function of question and answer"
+            )
+        self._parts: Mapping[str, Part] = {}
+
+    @property
+    def part_names(self) -> Mapping[str, str]:
+        """Param -> the arm that it names."""
+        names = {param: getattr(self._params, param) for param in ("first", "then", "differs_from")}
+        return {param: name for param, name in names.items() if name is not None}
+
+    @property
+    def depth(self) -> int:
+        """Cascades within each other, this one among them; once it has its parts."""
+        inner = [part.strategy.depth for part in self._parts.values() if isinstance(part.strategy, Cascade)]
+        return 1 + max(inner, default=0)
+
+    @property
+    def runs_on(self) -> list[Generator | Retriever]:
+        """The generators and retrievers of its parts."""
+        own: list[Generator | Retriever] = []
+        for part in self._parts.values():
+            own += [part.generator, part.retriever]
+            own += part.strategy.runs_on if isinstance(part.strategy, Cascade) else []
+        return own
+
+    def bind(self, parts: Mapping[str, Part]) -> None:
+        """Give it its parts, by the names of `part_names`' params. Raises ConfigError."""
+        self._parts = dict(parts)
+        where = f"arms.{self.name}"
+        if self.depth > _DEEPEST:
+            message = f"cascades within each other, {self.depth} deep"
+            raise ConfigError(message, field=where, remedy=f"at most {_DEEPEST}")
+        generator = parts["first"].generator
+        if self._params.logprob is not None and "logprobs" not in generator.capabilities:
+            message = f"{generator.name} tells no log-probabilities"
+            raise ConfigError(message, field=f"{where}.logprob", remedy="use another condition, or another model")
+        facts = {
+            param: {"params": dict(part.strategy.params), "generator": part.generator.name}
+            for param, part in parts.items()
+        }
+        self.params = MappingProxyType({**self.params, "parts": facts})
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """The first answer where no condition holds, with its stop reason; else that of the other arm.
+
+        The trace says which under "first_answer". A budget that ends in between gives the first answer. Raises what the
+        last arm raises.
+        """
+        if not self._parts:
+            raise ArmFailed(f"the cascade {self.name} has no parts", remedy="load it with the arms that it names")
+        first, why = await self._first(question, run=run)
+        run.note_branch("first_answer", why or "it stands")
+        if first is not None and why is None:
+            return first
+        run.draft = None if first is None else first.text
+        run.tell("asking another arm")
+        return await _answered(self._parts["then"], question=question, run=run, stream=run.stream)
+
+    async def _first(self, question: str, *, run: Run) -> tuple[Answer | None, str | None]:
+        """The first answer, and why it will not do; no answer where the arm failed."""
+        scored = _Scored(self._parts["first"].generator)
+        asked = [self._parts["first"]._replace(generator=scored if self._params.logprob is not None else scored.inner)]
+        asked += [self._parts["differs_from"]] if "differs_from" in self._parts else []
+        stream = _NotesOnly(run.stream)
+
+        async def attempt(part: Part) -> Answer | ArmFailed:
+            try:
+                return await _answered(part, question=question, run=run, stream=stream)
+            except ArmFailed as error:
+                return error
+
+        answers = await together([partial(attempt, part) for part in asked], run=run)
+        first, others = answers[0], answers[1:]
+        if isinstance(first, ArmFailed):
+            return None, f"it failed: {error_text(first)}"
+        why = self._unfit(first.text, others=others, scored=scored)
+        if why is None and self._check is not None:
+            score = await self._checked(question, answer=first.text, run=run)
+            why = None if score >= self._params.check_below else f"its check gave {score:.3g}"
+        return first, why
+
+    def _unfit(self, text: str, *, others: list[Answer | ArmFailed], scored: "_Scored") -> str | None:
+        """Why the first answer will not do by what is known without a call; None: nothing is wrong."""
+        params = self._params
+        if not text.strip():
+            return "it is empty"
+        if params.abstains and _abstains(text, forms=self._forms):
+            return "it abstains"
+        if any(isinstance(other, Answer) and not agree(text, other.text) for other in others):
+            return f"{params.differs_from} says something else"
+        if params.logprob is not None and (mean := scored.mean) is not None and mean < params.logprob:
+            return f"its mean log-probability is {mean:.3g}"
+        return None
+
+    async def _checked(self, question: str, *, answer: str, run: Run) -> float:
+        """The score of the check. Raises ArmFailed where it raises, says no number, or takes longer than is left."""
+        assert self._check is not None
+        try:
+            async with asyncio.timeout(seconds_until(run.deadline)):
+                if inspect.iscoroutinefunction(self._check):
+                    return float(await self._check(question, answer))
+                return float(await asyncio.to_thread(self._check, question, answer))
+        except Exception as error:  # whatever a function of others does
+            message = f"the check of the cascade {self.name} failed: {error_text(error)}"
+            raise ArmFailed(message, remedy="let it return a number from 0 to 1") from error
+
+
+class _NotesOnly(AnswerStream):
+    """A stream that gives out notes and no words: whether these are the answer is not known yet."""
+
+    def __init__(self, stream: AnswerStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def note(self, text: str) -> None:
+        self._stream.note(text)
+
+
+class _Scored(GeneratorAround):
+    """A generator that is asked for log-probabilities, too."""
+
+    def __init__(self, generator: Generator) -> None:
+        super().__init__(generator)
+        self.inner = generator
+        #: of the last text's tokens; None where nobody told them
+        self.mean: float | None = None
+
+    async def complete(self, request: Request) -> Completion:
+        """The generator's completion, its log-probabilities noted."""
+        done = await self._generator.complete(replace(request, want=request.want | {"logprobs"}))
+        tokens: Any = done.details.get("logprobs", ())
+        values = [token.logprob for token in tokens]
+        self.mean = sum(values) / len(values) if values else None
+        return done
+
+
+async def _answered(part: Part, *, question: str, run: Run, stream: AnswerStream) -> Answer:
+    """The answer of a part, within what is left of the budget, accounted for in the run, also where it raises."""
+    spent, caps = run.cost, run.budget
+    rounds = sum(isinstance(event, Round) for event in run.trace)
+    used = {"rounds": rounds, "passages": spent.passages, "dollars": spent.dollars}
+    used["tokens"] = spent.prompt_tokens + spent.completion_tokens
+    left = {cap: max(allowed - used[cap], 0) for cap in used if (allowed := getattr(caps, cap)) is not None}
+    own = Run(
+        query=run.query,
+        retriever=part.retriever,
+        generator=part.generator,
+        budget=replace(caps, **left),
+        spans=run.spans,
+        stream=stream,
+        started=run.started,
+    )
+    try:
+        return await part.strategy.answer(question, run=own)
+    finally:
+        run.cost += own.cost
+        run.started = min(run.started, own.started)
+        before = sum(isinstance(event, Round) for event in run.trace)
+        run.trace += [
+            replace(event, number=before + event.number) if isinstance(event, Round) else event for event in own.trace
+        ]
+        run.shown.update(own.shown)
+        run.scores.update(own.scores)
+        run.draft = own.draft or run.draft
+
+
+def agree(one: str, other: str) -> bool:
+    """Whether two answers say the same: one's words are those of the other, or a part of them in their order."""
+    shorter, longer = sorted((_plain(one), _plain(other)), key=len)
+    return shorter == longer or (bool(shorter) and f" {shorter} " in f" {longer} ")
+
+
+def _abstains(text: str, *, forms: tuple[str, ...]) -> bool:
+    words = _plain(text)
+    return not words or any(f"{words} ".startswith(f"{form} ") or f" {words}".endswith(f" {form}") for form in forms)
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))

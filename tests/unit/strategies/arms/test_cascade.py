@@ -1,0 +1,175 @@
+"""Cascades: when the first answer stands, what both runs cost, what is told meanwhile, and bad configurations."""
+
+import asyncio
+
+import pytest
+
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Round
+from ragbandit.strategies.arms.basic import NoRetrieval, SingleStep
+from ragbandit.strategies.arms.cascade import Cascade, Part, agree
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever, NoRetriever
+from ragbandit.strategies.runner import run_strategy
+from tests.support.arms.arm_runs import JAWS, MAN, TOWN
+
+QUESTION = "Where is the maker of Jaws from?"
+
+
+def no(_question, answer):
+    return 0.2 if answer == "Shelley" else 0.9
+
+
+def broken(_question, _answer):
+    raise LookupError("no table")
+
+
+def model(answer, **more):
+    return ScriptedGenerator({"": f"So the answer is: {answer}."}, **more)
+
+
+def part(answer, *, arm=NoRetrieval, **more):
+    return Part(arm(name=answer or "none"), model(answer, **more), MemoryRetriever((JAWS, MAN, TOWN)))
+
+
+def cascade(first, then="Stoker", *, other=None, **params):
+    arm = Cascade(name="both", first="small", then="large", **({"differs_from": "other"} if other else {}), **params)
+    parts = {"first": first if isinstance(first, Part) else part(first), "then": part(then)}
+    arm.bind(parts | ({"differs_from": part(other)} if other else {}))
+    return arm
+
+
+def outcome_of(arm, *, budget=None, reader=None):
+    query = Query(text=QUESTION, id=DecisionId("q1"))
+    parts = {"retriever": NoRetriever(), "generator": model("nobody asks it")}
+    return asyncio.run(run_strategy(arm, query=query, budget=budget or Budget(), reader=reader, **parts))
+
+
+def reasons(outcome):
+    return [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == "first_answer"]
+
+
+@pytest.mark.parametrize(
+    ("first", "params", "answer", "reason"),
+    [
+        ("Shelley", {"abstains": True}, "Shelley", "it stands"),
+        ("I don't know", {"abstains": True}, "Stoker", "it abstains"),
+        ("ich weiß es nicht", {"abstains": True}, "Stoker", "it abstains"),
+        ("pass", {"abstains": True, "forms": ["pass"]}, "Stoker", "it abstains"),
+        ("unknown", {"abstains": True, "forms": ["pass"]}, "unknown", "it stands"),
+        ("", {"empty": True}, "Stoker", "it is empty"),
+        ("Shelley", {"other": "Mary Shelley"}, "Shelley", "it stands"),
+        ("Shelley", {"other": "Stoker", "then": "Bram"}, "Bram", "other says something else"),
+        ("Shelley", {"check": f"{__name__}:no"}, "Stoker", "its check gave 0.2"),
+        ("Shelley", {"check": f"{__name__}:no", "check_below": 0.1}, "Shelley", "it stands"),
+        ("Wells", {"check": f"{__name__}:no"}, "Wells", "it stands"),
+    ],
+)
+def test_the_first_answer_stands_where_no_condition_holds(first, params, answer, reason):
+    """Else the other arm answers; the trace says why."""
+    outcome = outcome_of(cascade(first, **params))
+    assert (outcome.status, outcome.answer, reasons(outcome)) == ("answered", answer, [reason])
+
+
+def test_both_runs_are_in_cost_trace_and_steps():
+    """Calls, searches, tokens and rounds of both arms add up, and rounds are numbered through."""
+    first, then = part("I don't know", arm=SingleStep), part("Stoker", arm=SingleStep)
+    arm = Cascade(name="both", first="small", then="large", abstains=True)
+    arm.bind({"first": first, "then": then})
+    outcome = outcome_of(arm)
+    assert (outcome.cost.llm_calls, outcome.cost.retriever_calls, outcome.steps) == (2, 2, 2.0)
+    assert [event.rule for event in outcome.trace if isinstance(event, Branch)] == ["first_answer"]
+    assert [event.number for event in outcome.trace if isinstance(event, Round)] == [1, 2]
+    written = [event for event in outcome.trace if isinstance(event, Generated)]
+    assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
+    assert len(outcome.sources) == len({source.id for source in outcome.sources}) > 0
+    assert outcome.made_by["params"]["parts"]["then"]["generator"] == then.generator.name
+
+
+def test_a_budget_that_ends_in_between_gives_the_first_answer():
+    """With the tokens of one call the other arm cannot ask: the first answer is the draft."""
+    free = outcome_of(cascade("I don't know", abstains=True))
+    first = next(event for event in free.trace if isinstance(event, Generated))
+    tight = Budget(tokens=first.prompt_tokens + first.completion_tokens)
+    outcome = outcome_of(cascade("I don't know", abstains=True), budget=tight)
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_tokens", "I don't know")
+
+
+def test_a_first_arm_that_fails_is_followed_by_the_other():
+    """Its calls are in the trace, and the answer is that of the other arm."""
+
+    def fail(_prompt):
+        raise ArmFailed("the server is gone")
+
+    broken_part = part("x")._replace(generator=ScriptedGenerator(fail))
+    outcome = outcome_of(cascade(broken_part, empty=True))
+    assert (outcome.status, outcome.answer) == ("answered", "Stoker")
+    assert reasons(outcome) == ["it failed: the server is gone"]
+    assert outcome.cost.llm_calls == 2
+
+
+def test_a_check_that_raises_is_a_failure_that_names_it():
+    outcome = outcome_of(cascade("Shelley", check=f"{__name__}:broken"))
+    assert outcome.status == "failed"
+    assert "the check of the cascade both failed: LookupError: no table" in outcome.error
+
+
+class Reader:
+    reading = True
+
+    def __init__(self):
+        self.words, self.notes = "", []
+
+    async def text(self, piece):
+        self.words += piece
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_no_words_are_given_while_it_decides():
+    """The reader is given notes, and then only words of the answer that counts."""
+    long = {"preset": "chat"}
+    first = Part(NoRetrieval(name="a", **long), ScriptedGenerator({"": "I don't know"}), NoRetriever())
+    then = Part(NoRetrieval(name="b", **long), ScriptedGenerator({"": "Bram Stoker did."}), NoRetriever())
+    arm = Cascade(name="both", first="a", then="b", abstains=True)
+    arm.bind({"first": first, "then": then})
+    reader = Reader()
+    outcome = outcome_of(arm, reader=reader)
+    assert outcome.answer == reader.words == "Bram Stoker did."
+    assert "asking another arm" in reader.notes
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [("A", "a)", True), ("Paris", "in Paris, France", True), ("4", "42", False), ("", "x", False), ("", " ", True)],
+)
+def test_answers_agree_by_their_words(one, other, same):
+    """One is the other, or a part of it, whatever case and punctuation."""
+    assert agree(one, other) is same
+
+
+def test_a_cascade_needs_a_condition():
+    with pytest.raises(ConfigError, match="nothing says when the first answer will not do"):
+        Cascade(name="both", first="a", then="b")
+
+
+def test_log_probabilities_must_be_told():
+    """A model that tells none is refused when the parts are given."""
+    with pytest.raises(ConfigError, match="tells no log-probabilities"):
+        cascade("Shelley", logprob=-0.5)
+
+
+def test_cascades_are_two_deep_at_most():
+    """A cascade of a cascade is one arm; a third level is refused."""
+    inner = cascade("I don't know", "nobody knows", abstains=True)
+    middle = Part(inner, model("x"), NoRetriever())
+    outer = Cascade(name="outer", first="both", then="large", abstains=True)
+    outer.bind({"first": middle, "then": part("Stoker")})
+    outcome = outcome_of(outer)
+    assert outcome.answer == "nobody knows"
+    assert len(reasons(outcome)) == 2
+    with pytest.raises(ConfigError, match="3 deep"):
+        Cascade(name="third", first="outer", then="large", empty=True).bind(
+            {"first": middle._replace(strategy=outer), "then": part("Stoker")}
+        )

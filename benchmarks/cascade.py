@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Outcome, Query, TableRow
+from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outcome, Query, TableRow
 from ragbandit.strategies.arms.cascade import Cascade, Part
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import NoRetriever
@@ -48,7 +49,8 @@ class Recorded:
     needs: frozenset[Any] = frozenset()
 
     def __init__(self, model: str, *, row: dict[str, Any]) -> None:
-        self.name, self.params, self._row = ArmName(model), {}, row
+        self.name, self._row = ArmName(model), row
+        self.params: Mapping[str, Json] = {}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The recorded answer, at its recorded price."""
@@ -109,8 +111,10 @@ def main() -> None:
                 encoder=encoder,
                 jobs=asked.jobs,
             )
-            for one in (one for one in results if one.policy == "mba" and one.first_pass is not None):
+            for one in results:
                 earned = one.first_pass
+                if one.policy != "mba" or earned is None:
+                    continue
                 console.print(
                     f"{name}, {'with' if with_cascades else 'without'} cascades, price {one.weight:g}: "
                     f"{earned.reward:.3f} ± {earned.reward_se or 0.0:.3f} while learning, {earned.best_fixed} always "

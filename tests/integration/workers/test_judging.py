@@ -27,9 +27,9 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from ragbandit.workers import process
 from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import keep_claims
-from ragbandit.workers.judge import loading
 from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
 from ragbandit.workers.threads import EventLoop
 from tests.support.judge_days import judge_state
@@ -58,7 +58,7 @@ class Bench:
         self.jobs = MemoryJobs()
         self.context = Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
         self.context.loop = EventLoop()
-        self.context.judging, self.at_once = loading.make_judging(settings, store=self.store, loaded=None)
+        self.context.judging, self.at_once = process.make_judging(settings, store=self.store, loaded=None)
         made = self.context.judging.judge
         if generator is not None:
             made.generator = generator
@@ -218,7 +218,7 @@ def test_the_judge_of_arms_with_indexes_of_their_own(tmp_path, database):
             "arms": {"ours": {"class": "single_step", "retriever": "wiki"}, "single_step": {}, "no_retrieval": {}},
         }
     )
-    judging, _ = loading.make_judging(settings, store=DecisionStore(database, label="main"), loaded=None)
+    judging, _ = process.make_judging(settings, store=DecisionStore(database, label="main"), loaded=None)
 
     async def texts():
         judge = judging.judge

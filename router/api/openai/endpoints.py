@@ -88,6 +88,15 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     return await answered(request, body, turns=turns, key=key, named=key is not None, whole=completion, stream=stream)
 
 
+@endpoints.post("/v1/completions", include_in_schema=False)
+async def completions(_request: Request) -> Response:
+    """Say where completions are: clients that are not told to chat begin here."""
+    raise NotFound(
+        "the older completions are not served here, chat completions are",
+        remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
+    )
+
+
 async def record_of(
     request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
 ) -> DecisionRecord:

@@ -179,3 +179,9 @@ def test_a_conversation(http, service, answers):
     assert posted(http, messages=[asked], headers=headers).status_code == 409
     ended = posted(http, messages=before)
     assert (ended.status_code, ended.json()["error"]["param"]) == (400, "messages")
+
+
+def test_older_completions_are_a_404_with_the_remedy(client):
+    """A client that is not told to chat asks for /v1/completions: the error says what to set."""
+    with pytest.raises(openai.NotFoundError, match="is_chat_model=True"):
+        client.completions.create(model="auto", prompt="Who wrote Dracula?")

@@ -71,6 +71,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/responses": Rule("app", queue="questions", largest="max_chat_bytes"),
     "GET /v1/responses/{response_id}": Rule("app"),
     "POST /v1/responses/{response_id}/cancel": Rule("app"),
+    "POST /v1/completions": Rule("app"),
     f"POST {MCP}": Rule(_ALL),
     "GET /v1/models": Rule("app"),
     "GET /v1/models/{model:path}": Rule("app"),

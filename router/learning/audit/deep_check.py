@@ -187,7 +187,7 @@ class DeepCheck:
 
     def _walk(self, algorithm: str, *, params: Mapping[str, Json], versions: Sequence[tuple[int, str]]) -> None:
         """Let a fresh policy learn the ledger up to each of these versions, and compare it there."""
-        if _is_of_another_release(algorithm, params=params):
+        if is_of_another_release(algorithm, params=params):
             known = [version for _, version in versions if version in self.known]
             self.verdict.not_compared += len(known)
             self._leave_out(known, why=f"{algorithm} had other params in the release that made them")
@@ -279,7 +279,7 @@ class DeepCheck:
             self.verdict.fail("deep_mismatches", text)
 
 
-def _is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool:
+def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool:
     """Whether the policy, or the one that it wraps, has params now that it had not then: it learned otherwise then.
 
     Of one that cannot be made without params nothing is known.
@@ -287,7 +287,7 @@ def _is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> boo
     inner = params.get("params")
     required: dict[str, Json] = {}
     if isinstance(inner, Mapping):
-        if _is_of_another_release(str(params["policy"]), params=inner):
+        if is_of_another_release(str(params["policy"]), params=inner):
             return True
         required = {name: params[name] for name in ("incumbent", "target") if name in params}
     try:

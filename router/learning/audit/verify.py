@@ -12,7 +12,14 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from ragbandit.router.learning.audit.deep_check import PAGE, DeepCheck, difference, pages, sha256_after
+from ragbandit.router.learning.audit.deep_check import (
+    PAGE,
+    DeepCheck,
+    difference,
+    is_of_another_release,
+    pages,
+    sha256_after,
+)
 from ragbandit.router.learning.audit.rules import Verdict, draw_fault, seed_fault, update_faults
 from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -57,6 +64,10 @@ def verify(
         _replay(ledger, files=files, live=live, verdict=verdict)
     elif any(one.encoder_hash in replaced_encoders(ledger.database) for one in ledger.latest_snapshots(limit=1)):
         verdict.note("its features were made again, and no learner has learned the ledger again yet: nothing to replay")
+    elif any(is_of_another_release(one.algorithm, params=one.params) for one in ledger.latest_snapshots(limit=1)):
+        verdict.note(
+            "an earlier release learned it, and no learner has learned it again yet: start one; nothing to replay"
+        )
     elif ledger.last_seq() > 0:
         lost = "the ledger has updates, but no snapshot is known of any policy that learned them"
         verdict.fail("ledger_mismatches", lost)

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -206,6 +206,17 @@ def test_no_snapshot(world):
     world.write(delete(snapshots))
     verdict = refused(world, "no snapshot")
     assert (verdict.live_version, verdict.live_sha256, verdict.replay_sha256) == ("", "", "")
+
+
+def test_snapshots_of_an_earlier_release_are_no_fault(world):
+    """Between an upgrade and the first learner there is nothing to replay: a note says it, and the learner mends it."""
+    with world.database.read() as connection:
+        params = json.loads(connection.execute(select(snapshots.c.params)).scalars().first())
+    del params["revision"]
+    world.write(update(snapshots).values(params=json.dumps(params, sort_keys=True)))
+    verdict = world.router.verify()
+    assert verdict.ok, verdict.notes
+    assert any("an earlier release learned it" in note for note in verdict.notes)
 
 
 def test_refused_rows(make_world, monkeypatch):

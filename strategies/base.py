@@ -10,17 +10,18 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_secrets
-from ragbandit.shared.types import Cost, Message
+from ragbandit.shared.types import Cost, Json, Message
 
 #: characters of a foreign error's text that are kept
 ERROR_LENGTH: Final = 300
 
-#: Capabilities that an arm may need of a generator. `completion`: text in, text out; `stop`: stopping at given strings.
-Need = Literal["completion", "stop", "logprobs", "entropy", "attention", "hidden_states", "trained_tokens"]
+#: Capabilities that an arm may need of a generator. `completion`: text in, text out; `stop`: stopping at given strings;
+#: `chat`: a chat completion as its caller sent it (`Request.chat`).
+Need = Literal["completion", "stop", "chat", "logprobs", "entropy", "attention", "hidden_states", "trained_tokens"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +90,12 @@ class Request:
     #: call of it that is cancelled has taken its piece. None: nobody reads along. A generator that cannot write piece
     #: by piece need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
+    #: messages and parameters of a chat completion, by OpenAI's names, which are sent in place of all above but the
+    #: deadline; its reply comes back in `details` under "reply": {"message": what it has beside the content, by
+    #: `shared.chat_messages`, "finish_reason"}. None: the prompt is sent
+    chat: Mapping[str, Json] | None = None
+    #: of a chat: takes what a piece has beside its text, as `sink`
+    delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +150,10 @@ class PromptTooLong(ArmFailed):
 
 class QuestionTooLong(PromptTooLong):
     """It would fit without its question: the arm works, the caller asked too much."""
+
+
+class RequestRefused(ArmFailed):
+    """The server refuses a chat that was passed on as its caller sent it: another request would be answered."""
 
 
 @runtime_checkable

@@ -25,6 +25,7 @@ ARMS: Mapping[str, str] = MappingProxyType(
         "chain_of_note": "ragbandit.strategies.arms.basic:ChainOfNote",
         "dragin": "ragbandit.strategies.arms.uncertainty:Dragin",
         "flare": "ragbandit.strategies.arms.uncertainty:Flare",
+        "model": "ragbandit.strategies.arms.basic:Model",
         "http": "ragbandit.strategies.arms.external:Http",
         "multi_step": "ragbandit.strategies.arms.basic:MultiStep",
         "no_retrieval": "ragbandit.strategies.arms.basic:NoRetrieval",
@@ -43,6 +44,7 @@ ARMS: Mapping[str, str] = MappingProxyType(
 _MET_BY: Mapping[Need, str] = MappingProxyType(
     {
         "completion": "any generator",
+        "chat": "an OpenAI-compatible server",
         "stop": "any generator of ours, or an OpenAI-compatible server",
         "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), and say so with "
         "generator.openai.logprobs: true",

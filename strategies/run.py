@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import (
@@ -46,7 +46,7 @@ MAX_NOTE: Final = 120
 #: what the arm is doing, for a user -> the purposes of its calls to the model; any other is thinking
 _WORDS: Final = {
     "writing a draft": "look_ahead write gate",
-    "writing the answer": "conclude answer read",
+    "writing the answer": "conclude answer read chat",
     "writing the answer again": "read_again",
     "taking notes": "note_first note_extend chain_of_note self_refine",
     "checking the passages": "self_rerank grade_relevant",
@@ -73,6 +73,10 @@ class AnswerReader(Protocol):
 
     async def text(self, piece: str) -> None:
         """Take the next piece of the answer."""
+        ...
+
+    async def delta(self, delta: Mapping[str, Json]) -> None:
+        """Take what a model's message has beside its text, as it comes: see `shared.chat_messages`."""
         ...
 
     def note(self, text: str) -> None:
@@ -123,6 +127,10 @@ class AnswerStream:
                 await reader.text(new)
 
         return take
+
+    def delta_sink(self) -> Callable[[Mapping[str, Json]], Awaitable[None]] | None:
+        """The sink of what a chat has beside its text, None if nobody reads along."""
+        return self._reader.delta if self._reader is not None and self.wanted else None
 
 
 def provider_of(generator: Generator) -> str:
@@ -181,6 +189,8 @@ class Run:
     cost: Cost = field(default_factory=Cost)
     #: best answer so far, used if the budget ends the arm
     draft: str | None = None
+    #: of an arm that passes a chat on: what its answer has beside the text, see `Request.chat`
+    reply: Mapping[str, Json] = field(default_factory=dict)
     #: what the last call had written when the deadline cut it short, else ""; an arm may make a draft of it
     partial: str = ""
     #: the passages that the model was shown, in the order first shown
@@ -327,6 +337,41 @@ class Run:
             sampling=sampling,
             sink=None if final is None else self.stream.sink(final),
         )
+        return await self._called(request, purpose=purpose, max_tokens=max_tokens)
+
+    async def chat(self, sent: Mapping[str, Json], *, prompt: Prompt, max_tokens: int | None) -> Completion:
+        """Pass a chat completion on as its caller sent it, and account for it; what comes back is in `reply`.
+
+        prompt: the same as text, for counts and traces. max_tokens: what is sent where the caller names no limit; None:
+        nothing. Raises as `complete`; the budget of tokens holds before the call alone.
+        """
+        self._check_time()
+        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
+            raise OutOfBudget("dollars")
+        named = next((sent[name] for name in ("max_completion_tokens", "max_tokens") if sent.get(name)), max_tokens)
+        most = named if isinstance(named, int) else self.generator.context_tokens
+        if self.budget.tokens is not None:
+            left = self.budget.tokens - self.cost.prompt_tokens - self.cost.completion_tokens
+            if left < 1:
+                raise OutOfBudget("tokens")
+            named = most = min(most, left)
+        request = Request(
+            prompt=prompt,
+            max_tokens=most,
+            deadline=self.deadline,
+            sink=self.stream.sink(str),
+            chat={**sent, "max_tokens": named} if named else sent,
+            delta_sink=self.stream.delta_sink(),
+        )
+        done = await self._called(request, purpose="chat", max_tokens=most)
+        reply: Any = done.details.get("reply", {})
+        self.reply = reply
+        if calls := reply.get("message", {}).get("tool_calls"):
+            self.note_branch("tool_calls", str(len(calls)))
+        return done
+
+    async def _called(self, request: Request, *, purpose: str, max_tokens: int) -> Completion:
+        """The completion of a request, accounted for. max_tokens: as the arm wanted them."""
         self.tell(in_words(purpose))
         began = time.monotonic()
         try:

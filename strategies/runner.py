@@ -24,7 +24,15 @@ from ragbandit.shared.types import (
     Source,
     count_steps,
 )
-from ragbandit.strategies.base import Generator, OutOfBudget, Passage, QuestionTooLong, Retriever, error_text
+from ragbandit.strategies.base import (
+    Generator,
+    OutOfBudget,
+    Passage,
+    QuestionTooLong,
+    RequestRefused,
+    Retriever,
+    error_text,
+)
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
@@ -76,19 +84,18 @@ async def run_strategy(
 ) -> Outcome:
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
-    "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None
-    and the stop reason "budget_<cap>". "failed": it raised, or its answer has more than MAX_TEXT characters; `error` is
-    the message, the stop reason is "error", or "question_too_long" where no prompt has room for the question. Or
-    somebody, in whichever thread, completed `stop`: the arm is cut off where it is, the stop reason is CANCELLED.
-    Seconds are enforced twice: by the Run before and during every call, and here, GRACE_SECONDS late, for an arm
-    that hangs elsewhere. Code that blocks the event loop cannot be cut off: what it brings so late is an answer of
-    status "exhausted", with the stop reason "budget_seconds" and a warning in the log.
-    reader: is given the answer while it is written, as far as the arm can say it, and notes on what the arm does; what
-    it was given is a beginning of the outcome's answer. An arm for which that is not so is told of in the log.
-    source_chars: characters of a passage's text that the outcome's sources keep. spans: told of every call.
-    named: see `made_by`.
-    Raises InvalidInput for a query without an id; of the arm's run nothing but cancellation
-    (asyncio.CancelledError), which passes through.
+    "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None and
+    the stop reason "budget_<cap>". "failed": it raised, or its answer has more than MAX_TEXT characters; `error` is the
+    message, the stop reason is "error", or "question_too_long" where no prompt has room for the question,
+    "request_refused" where the model's server refuses a chat that was passed on. Or somebody, in whichever thread,
+    completed `stop`: the arm is cut off where it is, the stop reason is CANCELLED. Seconds are enforced twice: by the
+    Run before and during every call, and here, GRACE_SECONDS late, for an arm that hangs elsewhere. Code that blocks
+    the event loop cannot be cut off: what it brings so late is an answer of status "exhausted", with the stop reason
+    "budget_seconds" and a warning in the log. reader: is given the answer while it is written, as far as the arm can
+    say it, and notes on what the arm does; what it was given is a beginning of the outcome's answer. An arm for which
+    that is not so is told of in the log. source_chars: characters of a passage's text that the outcome's sources keep.
+    spans: told of every call. named: see `made_by`. Raises InvalidInput for a query without an id; of the arm's run
+    nothing but cancellation (asyncio.CancelledError), which passes through.
     """
     if query.id is None:
         raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
@@ -115,6 +122,7 @@ async def run_strategy(
         run_by="worker",
         made_by=made_by(strategy, budget=budget, retriever=retriever, generator=generator, named=named),
         made_at=time.time(),
+        reply=run.reply if end.status == "answered" else {},
         sources=tuple(
             source_of(passage, score=run.scores.get(passage.id), chars=source_chars) for passage in run.shown.values()
         ),
@@ -245,5 +253,6 @@ def _cut(text: str) -> str:
 
 
 def _failed(error: BaseException) -> _End:
-    reason = "question_too_long" if isinstance(error, QuestionTooLong) else "error"
+    reason = "request_refused" if isinstance(error, RequestRefused) else "error"
+    reason = "question_too_long" if isinstance(error, QuestionTooLong) else reason
     return _End(status="failed", answer=None, stop_reason=reason, error=_cut(error_text(error)))

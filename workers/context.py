@@ -49,6 +49,8 @@ class ActiveRun:
     tries: int
     #: known once its row was read
     arm: ArmName | None = None
+    #: its request as it came, for an arm that passes it on
+    chat: Mapping[str, Json] = field(default_factory=dict)
     #: done once somebody wants it stopped
     stop: "Future[None]" = field(default_factory=Future)
 
@@ -60,9 +62,11 @@ class ActiveRuns:
         self._lock = threading.Lock()
         self._runs: dict[DecisionId, ActiveRun] = {}
 
-    def begin(self, decision_id: DecisionId, *, tries: int, arm: ArmName | None = None) -> ActiveRun:
+    def begin(
+        self, decision_id: DecisionId, *, tries: int, arm: ArmName | None = None, chat: Mapping[str, Json] | None = None
+    ) -> ActiveRun:
         """This process has claimed a decision. arm: that it drew, if that is known."""
-        run = ActiveRun(decision_id=decision_id, tries=tries, arm=arm)
+        run = ActiveRun(decision_id=decision_id, tries=tries, arm=arm, chat=chat or {})
         with self._lock:
             self._runs[decision_id] = run
         return run

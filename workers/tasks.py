@@ -56,7 +56,7 @@ def next_answer(context: Context, woken: bool) -> Callable[[], None] | None:  # 
     claimed = context.queue.claim(tries=tries, without=full)
     if claimed is None:
         return None
-    run = context.active_runs.begin(claimed.decision_id, tries=claimed.tries, arm=claimed.arm)
+    run = context.active_runs.begin(claimed.decision_id, tries=claimed.tries, arm=claimed.arm, chat=claimed.chat)
     return partial(answer, context, run)
 
 
@@ -138,7 +138,7 @@ class _AnswerJob:
         writer = None if streams is None else streams.open(decision.id)
         work = run_strategy(
             arm.strategy,
-            query=replace(decision.query, id=decision.id),
+            query=replace(decision.query, id=decision.id, chat=self._run.chat),
             budget=budget,
             retriever=arm.retriever,
             generator=arm.generator,

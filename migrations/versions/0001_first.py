@@ -43,7 +43,8 @@ def _first() -> MetaData:
         for column in copy.columns:
             if "since" in column.info:
                 column.system, column.comment = True, None  # CREATE TABLE leaves a system column out
-        for index in [index for index in copy.indexes if "since" in index.info]:
+        later = {index.name for index in table.indexes if "since" in index.info}  # a copy has no info
+        for index in [index for index in copy.indexes if index.name in later]:
             copy.indexes.remove(index)
     return first
 

@@ -60,6 +60,9 @@ class Reply:
     logprobs: bool = True
     #: send choices at all
     choices: bool = True
+    #: more of the message, such as {"tool_calls": [...]}, and why it ends where that is no ordinary end
+    message: Mapping[str, Any] = field(default_factory=dict)
+    finish: str | None = None
     #: heed max_tokens and stop strings
     obedient: bool = True
 
@@ -259,9 +262,9 @@ def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
     if reply.status != 200:
         return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
     words, finish = _tokens(reply, sent=sent)
-    message = {"role": "assistant", "content": "".join(words)}
+    message = {"role": "assistant", "content": "".join(words) or (None if reply.message else ""), **reply.message}
     told = _logprobs(words, reply=reply, sent=sent)
-    choice = {"index": 0, "finish_reason": finish, "message": message, **told}
+    choice = {"index": 0, "finish_reason": reply.finish or finish, "message": message, **told}
     return json.dumps(
         _head(reply, sent=sent, kind="chat.completion")
         | {"choices": [choice] if reply.choices else []}
@@ -277,11 +280,27 @@ def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
         logprobs = _logprobs([word], reply=reply, sent=sent)
         choice = {"index": 0, "finish_reason": None, "delta": {"content": word}, **logprobs}
         yield _event(head | {"choices": [choice]})
+    for delta in _deltas(reply.message):
+        yield _event(head | {"choices": [{"index": 0, "finish_reason": None, "delta": delta}]})
     if reply.choices:
-        yield _event(head | {"choices": [{"index": 0, "finish_reason": finish, "delta": {}}]})
+        yield _event(head | {"choices": [{"index": 0, "finish_reason": reply.finish or finish, "delta": {}}]})
     if (sent.get("stream_options") or {}).get("include_usage") and reply.usage:
         yield _event(head | {"choices": []} | _usage(words, reply=reply, sent=sent))
     yield b"data: [DONE]\n\n"
+
+
+def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """More of a message in pieces: of a call its id and name, then its arguments in two halves."""
+    for name, value in message.items():
+        if name != "tool_calls":
+            yield {name: value}
+            continue
+        for index, call in enumerate(value):
+            arguments = call["function"]["arguments"]
+            empty = {**call["function"], "arguments": ""}
+            yield {name: [{"index": index, **call, "function": empty}]}
+            for half in (arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]):
+                yield {name: [{"index": index, "function": {"arguments": half}}]}
 
 
 def _event(value: Mapping[str, Any]) -> bytes:

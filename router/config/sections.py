@@ -123,6 +123,10 @@ class TokenPrices(Section):
         return self.input, self.output, *(usual[name] if price is None else price for name, price in rest.items())
 
 
+#: what a model may take beside text
+Ability = Literal["tools", "json", "images", "files", "audio", "logprobs"]
+
+
 class GeneratorSettings(Section):
     """The generator: the language model that writes answers."""
 
@@ -153,6 +157,9 @@ class GeneratorSettings(Section):
     #: dollars per million tokens, {input: 0.15, output: 0.6, cached_input: 0.075}: what calls cost, in `dollars` of
     #: every outcome; None: calls cost nothing
     token_prices: TokenPrices | None = None
+    #: of "openai", for arms of the class `model`: what its model takes beside text. A request that needs something else
+    #: is offered other arms
+    supports: list[Ability] = Field(default_factory=lambda: list[Ability](["tools", "json"]))
     openai: OpenAiOptions = OpenAiOptions()
 
     @model_validator(mode="after")
@@ -208,6 +215,11 @@ class ConversationSettings(Section):
     #: largest sticky_turns that a call may ask for (422 beyond it), where conversation.sticky_turns is not larger. Keys
     #: with the scope forced=false may ask for no more than conversation.sticky_turns (403)
     max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
+    #: requests by which one decision goes on with the results of tools, the drawn one among them; one more is drawn
+    #: anew
+    tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
+    #: seconds after the draw in which such a request may come; a later one is drawn anew
+    tool_turns_s: Seconds = 3600.0
     rewrite: RewriteSettings = RewriteSettings()
 
     @property

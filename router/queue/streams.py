@@ -12,12 +12,13 @@ readers find the whole outcome in the database.
 """
 
 import contextlib
+import json
 import logging
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from ragbandit.router.queue.jobs import CHANNEL
 from ragbandit.router.queue.redis_server import Outage
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
+from ragbandit.shared.types import DecisionId, DeltaPiece, Json, StatusNote, TextPiece
 
 #: pieces that come within that long after one was written are written together, seconds
 BATCH_S: Final = 0.015
@@ -43,6 +44,7 @@ WANTED_S: Final = 3600
 #: fields of an entry
 TEXT: Final = b"t"
 NOTE: Final = b"n"
+DELTA: Final = b"d"
 
 
 def stream_key(decision_id: str) -> str:
@@ -68,6 +70,8 @@ def position(entry_id: bytes | str) -> tuple[int, int]:
 
 
 log = logging.getLogger("ragbandit.jobs")
+
+StreamEvent = TextPiece | DeltaPiece | StatusNote
 
 
 class AnswerWriter:
@@ -97,6 +101,10 @@ class AnswerWriter:
     async def text(self, piece: str) -> None:
         """Take a piece."""
         self._take(self, TEXT, piece)
+
+    async def delta(self, delta: Mapping[str, Json]) -> None:
+        """Take what a message has beside its text."""
+        self._take(self, DELTA, json.dumps(delta))
 
 
 class StreamWriter:
@@ -201,6 +209,8 @@ def _append(entries: list[tuple[bytes, str]], kind: bytes, text: str) -> None:
     """Add a piece to the entries to write: pieces that follow each other as one, none longer than MAX_PIECE."""
     if entries and kind == entries[-1][0] == TEXT and len(entries[-1][1]) + len(text) <= MAX_PIECE:
         entries[-1] = (TEXT, entries[-1][1] + text)
+    elif kind == DELTA:  # JSON is whole or nothing
+        entries.append((kind, text))
     else:
         entries += [(kind, text[at : at + MAX_PIECE]) for at in range(0, len(text), MAX_PIECE)]
 
@@ -225,20 +235,20 @@ class ReadStream:
     def __init__(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> None:
         self.decision_id = decision_id
         self._wake = wake
-        self._entries: deque[tuple[tuple[int, int], TextPiece | StatusNote]] = deque()
+        self._entries: deque[tuple[tuple[int, int], StreamEvent]] = deque()
         #: position of the last entry that came
         self.last = (0, 0)
         #: entries were missed, or Redis cannot be reached: nothing more will come
         self.lost = False
 
-    def take(self) -> tuple[int, TextPiece | StatusNote] | None:
+    def take(self) -> tuple[int, StreamEvent] | None:
         """(attempt, the next piece or note), or None if there is none now."""
         if not self._entries:
             return None
         (attempt, _), piece = self._entries.popleft()
         return attempt, piece
 
-    def put(self, at: tuple[int, int], piece: TextPiece | StatusNote) -> None:
+    def put(self, at: tuple[int, int], piece: StreamEvent) -> None:
         """Take an entry of the stream in; one that does not follow the last one ends it."""
         if self.lost or at <= self.last:
             return
@@ -375,10 +385,16 @@ class StreamReader:
                 continue
             decision_id = DecisionId(name.decode().removeprefix(stream_key("")))
             for entry_id, fields in entries:
-                piece_class = TextPiece if TEXT in fields else StatusNote
-                piece = piece_class(text=fields[TEXT if TEXT in fields else NOTE].decode())
+                piece = _event(fields)
                 for stream in streams[decision_id]:
                     stream.put(position(entry_id), piece)
+
+
+def _event(fields: Mapping[bytes, bytes]) -> StreamEvent:
+    """The event of an entry's fields."""
+    if DELTA in fields:
+        return DeltaPiece(delta=json.loads(fields[DELTA]))
+    return TextPiece(text=fields[TEXT].decode()) if TEXT in fields else StatusNote(text=fields[NOTE].decode())
 
 
 def _items(reply: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:

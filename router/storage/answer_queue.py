@@ -8,18 +8,20 @@ gets the turn after its tenant's last one, or the turn that is next, whichever i
 decisions delays the first one of another by one. Every step reads a few rows of an index, however many wait.
 """
 
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, func, or_, select, update
 
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.child_process import ProcessIdentity
-from ragbandit.shared.types import ArmName, Decision, DecisionId
+from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
 
 _WAITS: Final = answer_queue.c.claimed_by.is_(None)
 _ORDER: Final = answer_queue.c.turn, answer_queue.c.queued_at
@@ -49,6 +51,7 @@ def enqueue(connection: Connection, decisions: Iterable[Decision]) -> None:
                 "arm": each.arm,
                 "queued_at": each.made_at,
                 "tries": 0,
+                "chat": canonical(dict(each.query.chat)) if each.query.chat else None,
             }
             for turn, each in enumerate(group, start=first)
         ]
@@ -88,6 +91,8 @@ class ClaimedDecision:
     tries: int
     #: None: it was queued by a release that did not note it
     arm: ArmName | None
+    #: its request as it came, for an arm that passes it on; {}: none
+    chat: Mapping[str, Json]
 
 
 class AnswerQueue(Claims):
@@ -111,7 +116,8 @@ class AnswerQueue(Claims):
             row = self.take(connection, *where)
         if row is None:
             return None
-        return ClaimedDecision(decision_id=row["decision_id"], tries=row["tries"] - 1, arm=row["arm"])
+        chat = {} if row["chat"] is None else json.loads(row["chat"])
+        return ClaimedDecision(decision_id=row["decision_id"], tries=row["tries"] - 1, arm=row["arm"], chat=chat)
 
     def drop(self, decision_id: DecisionId) -> None:
         """Nobody is to run it: there is no such decision any more, or it has its outcome."""

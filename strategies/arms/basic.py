@@ -4,16 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ragbandit.shared.types import ArmName
 from ragbandit.strategies.arms.prompted import (
+    ArmParams,
     Count,
     PassageParams,
     PromptedArm,
     PromptParams,
     ReaderParams,
     preset_table,
+    public_params,
+    read_params,
 )
 from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, partial_kept
-from ragbandit.strategies.base import Passage, PromptTooLong
+from ragbandit.strategies.base import Need, Passage, Prompt, PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
     extract_answer,
@@ -22,7 +26,11 @@ from ragbandit.strategies.prompting.passages import (
     last_query,
     parsed_numbered_labels,
 )
+from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Answer, Run
+
+#: where nothing limits an answer, it may have the context divided by this
+_ANSWERS_SHARE = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +59,56 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
         """Ask once; stops with "answered", or "empty_answer" if the model said nothing usable."""
         answer = await self._read(question, run=run, use="answer")
         return finished(answer, "answered")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelParams(ArmParams):
+    """Settings of model."""
+
+    #: tokens of an answer whose request names no limit; None: as many as the server likes
+    max_tokens: Count | None = None
+    #: words of the system for questions that come without any; of a chat, which has its own, none are added
+    instructions: str = ""
+
+
+class Model:
+    """A model and nothing else: no search, no prompt of ours, no step.
+
+    A chat completion that came over OpenAI's interface goes to an OpenAI-compatible generator as its caller sent it,
+    with tools, images, formats and sampling, and its reply goes back the same way. Any other question, and one for
+    another generator, is sent as it stands, after what was said before.
+    """
+
+    needs: frozenset[Need] = frozenset({"completion"})
+    retrieves: ClassVar[bool] = False
+
+    def __init__(self, *, name: str = "model", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(ModelParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        # The question stands for itself: nothing is put around it.
+        parts = {"demonstrations": (), "passage": "", "body": "{question}", "prefix": ""}
+        self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Ask once; stops with "answered", "empty_answer", or the server's reason where it is not an ordinary end."""
+        sent, most = run.query.chat, self._params.max_tokens
+        if not sent or "chat" not in run.generator.capabilities:
+            most = most or max(1, run.generator.context_tokens // _ANSWERS_SHARE)
+            asked = {"question": question}
+            showing = Showing(conversation=True)
+            done = await ask(
+                run, template=self._template, purpose="chat", fields=asked, max_tokens=most, final=str, **showing
+            )
+            return finished(done.text, "answered")
+        prompt = Prompt(instructions="", body=question, history=run.query.messages)
+        done = await run.chat(sent, prompt=prompt, max_tokens=most)
+        reason = str(run.reply.get("finish_reason") or "stop")
+        return (
+            Answer(text=done.text, stop_reason="answered")
+            if reason == "stop" and done.text
+            else Answer(text=done.text, stop_reason=reason if reason != "stop" else "empty_answer")
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,16 @@ from ragbandit.shared.openai_client import (
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Cost
-from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request, seconds_until
+from ragbandit.strategies.base import (
+    CallBroke,
+    Completion,
+    Generator,
+    Need,
+    Prompt,
+    Request,
+    RequestRefused,
+    seconds_until,
+)
 from ragbandit.strategies.generators.openai_protocol import (
     Reading,
     check_stream,
@@ -41,6 +50,8 @@ logger = logging.getLogger("ragbandit.openai")
 
 #: the environment variable of the openai package, read where no base_url is set
 _BASE_URL = "OPENAI_BASE_URL"
+#: statuses of a request that is at fault itself
+_REFUSED: Final = (400, 413, 422)
 #: longest wait for a connection
 _CONNECT_S: Final = 5.0
 
@@ -56,7 +67,7 @@ class OpenAiGenerator(Generator):
     options, or the variables of the environment that they name, cannot be used.
     """
 
-    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+    capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
     #: the section of the settings that it is made of, for remedies
     section = "generator"
     #: as `spans.provider_of` has it
@@ -139,6 +150,8 @@ class OpenAiGenerator(Generator):
                 reading.take(part)
                 if feed.wanted:
                     await feed.grow(reading.text_without(prefix=self._dropped))
+                if reading.delta and reading.request.delta_sink is not None:
+                    await reading.request.delta_sink(reading.delta)
                 if reading.ended:
                     return
 
@@ -179,7 +192,7 @@ class OpenAiGenerator(Generator):
             prompt_tokens=used.read,
             completion_tokens=used.written,
             finish="deadline" if late else finish,
-            details={"logprobs": tuple(reading.tokens)} if "logprobs" in reading.request.want else {},
+            details=_details(reading),
             dollars=self._dollars(used, model=reading.model),
             first_s=reading.first_s,
             cached_tokens=used.cached,
@@ -196,6 +209,8 @@ class OpenAiGenerator(Generator):
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         remedy = self._remedy(error)
         failed = ArmFailed(message, remedy=remedy and remedy.replace("generator.", f"{self.section}."))
+        if reading.request.chat is not None and getattr(error, "status_code", None) in _REFUSED:
+            return RequestRefused(message)
         return self._broke(failed, reading=reading)
 
     def _broke(self, error: ArmFailed, *, reading: Reading) -> ArmFailed:
@@ -221,6 +236,13 @@ class OpenAiGenerator(Generator):
             403: f"put a key that may do this into the environment variable {variable}",
             404: "check generator.model and generator.openai.base_url",
         }.get(getattr(error, "status_code", None) or 0)
+
+
+def _details(reading: Reading) -> dict[str, Any]:
+    """What was asked for beside the text."""
+    if reading.request.chat is not None:
+        return {"reply": {"message": reading.message.whole, "finish_reason": reading.finish}}
+    return {"logprobs": tuple(reading.tokens)} if "logprobs" in reading.request.want else {}
 
 
 async def _begin(response: Any) -> str:

@@ -2,9 +2,11 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ragbandit.shared.chat_messages import MessageParts, delta_of
 from ragbandit.shared.errors import ArmFailed, encodable
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import BrokenReply, Tokens
@@ -78,6 +80,9 @@ class Reading:
     #: enough was read: the rest of the stream is of no interest
     ended: bool = False
     parts: int = 0
+    #: of a chat that is passed on: what its message has beside the text, and what of that came last
+    message: MessageParts = field(default_factory=MessageParts)
+    delta: Mapping[str, Any] = field(default_factory=dict)
 
     def take(self, part: Any) -> None:
         """Read a part of a stream, or a whole reply. Raises BrokenReply."""
@@ -85,12 +90,16 @@ class Reading:
         usage = getattr(part, "usage", None)
         if usage is not None:
             self.usage = Tokens.of(usage)
+        self.delta = {}
         for choice in part.choices[:1]:
             text = _text_of(choice)
             if not isinstance(text, str):
                 raise BrokenReply(f"the text is {text!r}")
             self.text = _joined(self.text, text)
             self.parts += bool(text)
+            if self.request.chat is not None:
+                self.delta = delta_of(choice.model_dump(exclude_unset=True))
+                self.message.add(self.delta)
             self.tokens += _tokens_of(getattr(choice, "logprobs", None))
             self.finish = choice.finish_reason or self.finish
             self._end_early()
@@ -101,7 +110,7 @@ class Reading:
             raise BrokenReply(
                 "the reply broke off before its end" if self.text else "the reply has no choices: no answer is in it"
             )
-        if self.finish == "content_filter":
+        if self.finish == "content_filter" and self.request.chat is None:
             raise ArmFailed("the server's content filter held the answer back")
         if "logprobs" in self.request.want and not self.tokens and self.text:
             raise ArmFailed(
@@ -143,6 +152,8 @@ class Reading:
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
     """The arguments of the openai package's `create`."""
     fields: dict[str, Any] = {"model": model, options.max_tokens_field: request.max_tokens, "stream": options.stream}
+    if request.chat is not None:
+        return _chat_fields(request.chat, options=options, fields=fields)
     fields["messages"] = _messages(request.prompt, where=options.prefix)
     extra: dict[str, Any] = {}
     if options.stream:
@@ -165,6 +176,20 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
     named = {name: value for name, value in fields.items() if name not in removed and name not in extra}
     # What the package has no argument for goes through extra_body, and so may what it has one for.
     return named | ({"extra_body": extra} if extra else {})
+
+
+def _chat_fields(sent: Mapping[str, Any], *, options: OpenAiOptions, fields: dict[str, Any]) -> dict[str, Any]:
+    """A chat completion as its caller sent it; the settings' own `fields` come last, as always."""
+    del fields[options.max_tokens_field]
+    limits = [sent[name] for name in ("max_tokens", "max_completion_tokens") if sent.get(name) is not None]
+    body = {name: value for name, value in sent.items() if name not in ("max_tokens", "max_completion_tokens")}
+    body |= {options.max_tokens_field: limits[0]} if limits else {}
+    removed = {name for name, value in options.fields.items() if value is None}
+    body |= {name: value for name, value in options.fields.items() if value is not None}
+    fields |= {"stream_options": {"include_usage": True}} if options.stream else {}
+    fields["messages"] = body.pop("messages")
+    # The package looks at nothing in here, so that what it has no argument for, and any type, goes through.
+    return fields | {"extra_body": {name: value for name, value in body.items() if name not in removed}}
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:

@@ -99,6 +99,7 @@ def request_key(request: Request, *, generator: str, version: str) -> str:
         "stop": list(request.stop),
         "want": sorted(request.want),
         "sampling": None if request.sampling is None else asdict(request.sampling),
+        **({} if request.chat is None else {"chat": dict(request.chat)}),
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 

@@ -164,8 +164,8 @@ def _make_openai(settings: GeneratorSettings) -> Generator:
     return OpenAiGenerator(settings.model, options=_priced(settings), context_tokens=settings.context_tokens)
 
 
-#: settings that change how fast an answer comes, and not what it says
-_SPEED = ("cache", "threads", "max_batch", "script_word_s")
+#: settings that change how fast an answer comes, or which requests come, and not what it says
+_SPEED = ("cache", "threads", "max_batch", "script_word_s", "supports")
 
 #: generator.name -> its maker
 _GENERATORS: Mapping[str, Callable[[GeneratorSettings], Generator]] = MappingProxyType(

@@ -68,6 +68,7 @@ from ragbandit.shared.types.outcomes import (
     ClosedDecision as ClosedDecision,
     Cost as Cost,
     Decision as Decision,
+    DeltaPiece as DeltaPiece,
     Feedback as Feedback,
     Generated as Generated,
     JoinedDecision as JoinedDecision,
@@ -81,5 +82,6 @@ from ragbandit.shared.types.outcomes import (
     StatusNote as StatusNote,
     TextPiece as TextPiece,
     TraceEvent as TraceEvent,
+    calls_of as calls_of,
     count_steps as count_steps,
 )

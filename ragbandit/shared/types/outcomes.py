@@ -129,6 +129,8 @@ class Outcome:
         apart
     made_at: when it ended, seconds since 1970
     sources: the passages that the model was shown, in the order first shown; of our workers' answers alone
+    reply: of an arm that passes a chat on, what its model replied beside the text: {"message": {"tool_calls": ...},
+        "finish_reason": ...}
     """
 
     decision_id: DecisionId
@@ -143,6 +145,14 @@ class Outcome:
     made_by: Mapping[str, Json]
     made_at: float
     sources: tuple[Source, ...] = ()
+    reply: Mapping[str, Json] = field(default_factory=dict)
+
+
+def calls_of(outcome: Outcome) -> list[str]:
+    """Ids of the tools' calls that an outcome asks for, in their order; []: it asks for none."""
+    message = outcome.reply.get("message")
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    return [str(call.get("id")) for call in calls] if isinstance(calls, list) else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +160,14 @@ class TextPiece:
     """The next piece of an answer that is being written; all of them together are the answer."""
 
     text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaPiece:
+    """What a model's message has beside its text, as it is written: calls of tools, for example."""
+
+    #: see `shared.chat_messages`
+    delta: Mapping[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,6 +255,8 @@ class Query:
     api_key: public id of the API key that it came with; None: none was needed
     request: what else the edge knows of the request (parameters it passed over, a trace); JSON values, no part of the
         body
+    chat: the messages and parameters of a chat completion as they came, by OpenAI's names, for arms that pass them on;
+        kept until the answer is there
     """
 
     text: str
@@ -254,6 +274,7 @@ class Query:
     aim: Mapping[str, float] = field(default_factory=dict)
     api_key: str | None = None
     request: Mapping[str, Json] = field(default_factory=dict)
+    chat: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,10 +18,11 @@ from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
 from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, plain, route_json
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.streams import ReadStream
+from ragbandit.shared.chat_messages import MessageParts
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import Decision, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
-AnswerEvent = TextPiece | StatusNote | Outcome
+AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome
 
 log = logging.getLogger("ragbandit.api")
 
@@ -152,6 +153,8 @@ class _Sent:
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
         self._text = ""
+        #: what was given out beside the text
+        self._message = MessageParts()
         #: of the run that gives it out: its number, and all it has said
         self._attempt, self._said = 0, ""
 
@@ -161,7 +164,11 @@ class _Sent:
         while stream is not None and (entry := stream.take()) is not None:
             attempt, event = entry
             if attempt != self._attempt:
+                if self._message.whole:
+                    raise self._changed()
                 self._attempt, self._said = attempt, ""
+            if isinstance(event, DeltaPiece):
+                self._message.add(event.delta)
             if isinstance(event, TextPiece):
                 self._said += event.text
                 if self._text.startswith(self._said):
@@ -172,20 +179,27 @@ class _Sent:
 
     def rest(self, outcome: Outcome) -> list[AnswerEvent]:
         """What is still to come, the outcome last. Raises AnswerChanged."""
-        if outcome.answer is None:
-            return [outcome]
-        rest = self._beyond(outcome.answer)
-        return [TextPiece(text=rest), outcome] if rest else [outcome]
+        events: list[AnswerEvent] = []
+        if outcome.answer is not None and (rest := self._beyond(outcome.answer)):
+            events.append(TextPiece(text=rest))
+        message = outcome.reply.get("message")
+        delta = self._message.rest(message if isinstance(message, Mapping) else {})
+        if delta is None:
+            raise self._changed()
+        return [*events, *([DeltaPiece(delta=delta)] if delta else []), outcome]
 
     def _beyond(self, text: str) -> str:
         if not text.startswith(self._text):
-            raise AnswerChanged(
-                f"the answer to decision {self._decision.id} was written again in other words, since a part of the "
-                "service failed while it was written; what was sent before does not stand",
-                remedy="ask again with the same id to get the whole answer",
-            )
+            raise self._changed()
         rest, self._text = text[len(self._text) :], text
         return rest
+
+    def _changed(self) -> AnswerChanged:
+        return AnswerChanged(
+            f"the answer to decision {self._decision.id} was written again in other words, since a part of the "
+            "service failed while it was written; what was sent before does not stand",
+            remedy="ask again with the same id to get the whole answer",
+        )
 
 
 def _abandon(answer: PendingAnswer) -> None:

@@ -5,24 +5,29 @@ A door (chat completions, responses) reads a request and writes the reply, whole
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import CallerGone, awaited, router_of
+from ragbandit.router.api.dependencies import CallerGone, awaited, reads_of, router_of
 from ragbandit.router.api.endpoints.routing import decide, paced
 from ragbandit.router.api.endpoints.streaming import EventStream, PendingAnswer, want_events
+from ragbandit.router.api.openai.chats import Chat
 from ragbandit.router.api.openai.errors import AnswerTimeout, error_in_reply, fault_of
 from ragbandit.router.api.openai.requests import OpenAIBody, query_of
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, next_turn
 from ragbandit.shared.errors import NotReady, RagBanditError
-from ragbandit.shared.types import Decision, Json, Message, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import Decision, DeltaPiece, Json, Outcome, Query, StatusNote, TextPiece
 
 log = logging.getLogger("ragbandit.api")
 
@@ -36,7 +41,7 @@ class ReplyStream(Protocol):
     def begin(self) -> Sequence[bytes]:
         """The first events, before there is an answer."""
 
-    def of(self, event: TextPiece | StatusNote | None) -> Sequence[bytes]:
+    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> Sequence[bytes]:
         """The events for this one of the answer; None: nothing has come for a while."""
 
     def end(self, outcome: Outcome, *, saved: float | None) -> Sequence[bytes]:
@@ -50,7 +55,7 @@ async def answered(
     request: Request,
     body: OpenAIBody,
     *,
-    turns: Sequence[Message],
+    chat: Chat,
     key: str | None,
     named: bool,
     whole: Callable[..., Mapping[str, Any]],
@@ -60,17 +65,18 @@ async def answered(
 ) -> Response:
     """The reply to a question: it is decided, and a worker answers it.
 
-    turns: the conversation, the last of it the question. key: the id that the decision is to have. named: the caller
+    chat: what it asks for. key: the id that the decision is to have. named: the caller
     chose that, and may ask for it again. whole: writes the reply of (decision, outcome, base=URL of this service,
     saved=dollars or None). stream: the events of the reply to (decision, base=...). session: the conversation, where
     no header names one. facts: what else is kept of the request. Raises what is wrong before there is a decision. What
     fails later is replied so that clients do not ask again by themselves: they would have a second decision made for
     the same question.
     """
-    query = await paced(request, query_of(request, body, key=key, session=session, facts=facts or {}))
+    query = query_of(request, body, chat=chat, key=key, session=session, facts=facts or {})
+    query = await paced(request, await _with_turn(request, query, results=chat.results))
     router = router_of(request)
     with router.answers.place(query):
-        query = await awaited(request, router.conversations.submit(turns, query=query), what="Idempotency-Key")
+        query = await awaited(request, router.conversations.submit(chat.turns, query=query), what="Idempotency-Key")
         decision, _ = await decide(request, query, run_by="worker")
         request.state.named = named
         try:
@@ -92,6 +98,24 @@ async def answered(
         answer.forget()
     saved = router.savings.of(outcome.cost)
     return JsonReply(whole(decision, outcome, base=base, saved=saved), headers=headers(decision))
+
+
+async def _with_turn(request: Request, query: Query, *, results: Sequence[str]) -> Query:
+    """The query; one that brings the results of tools to an arm that called them is answered by that arm.
+
+    results: ids of the calls. It is drawn as any other where the loop had too many turns or took too long, or the
+    caller may not have, or does not want, that arm. Raises StoreError.
+    """
+    if not results:
+        return query
+    router, settings = router_of(request), router_of(request).settings.conversation
+    find = partial(next_turn, router.database, results, tenant=query.tenant)
+    turn = await reads_of(request).run(find)
+    if turn is None or turn.number > settings.tool_turns or time.time() > turn.began_at + settings.tool_turns_s:
+        return query
+    if turn.arm not in router.service.passing or (query.arms is not None and turn.arm not in query.arms):
+        return query
+    return replace(query, arms=(turn.arm,), forced=True, request={**query.request, TOOL_TURN: turn.facts})
 
 
 def _limit_s(router: Router) -> float:

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, reads_of, router_of
 from ragbandit.router.api.openai.answering import answered
+from ragbandit.router.api.openai.chats import SAID, read_chat, said_of
 from ragbandit.router.api.openai.errors import RESPONSES
 from ragbandit.router.api.openai.replies import (
     ERRORS,
@@ -18,8 +19,9 @@ from ragbandit.router.api.openai.replies import (
     ModelList,
     OpenAIErrorReply,
     completion,
+    message_of,
 )
-from ragbandit.router.api.openai.requests import ChatBody, check_supported, model_list, model_of, turns_of
+from ragbandit.router.api.openai.requests import ChatBody, check_supported, model_list, model_of
 from ragbandit.router.api.openai.responses import (
     ID_PREFIX,
     ResponseBody,
@@ -35,7 +37,7 @@ from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.types import NAMED_ID, Message
+from ragbandit.shared.types import NAMED_ID
 
 endpoints = documented("OpenAI")
 
@@ -81,11 +83,11 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     the decision, which feedback may be sent for.
     """
     sent = None if idempotency_key is None else plain_decision_id(idempotency_key)
-    key, turns = identity(None, key=sent, field=KEY_HEADER), turns_of(body.messages)
+    key, asked = identity(None, key=sent, field=KEY_HEADER), read_chat(body.sent)
     check_supported(body)
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
-    return await answered(request, body, turns=turns, key=key, named=key is not None, whole=completion, stream=stream)
+    return await answered(request, body, chat=asked, key=key, named=key is not None, whole=completion, stream=stream)
 
 
 @endpoints.post("/v1/completions", include_in_schema=False)
@@ -129,7 +131,7 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
     return response(record.decision, outcome, base=str(request.base_url), saved=saved, error=error)
 
 
-async def turns_before(request: Request, response_id: str, *, tenant: str) -> tuple[str, list[Message]]:
+async def messages_before(request: Request, response_id: str, *, tenant: str) -> tuple[str, list[dict[str, Any]]]:
     """The session of a response and its conversation, its answer last; without its own `instructions`.
 
     tenant: whose question goes on from it. Raises NotFound, InvalidInput where its texts are not stored.
@@ -146,11 +148,16 @@ async def turns_before(request: Request, response_id: str, *, tenant: str) -> tu
         remedy = f"wait for it: GET /v1/responses/{response_id}"
         raise InvalidInput("this response has no answer yet", field=field, remedy=remedy)
     own = bool(query.request.get("instructions"))
-    turns = [each for each in query.messages if not (own and each.role == "system")]
-    turns.append(Message(role="user", text=question))
-    if outcome.answer:
-        turns.append(Message(role="assistant", text=outcome.answer))
-    return query.session or record.decision.id, turns
+    before: list[dict[str, Any]] = [
+        {"role": each.role, "content": each.text} for each in query.messages if not (own and each.role == "system")
+    ]
+    stored = query.request.get(SAID)
+    messages = list(stored) if isinstance(stored, list) else [*before, {"role": "user", "content": question}]
+    calls = message_of(outcome).get("tool_calls")
+    if outcome.answer or calls:
+        called = {"tool_calls": calls} if calls else {}
+        messages.append({"role": "assistant", "content": outcome.answer or None, **called})
+    return query.session or record.decision.id, messages
 
 
 _RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
@@ -175,24 +182,24 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     """
     check_response(body)
     key = identity(None, key=None if idempotency_key is None else plain_decision_id(idempotency_key), field=KEY_HEADER)
-    own, turns = key or f"{ID_PREFIX}{new_id()}", body.turns
+    own, before = key or f"{ID_PREFIX}{new_id()}", list[dict[str, Any]]()
     session: str | None = None if body.store is False else own
     if body.previous_response_id is not None:
         tenant = caller_of(request).tenant or "default"
-        session, before = await turns_before(request, body.previous_response_id, tenant=tenant)
-        turns = (*before, *turns)
-    if body.instructions:
-        turns = (Message(role="system", text=body.instructions), *turns)
+        session, before = await messages_before(request, body.previous_response_id, tenant=tenant)
+    chat, facts = read_chat(body.sent(before), at="input"), body.facts
+    if body.store is not False:
+        facts |= said_of(chat)
     return await answered(
         request,
         body,
-        turns=turns,
+        chat=chat,
         key=own,
         named=key is not None,
         whole=response,
         stream=ResponseStream,
         session=session,
-        facts=body.facts if key is not None else {**body.facts, NAMED_ID: False},  # the id is ours
+        facts=facts if key is not None else {**facts, NAMED_ID: False},  # the id is ours
     )
 
 

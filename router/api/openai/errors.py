@@ -28,7 +28,13 @@ _PARAMS: Final[Mapping[str, str | None]] = {
     "tenant": None,
 }
 #: the same, those of a response
-_RESPONSE_PARAMS: Final = {**_PARAMS, "question": "input", "messages": "input"}
+_RESPONSE_PARAMS: Final = {
+    **_PARAMS,
+    "question": "input",
+    "messages": "input",
+    "response_format": "text.format",
+    "logprobs": "include",
+}
 _CODES: Final = {
     "UNAUTHORIZED": "invalid_api_key",
     "TOO_MANY_REQUESTS": "rate_limit_exceeded",
@@ -68,6 +74,8 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
         return None
     if outcome.stop_reason == CANCELLED:
         return Cancelled("the answer was cancelled", remedy="ask the question again")
+    if outcome.stop_reason == "request_refused":
+        return InvalidInput(f"the model of the arm {decision.arm!r} refuses the request: {outcome.error}")
     message = f"the arm {decision.arm!r} failed: {outcome.error or outcome.stop_reason}"
     return ArmFailed(message, remedy=f"GET /v1/decisions/{decision.id} has what it did")
 

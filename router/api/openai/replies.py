@@ -1,7 +1,7 @@
 """Replies: a decision and its outcome as a chat completion, whole, and the types that /openapi.json describes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 from typing_extensions import TypedDict
 
@@ -11,12 +11,13 @@ from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import errors
 from ragbandit.router.serving.deciding.question import price_name
-from ragbandit.shared.types import Cost, Decision, Outcome, StatusNote, TextPiece
+from ragbandit.shared.chat_messages import LOGPROBS
+from ragbandit.shared.types import Cost, Decision, DeltaPiece, Outcome, StatusNote, TextPiece, calls_of
 
 #: of the id of a completion; the rest is the decision's
 ID_PREFIX: Final = COMPLETION_PREFIX
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
 
 class OpenAIErrorReply(TypedDict):
@@ -82,9 +83,9 @@ class ChatCompletion(TypedDict):
     model: str
     """The arm that answered: `ragbandit/<arm>`."""
     choices: list[dict[str, Any]]
-    """The answer, as OpenAI has it; there is one. `finish_reason` is `length` where the budget ended the arm, and then
-    the answer is a draft, or nothing. `annotations` of its message are the passages that the answer saw, each over the
-    whole answer."""
+    """The answer, as OpenAI has it; there is one, with calls of tools and all else that a model replied to a chat which
+    was passed on. `finish_reason` is `length` where the budget ended the arm, and then the answer is a draft, or
+    nothing. `annotations` of its message are the passages that the answer saw, each over the whole answer."""
     usage: dict[str, Any]
     """Tokens over all of the arm's calls, and `saved`, an estimate: mean dollars of an answer by the arm of
     `policy.holdback` so far, less this answer's; missing where it is not known."""
@@ -139,8 +140,17 @@ def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
 
 
 def finish_of(outcome: Outcome) -> FinishReason:
-    """Why the answer ends."""
+    """Why the answer ends: what the model's server says of a chat that was passed on."""
+    passed = outcome.reply.get("finish_reason")
+    if outcome.status == "answered" and passed in get_args(FinishReason):
+        return cast(FinishReason, passed)
     return "length" if outcome.status == "exhausted" else "stop"
+
+
+def message_of(outcome: Outcome) -> dict[str, Any]:
+    """What a model's message has beside the text, and its `logprobs`; {} of an arm that passes no chats on."""
+    message = outcome.reply.get("message")
+    return dict(message) if isinstance(message, Mapping) else {}
 
 
 def urls_of(outcome: Outcome, *, base: str) -> list[str]:
@@ -182,7 +192,7 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
         "policy_version": decision.version,
         "status": outcome.status,
         "stop_reason": outcome.stop_reason,
-        "abstained": not (outcome.answer or "").strip(),
+        "abstained": not (outcome.answer or "").strip() and not calls_of(outcome),
         "steps": outcome.steps,
         "cost": outcome_json(outcome)["cost"],
         "passages": [
@@ -195,18 +205,21 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
 def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> ChatCompletion:
     """The whole reply to a decision that was answered. base: URL of this service."""
     urls = urls_of(outcome, base=base)
+    passed = message_of(outcome)
+    logprobs = passed.pop(LOGPROBS, None)
     message = {
         "role": "assistant",
-        "content": outcome.answer or "",
+        "content": outcome.answer or (None if passed else ""),
         "refusal": None,
         "annotations": annotations_of(outcome, urls=urls),
+        **passed,
     }
     return {
         "id": f"{ID_PREFIX}{decision.id}",
         "object": "chat.completion",
         "created": int(decision.made_at),
         "model": model_name(decision),
-        "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": None}],
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": logprobs}],
         "usage": usage_of(outcome.cost, saved=saved),
         "system_fingerprint": fingerprint(decision),
         "ragbandit": facts_of(decision, outcome, urls=urls),
@@ -240,12 +253,15 @@ class ChatStream:
         """The first events, before there is an answer."""
         return [self._chunk({"role": "assistant", "content": ""})]
 
-    def of(self, event: TextPiece | StatusNote | None) -> list[bytes]:
+    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
         """The events for this one of the answer; None: nothing has come for a while."""
         if event is None:
             return [PING]
         if isinstance(event, TextPiece):
             return [*self._settled(), self._chunk({"content": event.text})]
+        if isinstance(event, DeltaPiece):
+            delta = {name: value for name, value in event.delta.items() if name != LOGPROBS}
+            return [*self._settled(), self._chunk(delta, logprobs=event.delta.get(LOGPROBS))]
         if not self._open_webui:
             return []
         self._shown = event.text
@@ -278,8 +294,15 @@ class ChatStream:
         status = {"type": "status", "data": {"description": text, "done": done}}
         return self._event(**self._no_usage(), event=status)
 
-    def _chunk(self, delta: Mapping[str, Any], *, finish: str | None = None, more: Mapping[str, Any] = {}) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+    def _chunk(
+        self,
+        delta: Mapping[str, Any],
+        *,
+        finish: str | None = None,
+        logprobs: object = None,
+        more: Mapping[str, Any] = {},
+    ) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return event_of({**self._head, "choices": [choice], **self._no_usage(), **more}, name=None)
 
     def _event(self, **more: Any) -> bytes:

@@ -1,21 +1,22 @@
-"""Requests for an answer: what of them becomes a query, what is passed over, and what is refused.
+"""Requests for an answer: what of them becomes a query, and what is refused.
 
-Clients send much that no arm of ours reads. What does not change the meaning of the answer is passed over, and its
-name is kept with the decision; what does is refused with the parameter's name.
+What a chat asks for is read in `chats`. Parameters that neither this service nor a model reads are ignored, and their
+names are kept with the decision.
 """
 
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
 from ragbandit.router.api.dependencies import caller_of, router_of
+from ragbandit.router.api.openai.chats import MESSAGE, Chat
 from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
 from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, limits
@@ -25,8 +26,9 @@ from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.deciding.question import price_terms
 from ragbandit.router.serving.router import Router
+from ragbandit.shared.chat_messages import PASSED_PARAMETERS
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Message, Query
+from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Query
 
 #: the model that lets the policy choose
 AUTO: Final = "auto"
@@ -107,27 +109,11 @@ _MOST_IGNORED: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
-def message_schema(*, roles: Sequence[str], parts: Sequence[str], **more: Any) -> dict[str, Any]:
-    """A message as OpenAI's clients send it, as JSON Schema. parts: types of its parts. more: other properties."""
-    part = {
-        "type": "object",
-        "required": ["type", "text"],
-        "properties": {"type": {"enum": list(parts)}, "text": {"type": "string", **STORABLE}},
-    }
-    text = {"type": "string", "maxLength": MAX_TEXT, **STORABLE}
-    content = {"anyOf": [{"type": "null"}, text, {"type": "array", "items": part}]}
-    return {"required": ["role"], "properties": {"role": {"enum": list(roles)}, "content": content, **more}}
-
-
-_MESSAGE: Final = message_schema(
-    roles=("system", "developer", "user", "assistant", "tool", "function"), parts=("text",)
-)
 _METADATA: Final[dict[str, Any]] = {
     "maxProperties": _MOST_PAIRS,
     "propertyNames": TEXT | {"maxLength": _LONGEST_KEY},
     "additionalProperties": {"type": "string", "maxLength": _LONGEST_VALUE, **STORABLE},
 }
-_NO_CALL: Final[dict[str, Any]] = {"enum": ["none", "auto", None]}
 
 
 def configured(**example: Any) -> ConfigDict:
@@ -160,41 +146,46 @@ class OpenAIBody(BaseModel):
     """Who asks, an id; kept with the decision."""
     safety_identifier: Annotated[str | None, limits(ANY_TEXT)] = None
     """Newer name of `user`."""
-    tools: list[Any] | None = None
-    """Ignored, unless `tool_choice` asks for a call: refused."""
-    tool_choice: Annotated[str | dict[str, Any] | None, limits(_NO_CALL)] = None
-    """`none` or `auto`."""
-    top_logprobs: Annotated[int | None, limits(enum=[0, None])] = None
-    """0."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call: for arms that pass them on, see docs/gateway.md."""
+    tool_choice: str | dict[str, Any] | None = None
+    """Which of them it calls. `none`: any arm may answer."""
+    top_logprobs: Annotated[int | None, limits(minimum=0, maximum=20)] = None
+    """Log-probabilities of so many tokens at each place."""
 
 
 class ChatBody(OpenAIBody):
     """A chat completion to be made. Parameters of OpenAI's that are not named here are ignored, and recorded."""
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
-    READ: ClassVar[frozenset[str]] = OpenAIBody.READ | {"messages", "stream_options", "response_format"}
+    READ: ClassVar[frozenset[str]] = OpenAIBody.READ | {"messages", "stream_options"}
 
     # That the last message of user and assistant must be the user's is in no schema.
-    messages: Annotated[list[Annotated[dict[str, Any], limits(_MESSAGE)]], limits(minItems=1)]
-    """The conversation: objects with `role` and `content`, which is text or a list of parts of text."""
+    messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
+    """The conversation: objects with `role` and `content`, which is text or a list of parts: `text`, `image_url`,
+    `input_audio`, `file`."""
     stream_options: dict[str, Any] | None = None
     """{"include_usage": true}: the usage in a chunk of its own, before the end."""
     n: Annotated[int | None, limits(enum=[1, None])] = None
     """1; there is one answer."""
-    functions: list[Any] | None = None
+    functions: list[dict[str, Any]] | None = None
     """Older name of `tools`."""
-    function_call: Annotated[str | dict[str, Any] | None, limits(_NO_CALL)] = None
+    function_call: str | dict[str, Any] | None = None
     """Older name of `tool_choice`."""
-    response_format: Annotated[
-        dict[str, Any] | None, limits(required=["type"], properties={"type": {"enum": ["text"]}})
-    ] = None
-    """{"type": "text"}."""
-    logprobs: Annotated[bool | None, limits(enum=[False, None])] = None
-    """false."""
+    response_format: Annotated[dict[str, Any] | None, limits(required=["type"])] = None
+    """The form of the answer: `text`, `json_object` or `json_schema`."""
+    logprobs: bool | None = None
+    """Log-probabilities of the answer's tokens."""
     modalities: Annotated[list[str] | None, limits(items={"enum": ["text"]})] = None
     """["text"]."""
     audio: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
     """null."""
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """The messages and the parameters that a model reads, as they came."""
+        given = {**(self.model_extra or {}), **{name: getattr(self, name) for name in type(self).model_fields}}
+        return {name: given[name] for name in ("messages", *PASSED_PARAMETERS & given.keys())}
 
     @property
     def include_usage(self) -> bool:
@@ -203,13 +194,13 @@ class ChatBody(OpenAIBody):
 
 
 def query_of(
-    request: Request, body: OpenAIBody, *, key: str | None, session: str | None, facts: Mapping[str, Json]
+    request: Request, body: OpenAIBody, *, chat: Chat, key: str | None, session: str | None, facts: Mapping[str, Json]
 ) -> Query:
     """The query of a request, still without its question and what was said before.
 
-    key: the id that its decision is to have. session: its conversation, where no header names one. facts: what else is
-    kept of it, beside the names of ignored parameters, the user and metadata, in whose place they come. Raises
-    InvalidInput naming the parameter, as the request has it, ModelNotFound, Forbidden.
+    chat: what it asks for. key: the id that its decision is to have. session: its conversation, where no header names
+    one. facts: what else is kept of it, beside the names of ignored parameters, the user and metadata, in whose place
+    they come. Raises InvalidInput naming the parameter, as the request has it, ModelNotFound, Forbidden.
     """
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
@@ -229,7 +220,9 @@ def query_of(
         session=_session(request.headers) or session,
         api_key=caller.key,
         request=_facts(body, metadata=metadata)
+        | chat.facts(passed=bool(router.service.passing))
         | {name: value for name, value in facts.items() if value not in (None, {})},
+        chat=chat.sent,
     )
 
 
@@ -264,27 +257,18 @@ def _facts(body: OpenAIBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
 def _ignored(body: OpenAIBody) -> list[str]:
     """Names of the parameters that were sent with a value and are not read."""
     sent = body.model_dump(exclude_none=True, exclude={"messages", "input"})
-    names = sorted(name if _NAME.fullmatch(name) else "other" for name in sent if name not in type(body).READ)
+    read = type(body).READ | PASSED_PARAMETERS
+    names = sorted(name if _NAME.fullmatch(name) else "other" for name in sent if name not in read)
     return list(dict.fromkeys(names))[:_MOST_IGNORED]
 
 
 def check_supported(body: ChatBody) -> None:
-    """Raises Unsupported for a parameter that asks for another answer than we can give."""
+    """Raises Unsupported for a parameter that asks for another answer than any arm can give."""
     if body.n is not None and body.n != 1:
         raise Unsupported(f"{body.n} answers were asked for, and there is one", field="n", remedy="leave n out")
-    for name, values in (("tool_choice", body.tools), ("function_call", body.functions)):
-        choice = getattr(body, name)
-        if choice not in (None, "none", "auto") and (values or choice == "required" or isinstance(choice, dict)):
-            raise Unsupported("the arms call no tools of the caller", field=name, remedy=f"leave {name} out")
-    if body.logprobs or body.top_logprobs:
-        name = "logprobs" if body.logprobs else "top_logprobs"
-        raise Unsupported("answers have no log probabilities", field=name, remedy=f"leave {name} out")
     if body.audio is not None or any(kind != "text" for kind in body.modalities or ()):
         name = "audio" if body.audio is not None else "modalities"
         raise Unsupported("answers are text alone", field=name, remedy=f"leave {name} out")
-    if body.response_format is not None and body.response_format.get("type") != "text":
-        remedy = "leave response_format out, and read the answer as text"
-        raise Unsupported("answers are not made to a format", field="response_format", remedy=remedy)
 
 
 def _context_of(metadata: Mapping[str, str], *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
@@ -327,65 +311,3 @@ def _value(text: str, *, declared: ContextKey, field: str) -> Json:
             return [word.strip() for word in text.split(",") if word.strip()]
         case _:
             return text
-
-
-#: roles of OpenAI's messages -> ours; None: passed over, since no arm calls tools
-_ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": None,
-    "function": None,
-}
-
-
-#: types of parts with text, of chat completions and of responses -> where the text is
-_PARTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-
-
-def turns_of(messages: Sequence[Mapping[str, Any]], *, field: str = "messages") -> tuple[Message, ...]:
-    """The messages that say something, in order. Raises InvalidInput naming the message.
-
-    Of content in parts the texts are joined. What no arm can read (images, audio, files) is refused. field: the
-    parameter that has the messages.
-    """
-    if not messages:
-        raise InvalidInput(f'"{field}" is empty', field=field, remedy="send at least one message of the role user")
-    turns = [_turn(message, at=f"{field}.{index}") for index, message in enumerate(messages)]
-    return tuple(turn for turn in turns if turn is not None and turn.text.strip())
-
-
-def _turn(message: Mapping[str, Any], *, at: str) -> Message | None:
-    role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        named = ", ".join(_ROLES)
-        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=f"use {named}")
-    known = _ROLES[role]
-    text = _text(message.get("content"), at=f"{at}.content")
-    return None if known is None else Message(role=known, text=text)
-
-
-def _text(content: object, *, at: str) -> str:
-    if content is None:
-        return ""  # an assistant that called a tool
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidInput(f'"{at}" must be text or a list of parts', field=at, remedy="send a string")
-    return "\n".join(_part(part, at=f"{at}.{index}") for index, part in enumerate(content))
-
-
-def _part(part: object, *, at: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or not isinstance(kind, str):
-        remedy = 'send {"type": "text", "text": "..."}'
-        raise InvalidInput(f'"{at}" is no part of a message', field=at, remedy=remedy)
-    if kind not in _PARTS:
-        message = f"the arms read text alone, not {kind:.40}"
-        raise Unsupported(message, field=f"{at}.type", remedy="send the text of it, as a part of the type text")
-    key = _PARTS[kind]
-    text = part.get(key)
-    if not isinstance(text, str):
-        raise InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
-    return text

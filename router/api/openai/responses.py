@@ -1,6 +1,6 @@
 """Open Responses: /v1/responses in front of our decisions. A response is a decision and its outcome."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired
 
@@ -8,11 +8,21 @@ from typing_extensions import TypedDict
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai.errors import Unsupported, error_in_reply, fault_of
-from ragbandit.router.api.openai.replies import DONE, Facts, annotations_of, facts_of, model_name, urls_of, usage_of
-from ragbandit.router.api.openai.requests import OpenAIBody, configured, message_schema, turns_of
+from ragbandit.router.api.openai.replies import (
+    DONE,
+    Facts,
+    annotations_of,
+    facts_of,
+    message_of,
+    model_name,
+    urls_of,
+    usage_of,
+)
+from ragbandit.router.api.openai.requests import OpenAIBody, configured
+from ragbandit.router.api.openai.response_items import CALL, ITEM, add_item, choice_of_tool, format_of, tool_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import CANCELLED, Decision, Json, Message, Outcome, StatusNote, TextPiece
+from ragbandit.shared.chat_messages import LOGPROBS, PASSED_PARAMETERS
+from ragbandit.shared.types import CANCELLED, Decision, DeltaPiece, Json, Outcome, StatusNote, TextPiece
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]
 
@@ -44,8 +54,9 @@ class ResponseReply(TypedDict):
     instructions: str | None
     """Words of the system, as the arm saw them; null where `instructions` was not sent."""
     output: list[dict[str, Any]]
-    """One message: its part `output_text` has the answer, and the passages that it saw as `annotations` of the type
-    `url_citation`, each over the whole answer. [] while there is none, and where it failed."""
+    """A message, where there is text: its part `output_text` has the answer, and the passages that it saw as
+    `annotations` of the type `url_citation`, each over the whole answer. A `function_call` for each call of a tool. []
+    while there is none, and where it failed."""
     usage: dict[str, Any] | None
     """Tokens over all of the arm's calls: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as of a chat
     completion; null while there is no answer."""
@@ -113,10 +124,23 @@ def response(
         **_CONSTANTS,
     }
     if outcome is not None:
-        reply["output"] = [] if fault else [message(decision, outcome, base=base)]
+        reply["output"] = [] if fault else output_of(decision, outcome, base=base)
         reply["usage"] = _usage(outcome, saved=saved)
         reply["ragbandit"] = facts_of(decision, outcome, urls=urls_of(outcome, base=base))
     return reply
+
+
+def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
+    """The items of an answer: its text, and the calls of tools."""
+    calls = [call_item(call, status="completed") for call in message_of(outcome).get("tool_calls", ())]
+    return [*([message(decision, outcome, base=base)] if outcome.answer or not calls else []), *calls]
+
+
+def call_item(call: Mapping[str, Any], *, status: str) -> dict[str, Any]:
+    """The item of a call of a tool. call: as chat completions have it."""
+    function = call.get("function", {})
+    own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
+    return {"type": CALL, "id": f"fc_{call.get('id')}", "status": status, **own}
 
 
 def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
@@ -127,7 +151,9 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
     cited = annotations_of(outcome, urls=urls_of(outcome, base=base))
     flat = [{"type": "url_citation", **each["url_citation"]} for each in cited]
     status = "incomplete" if outcome.status == "exhausted" else "completed"
-    return item | {"status": status, "content": [text_part(outcome.answer or "") | {"annotations": flat}]}
+    logprobs = (message_of(outcome).get(LOGPROBS) or {}).get("content") or []
+    part = text_part(outcome.answer or "") | {"annotations": flat, "logprobs": logprobs}
+    return item | {"status": status, "content": [part]}
 
 
 def item_id(decision: Decision) -> str:
@@ -161,11 +187,7 @@ def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
     return usage
 
 
-_ROLES: Final = ("user", "assistant", "system", "developer")
-_ITEM: Final = message_schema(roles=_ROLES, parts=("input_text", "output_text"), type={"enum": ["message"]})
-#: items that a client sends back from a conversation with tools
-_PASSED_OVER: Final = ("function_call", "function_call_output", "reasoning")
-_NO_TOOLS: Final = "the arms call no tools of the caller"
+_LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class ResponseBody(OpenAIBody):
@@ -173,19 +195,24 @@ class ResponseBody(OpenAIBody):
 
     model_config = configured(model="auto", input="Who wrote Dracula?")
     READ: ClassVar[frozenset[str]] = OpenAIBody.READ | {
-        *("input", "instructions", "previous_response_id", "store", "text", "tool_choice", "background")
+        *("input", "instructions", "previous_response_id", "store", "text", "background", "include"),
+        *("max_output_tokens", "conversation", "prompt"),
     }
 
     # That the last message of user and assistant must be the user's is in no schema.
     input: Annotated[
-        Annotated[str, limits(TEXT)] | Annotated[list[Annotated[dict[str, Any], limits(_ITEM)]], limits(minItems=1)],
+        Annotated[str, limits(TEXT)] | Annotated[list[Annotated[dict[str, Any], limits(ITEM)]], limits(minItems=1)],
         wanted("text or a list of items"),
     ]
     """The question, or the conversation: messages with `role` and `content`, which is text or a list of parts of the
-    types `input_text` and `output_text`. Calls of functions, their outputs and reasoning are passed over, since no arm
-    reads them; items of other types are refused."""
+    types `input_text`, `input_image`, `input_file` and `output_text`; `function_call` and `function_call_output`, for
+    arms that pass chats on. Reasoning is passed over; items of other types are refused."""
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
     """Words of the system, for this response alone."""
+    tools: Annotated[
+        list[dict[str, Any]] | None, limits(items={"required": ["type"], "properties": {"type": {"const": "function"}}})
+    ] = None
+    """Functions that the model may call, for arms that pass chats on; tools that OpenAI runs itself are refused."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
     """The response that this one goes on from: its conversation and its answer come before `input`. 404 where there is
     none that the caller may read, or it was made with `store: false`."""
@@ -195,11 +222,12 @@ class ResponseBody(OpenAIBody):
     """null: `previous_response_id` and the header `X-RagBandit-Session-Id` are the conversation."""
     background: Annotated[bool | None, limits(enum=[False, None])] = None
     """false; `POST /v1/answer?wait_s=0` does not wait for an answer."""
-    text: Annotated[
-        dict[str, Any] | None,
-        limits(properties={"format": {"type": "object", "properties": {"type": {"enum": ["text"]}}}}),
-    ] = None
-    """{"format": {"type": "text"}}."""
+    text: Annotated[dict[str, Any] | None, limits(properties={"format": {"type": "object"}})] = None
+    """`format`: the form of the answer, `text`, `json_object` or `json_schema`."""
+    max_output_tokens: Annotated[int | None, limits(minimum=1)] = None
+    """Tokens of the answer at most."""
+    include: list[str] | None = None
+    """`message.output_text.logprobs` asks for log-probabilities; others are passed over."""
     prompt: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
     """null; there are no templates of prompts here."""
 
@@ -214,39 +242,40 @@ class ResponseBody(OpenAIBody):
             **({"store": False} if self.store is False else {}),
         }
 
-    @property
-    def turns(self) -> tuple[Message, ...]:
-        """What `input` says, in order. Raises InvalidInput naming the item."""
+    def sent(self, before: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """The request as a chat completion. before: the messages of what it goes on from.
+
+        Raises InvalidInput, Unsupported naming the item.
+        """
+        messages: list[dict[str, Any]] = [
+            *([{"role": "system", "content": self.instructions}] if self.instructions else []),
+            *before,
+        ]
         if isinstance(self.input, str):
-            return turns_of([{"role": "user", "content": self.input}], field="input")
-        return turns_of([_message(item, at=f"input.{index}") for index, item in enumerate(self.input)], field="input")
-
-
-def _message(item: Mapping[str, Any], *, at: str) -> Mapping[str, Any]:
-    kind, role = item.get("type") or "message", item.get("role")
-    if kind in _PASSED_OVER:
-        return {"role": "tool"}
-    if kind != "message":
-        message = f"the arms read messages alone, not {kind!s:.40}"
-        raise Unsupported(message, field=f"{at}.type", remedy="send items of the type message")
-    if role not in _ROLES:
-        remedy = f"use {', '.join(_ROLES)}"
-        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
-    return item
+            messages.append({"role": "user", "content": self.input})
+        else:
+            for index, item in enumerate(self.input):
+                add_item(messages, item, at=f"input.{index}")
+        given = {**(self.model_extra or {}), **{name: getattr(self, name) for name in type(self).model_fields}}
+        sent = {name: given[name] for name in PASSED_PARAMETERS & given.keys() if given[name] is not None}
+        reasoning = sent.pop("reasoning", None)
+        wanted = {
+            "tools": [tool_of(tool, at=f"tools.{index}") for index, tool in enumerate(self.tools or ())] or None,
+            "tool_choice": choice_of_tool(self.tool_choice),
+            "response_format": format_of((self.text or {}).get("format")),
+            "reasoning_effort": reasoning.get("effort") if isinstance(reasoning, Mapping) else None,
+            "max_completion_tokens": self.max_output_tokens,
+            "logprobs": True if self.top_logprobs or _LOGPROBS in (self.include or ()) else None,
+        }
+        return {**sent, **{name: value for name, value in wanted.items() if value is not None}, "messages": messages}
 
 
 def check_response(body: ResponseBody) -> None:
-    """Raises Unsupported for a parameter that asks for another response than we can give."""
-    form, included = (body.text or {}).get("format") or {"type": "text"}, (body.model_extra or {}).get("include")
-    is_text = isinstance(form, Mapping) and form.get("type") == "text"
-    logprobs = isinstance(included, list) and "message.output_text.logprobs" in included
+    """Raises Unsupported for a parameter that asks for another response than any arm can give."""
     wrong: dict[str, tuple[object, str, str]] = {
         "conversation": (body.conversation, "responses are their own conversations", "send previous_response_id"),
         "prompt": (body.prompt, "there are no templates of prompts here", "send input and instructions"),
         "background": (body.background, "a response is waited for", "send POST /v1/answer?wait_s=0, which is not"),
-        "tool_choice": (body.tool_choice not in (None, "none", "auto"), _NO_TOOLS, "leave tool_choice out"),
-        "text.format": (not is_text, "answers are not made to a format", "leave it out, and read the answer as text"),
-        "top_logprobs": (body.top_logprobs or logprobs, "answers have no log probabilities", "leave them out"),
     }
     for field, (sent, message, remedy) in wrong.items():
         if sent:
@@ -261,42 +290,83 @@ class ResponseStream:
         self._number = 0
         #: pieces that were sent; None: the item has not begun
         self._text: str | None = None
+        #: items that have begun, and the place of the text among them
+        self._places, self._place = 0, 0
+        #: place -> the id of the item of a call; and index of a call -> its place
+        self._calls: dict[int, dict[str, str]] = {}
+        self._at: dict[int, int] = {}
 
     def begin(self) -> list[bytes]:
         """The first events, before there is an answer."""
         reply = response(self._decision, None, base=self._base)
         return [self._event("created", response=reply), self._event("in_progress", response=reply)]
 
-    def of(self, event: TextPiece | StatusNote | None) -> list[bytes]:
+    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
         """The events for this one of the answer; None: nothing has come for a while."""
         if event is None:
             return [PING]
         if isinstance(event, StatusNote):
             return []
+        if isinstance(event, DeltaPiece):
+            calls: Any = event.delta.get("tool_calls", ())
+            return [part for call in calls for part in self._called(call)]
         begun = self._begun()
         self._text = (self._text or "") + event.text
         return [*begun, self._in_part("output_text.delta", delta=event.text, logprobs=[])]
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
         """The last events of an answer that came."""
-        begun = self._begun()
         if outcome.answer is None:
             outcome = replace(outcome, answer=self._text)
+        # Every call has its item by now; text has its own unless there are calls alone.
+        begun = self._begun() if outcome.answer or not self._calls else []
         reply = response(self._decision, outcome, base=self._base, saved=saved)
-        (item,) = reply["output"]
+        last: list[bytes] = []
+        for item in reply["output"]:
+            last += self._ended_call(item) if item["type"] == CALL else self._ended_message(item)
+        places = {each["item"]: place for place, each in self._calls.items()}
+        reply["output"].sort(key=lambda item: places.get(item["id"], self._place))
+        return [*begun, *last, *self._last(reply)]
+
+    def _ended_message(self, item: Mapping[str, Any]) -> list[bytes]:
         (part,) = item["content"]
         cited = [
             self._in_part("output_text.annotation.added", annotation_index=index, annotation=annotation)
             for index, annotation in enumerate(part["annotations"])
         ]
         return [
-            *begun,
             *cited,
-            self._in_part("output_text.done", text=part["text"], logprobs=[]),
+            self._in_part("output_text.done", text=part["text"], logprobs=part["logprobs"]),
             self._in_part("content_part.done", part=part),
-            self._event("output_item.done", output_index=0, item=item),
-            *self._last(reply),
+            self._event("output_item.done", output_index=self._place, item=item),
         ]
+
+    def _called(self, call: Mapping[str, Any]) -> list[bytes]:
+        """The events of a piece of a call: its item, once its id is known, and its arguments."""
+        index = int(call.get("index", 0))
+        place, events = self._at.get(index), list[bytes]()
+        arguments = (call.get("function") or {}).get("arguments") or ""
+        if place is None:
+            place = self._at[index] = self._next_place()
+            item = call_item(
+                {**call, "function": {**(call.get("function") or {}), "arguments": ""}}, status="in_progress"
+            )
+            self._calls[place] = {"item": item["id"]}
+            events.append(self._event("output_item.added", output_index=place, item=item))
+        if arguments:
+            where = {"item_id": self._calls[place]["item"], "output_index": place}
+            events.append(self._event("function_call_arguments.delta", **where, delta=arguments))
+        return events
+
+    def _ended_call(self, item: Mapping[str, Any]) -> list[bytes]:
+        place = next(place for place, each in self._calls.items() if each["item"] == item["id"])
+        where = {"item_id": item["id"], "output_index": place}
+        done = self._event("function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
+        return [done, self._event("output_item.done", output_index=place, item=item)]
+
+    def _next_place(self) -> int:
+        self._places += 1
+        return self._places - 1
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed."""
@@ -306,10 +376,10 @@ class ResponseStream:
         """The events before the first piece, once."""
         if self._text is not None:
             return []
-        self._text = ""
+        self._text, self._place = "", self._next_place()
         item = message(self._decision, None, base=self._base)
         return [
-            self._event("output_item.added", output_index=0, item=item),
+            self._event("output_item.added", output_index=self._place, item=item),
             self._in_part("content_part.added", part=text_part("")),
         ]
 
@@ -317,7 +387,7 @@ class ResponseStream:
         return [self._event(reply["status"], response=reply), DONE]
 
     def _in_part(self, kind: str, **fields: Any) -> bytes:
-        where = {"item_id": item_id(self._decision), "output_index": 0, "content_index": 0}
+        where = {"item_id": item_id(self._decision), "output_index": self._place, "content_index": 0}
         return self._event(kind, **where, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:

@@ -1,7 +1,7 @@
 """One question on its way through a batch, and the arms that it may be offered."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
@@ -41,6 +41,8 @@ class Question:
     added: tuple[ArmName, ...] = ()
     #: why the turn has the arm of an earlier draw
     stay: Stay | None = None
+    #: allowed by the caller, and unable to do what the request needs: arm -> what it lacks
+    lacking: Mapping[ArmName, Sequence[str]] = field(default_factory=dict)
     decision: Decision | None = None
 
     @property
@@ -63,14 +65,20 @@ def offer_arms(
     1. What the caller names, within what its key allows: `Query.arms`, as the edge made it.
     2. Else what `run_by` allows: all arms, or those that our workers run. Both are in `Question.allowed`.
     3. The circuit breaker leaves out arms that fail; where all do, it leaves out none.
-    4. Candidates may add healthy arms of their own, where the caller names none.
+    4. Candidates may add healthy arms of their own, where the caller names none and all arms can do
+       what the request needs.
     5. A turn that stays keeps the arm of its draw alone, if that arm is still among these.
     """
     offers = breaker.offer([one.allowed for one in questions], now=now, tenants=[one.query.tenant for one in questions])
     for question, offer in zip(questions, offers, strict=True):
         question.arms, question.excluded, question.fail_open = offer.arms, offer.excluded_arms, offer.fail_open
     if live.candidates:
-        _add_arms([one for one in questions if one.query.arms is None], live=live, breaker=breaker, now=now)
+        _add_arms(
+            [one for one in questions if one.query.arms is None and not one.lacking],
+            live=live,
+            breaker=breaker,
+            now=now,
+        )
     if any(one.query.session is not None for one in questions):
         stays = stays_of([one.query for one in questions], settings=settings, database=database)
         for question, stay in zip(questions, stays, strict=True):

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
@@ -15,6 +15,7 @@ from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
+from ragbandit.router.serving.deciding.needs import LACKING, OPTIONAL, lacks_of, no_arm, passing_arms
 from ragbandit.router.serving.deciding.question import Question, offer_arms, served_weight, with_terms
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
@@ -50,6 +51,8 @@ class RouteService:
         self.store = store
         self.encoder = encoder
         self.arms: tuple[ArmName, ...]
+        #: arms that pass chats on as they came, see `passing_arms`
+        self.passing: Mapping[ArmName, tuple[frozenset[str], int]]
         self.worker_arms: tuple[ArmName, ...]
         self._in_use: tuple[Serving, Settings]
         self.take_over(serving, settings=settings)
@@ -127,12 +130,17 @@ class RouteService:
             checked = replace(checked, request={NAMED_ID: True, **checked.request})
         policy, rebuilding = serving.policy, serving.rebuilding
         weight = served_weight(checked, settings=settings, policy=policy, rebuilding=rebuilding, frontier=self.frontier)
+        allowed = tuple(map(ArmName, checked.arms or offered))
+        lacking = lacks_of(checked, arms=allowed, passing=self.passing)
+        if len(lacking) == len(allowed):
+            raise no_arm(checked, lacking=lacking, passing=self.passing)
         return Question(
             query=checked,
             run_by=run_by,
             named=query.id is not None,
-            allowed=tuple(map(ArmName, checked.arms or offered)),
+            allowed=tuple(arm for arm in allowed if arm not in lacking),
             cost_weight=weight,
+            lacking=lacking,
         )
 
     @property
@@ -150,6 +158,7 @@ class RouteService:
         self._in_use = (serving, settings)  # replaced together
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
+        self.passing = passing_arms(settings)
 
     def swap(self, serving: Serving) -> None:
         """Decide with this policy from the next batch on."""
@@ -248,11 +257,9 @@ class RouteService:
             if self._throttle.lets_pass("fail_open"):
                 facts = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(question.arms)}
                 log.warning("no arm of the question is healthy: all of them are offered", extra=facts)
-        notes: dict[str, Json] = {} if question.stay is None else {STICKY: question.stay.facts}
-        if question.excluded:
-            notes[EXCLUDED_ARMS] = list(question.excluded)
-        if rebuilding:
-            notes[REBUILDING] = True
+        notes = _notes(question, rebuilding=rebuilding)
+        if decision.query.chat and decision.arm not in self.passing:
+            decision = replace(decision, query=_as_text(decision.query))
         if not notes:
             return decision
         noted = {**decision.facts, **notes}
@@ -260,6 +267,27 @@ class RouteService:
             return replace(decision, facts=noted)
         # Given the draw that the turn follows, its probability is 1.
         return replace(decision, pmf=(1.0,), propensity=1.0, explored=False, facts=noted)
+
+
+def _notes(question: Question, *, rebuilding: bool) -> dict[str, Json]:
+    """What is kept with a decision of how its arms came to be those."""
+    notes: dict[str, Json] = {} if question.stay is None else {STICKY: question.stay.facts}
+    if question.excluded:
+        notes[EXCLUDED_ARMS] = list(question.excluded)
+    if rebuilding:
+        notes[REBUILDING] = True
+    if question.lacking:
+        notes[LACKING] = dict(question.lacking)
+    return notes
+
+
+def _as_text(query: Query) -> Query:
+    """The query of a chat for an arm that reads the question alone: the parameters that it cannot use are named."""
+    known = query.request.get("ignored")
+    unused = query.chat.keys() - {"messages"}
+    ignored = sorted({*(known if isinstance(known, list) else ()), *unused})
+    request = {name: value for name, value in query.request.items() if name != OPTIONAL}
+    return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))
 
 
 def _failed(error: Exception) -> "Future[Decision]":

@@ -35,7 +35,7 @@ from ragbandit.shared.types import CANCELLED, IMPORTED, ArmName, CircuitState, D
 EXCLUDED_ARMS: Final = "left_out"
 #: stop reasons of failures that do not count against the arm: the caller cancelled, the question is longer than the
 #: model can read, or the decision's row is damaged
-NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "unreadable"})
+NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable"})
 #: stop reason of an arm whose time budget ran out
 OUT_OF_SECONDS: Final = "budget_seconds"
 #: outcomes of an arm that are remembered, or `failures` where that is more

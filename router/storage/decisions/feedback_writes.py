@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
+from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.rows.conversion import feedback_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
@@ -124,6 +125,8 @@ def write_feedback(
 ) -> list[Receipt | RagBanditError]:
     """Insert the group with all that follows from it; what each sender is told."""
     number_transaction(connection)
+    firsts = firsts_of(connection, {item.decision_id for item in group})
+    group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
     policies = _deciding_ledgers(connection, {item.decision_id for item in group})
     open_rows = lock_waiting(connection, set(policies))
     items = [_item(one, policies=policies, open_rows=open_rows) for one in group]

@@ -20,6 +20,7 @@ from ragbandit.router.storage.decisions.feedback_writes import (
     unknown_decision,
     write_feedback,
 )
+from ragbandit.router.storage.decisions.tool_turns import add_turns, called, first_of
 from ragbandit.router.storage.rows.conversion import (
     Row,
     canonical,
@@ -98,6 +99,7 @@ KEPT_OF_OUTCOME: Final[dict[str, Any]] = {
     "trace": None,
     "error": None,
     "sources": None,
+    "reply": None,
 }
 
 
@@ -208,8 +210,14 @@ class DecisionStore:
             rows = [row | KEPT_OF_OUTCOME for row in rows]
         with counting(self.database) as (connection, moves):
             ids = {row["decision_id"] for row in rows}
-            owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key"))
+            owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key", "request"))
             known = {key: row["run_by"] for key, row in owned.items()}
+            rows = [
+                called(row, outcome=each, tenant=owned[each.decision_id]["tenant"])
+                if each.decision_id in owned
+                else row
+                for row, each in zip(rows, group, strict=True)
+            ]
             accepted = [row for row in rows if row["decision_id"] in known and not is_foreign(row, known)]
             new = insert_new(connection, outcomes, accepted, key="decision_id")
             if new:
@@ -218,17 +226,20 @@ class DecisionStore:
                 answer_queue.remove(connection, [key for key in new if known[key] == "worker"])
                 fresh = {outcome.decision_id: outcome for outcome in reversed(group) if outcome.decision_id in new}
                 count_spending(moves, fresh.values(), rows=owned)
+                turns = {key: first for key in fresh if (first := first_of(owned[key]["request"])) is not None}
+                scored = [one for key, one in fresh.items() if key not in turns]
+                scored += add_turns(connection, [(fresh[key], first) for key, first in turns.items()])
                 if self.judge is not None:
                     sample_outcomes(
                         connection,
-                        fresh.values(),
+                        scored,
                         label=self.label,
                         sample=self.judge,
                         moves=moves,
                         shard=self.database.shard,
                     )
                 if self.check:
-                    add_jobs(connection, fresh.values(), kind="check", room=MAX_CHECKS, moves=moves)
+                    add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []

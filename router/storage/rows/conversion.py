@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
+#: the key of a query's `request` with the hash of all that its chat asked for
+CHAT_HASH: Final = "chat_hash"
+
 Row = RowMapping | Mapping[str, Any]
 Value = TypeVar("Value", bound="DataclassInstance")
 
@@ -156,8 +159,8 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 
     The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}; and, where there
     is one, "conversation": {"asked", "forced", "messages", "session", "sticky_turns"}, with "price" and "aim", the
-    weight of cost that was wanted. Then "text" is what was asked: the same words may be rewritten in another way when
-    they come again.
+    weight of cost that was wanted, and "chat", the hash of what else came with it. Then "text" is what was asked: the
+    same words may be rewritten in another way when they come again.
     """
     conversation = _conversation(query)
     body = {
@@ -176,6 +179,7 @@ def _conversation(query: Query) -> dict[str, Any]:
     if not (
         (query.session or query.messages or query.asked is not None or query.forced or query.sticky_turns)
         or query.aim
+        or CHAT_HASH in query.request
         or query.cost_weight is not None
     ):
         return {}
@@ -187,6 +191,7 @@ def _conversation(query: Query) -> dict[str, Any]:
         "sticky_turns": query.sticky_turns,
         "price": price_text(query.cost_weight),
         "aim": dict(query.aim) or None,
+        "chat": query.request.get(CHAT_HASH),
     }
     return {name: value for name, value in parts.items() if value is not None}
 
@@ -203,7 +208,7 @@ def price_value(text: str | None) -> float | str | None:
 
 def _request(query: Query) -> str | None:
     """The column `request` of a query: what is beside the question and has no column of its own."""
-    parts = {name: value for name, value in _conversation(query).items() if name not in ("session", "price")}
+    parts = {name: value for name, value in _conversation(query).items() if name not in ("session", "price", "chat")}
     if query.request:
         parts["edge"] = dict(query.request)
     return canonical(parts) if parts else None

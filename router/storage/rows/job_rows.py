@@ -17,7 +17,7 @@ from sqlalchemy import Connection, RowMapping, delete, func, select
 from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
 from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
 from ragbandit.router.storage.sql.tables import counters, jobs, judge_days
-from ragbandit.shared.types import CANCELLED, IMPORTED, Json, Outcome
+from ragbandit.shared.types import CANCELLED, IMPORTED, Json, Outcome, calls_of
 
 JobKind = Literal["judge", "check"]
 _DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "check_due"}
@@ -34,6 +34,8 @@ _NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadab
 
 def is_judgeable(outcome: Outcome) -> bool:
     """Whether there is an answer to judge, or a failure of the arm. A caller may keep its answers to itself."""
+    if calls_of(outcome):
+        return False  # the answer comes when the tools have been called
     if outcome.answer is not None and outcome.answer.strip():
         return outcome.stop_reason != IMPORTED
     return outcome.stop_reason not in _NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")

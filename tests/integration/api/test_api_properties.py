@@ -77,7 +77,9 @@ def excused(failure: Exception, reply) -> bool:
         whole = re.search(r"must be a whole number( or null)?, not -?\d+\.0", reply.text)
         # One field bounds the other.
         bounded = any(text in reply.text for text in ("send an earlier since", "too long for its step"))
-        told = no_question or bool(whole) or bounded
+        # What arms can do is a matter of the configuration.
+        unmet = chat and "no arm can answer this request" in reply.text
+        told = no_question or bool(whole) or bounded or unmet
         return reply.status_code == 413 or "is not the body's" in reply.text or told
     # Stores have outcomes from before a rule: whoever repeats one is told so, and not refused.
     repeated = reply.request.url.endswith("/v1/outcomes") and '"duplicate":true' in reply.text

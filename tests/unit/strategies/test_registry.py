@@ -137,7 +137,7 @@ def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "callable", "cascade", "self_rag_trained"}))
+@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "callable", "cascade", "model", "self_rag_trained"}))
 def test_our_arms_need_stop_strings(name):
     """An arm of ours is refused at the start where the generator cannot stop at a string."""
     with pytest.raises(ConfigError, match=r"needs .*stop, and the generator offers completion"):

@@ -243,7 +243,7 @@ def test_the_outcome_says_what_made_it():
     assert (named["params"], named["retriever"]) == ({"retriever": "wiki"}, "memory")
 
 
-@pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http", "callable", "cascade"}))
+@pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http", "callable", "cascade", "model"}))
 def test_what_made_an_outcome_includes_the_texts_of_every_template(name, monkeypatch):
     """An edit in any one of the templates that an arm loads makes it another version; the same texts do not."""
 

@@ -51,7 +51,7 @@ def test_presets_are_those_of_the_arms():
     """The presets of an arm's line, and no others but the defaults, can be given to it."""
     rows = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `")]
     said = {name: set(re.findall(r"`(\w+)`", row[5])) for row in rows for name in re.findall(r"`(\w+)`", row[1])}
-    assert said.pop("http") == said.pop("callable") == said.pop("cascade") == set()
+    assert said.pop("http") == said.pop("callable") == said.pop("cascade") == said.pop("model") == set()
     for name, presets in said.items():
         for preset in presets:
             arms = make_arms({name: {"preset": preset}}, capabilities=frozenset(get_args(Need)))

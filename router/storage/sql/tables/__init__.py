@@ -39,7 +39,7 @@ from ragbandit.router.storage.sql.tables.traffic import (
 )
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0007"
+SCHEMA_REVISION = "0008"
 #: the oldest schema that this code can also use: the migrations up to here are run before its processes start, those
 #: after it may wait until the last process of the release before has ended
-OLDEST_REVISION = "0007"
+OLDEST_REVISION = "0008"

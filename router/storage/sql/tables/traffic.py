@@ -18,6 +18,7 @@ from sqlalchemy import (
 from ragbandit.router.storage.sql.tables.ledger import ID, LABEL, LONG, metadata
 
 _IN_0003: Final = {"since": "0003"}
+_IN_0008: Final = {"since": "0008"}
 
 decisions = Table(
     "decisions",
@@ -87,6 +88,7 @@ answer_queue = Table(
     Column("claimed_by", String(128), comment="the process that runs it; NULL: it waits"),
     Column("claimed_until", Double, comment="by the clock of the database"),
     Column("arm", String(64), comment="that was drawn; NULL: queued by an older release", info={"since": "0004"}),
+    Column("chat", Text, comment="JSON object: a chat as it came, for an arm that passes it on", info=_IN_0008),
     comment="decisions that wait for a worker of ours, or are run by one; a row leaves with the outcome",
 )
 Index(
@@ -120,8 +122,18 @@ outcomes = Table(
     Column("made_by", Text, nullable=False, comment="JSON object: params, generator, retriever, budget"),
     Column("made_at", Double, nullable=False),
     Column("sources", Text, comment="JSON list: the passages that were shown; NULL: none"),
+    Column("reply", Text, comment="JSON object: what a model replied beside the text", info=_IN_0008),
+    Column("call", String(43), comment="sha256 of tenant and first call of a tool in the reply", info=_IN_0008),
     Index("outcomes_made_at", "made_at"),
     comment="what came of a decision: the answer, and what it cost; one per decision",
+)
+
+Index(
+    "outcomes_call",
+    outcomes.c.call,
+    sqlite_where=outcomes.c.call.is_not(None),
+    postgresql_where=outcomes.c.call.is_not(None),
+    info=_IN_0008,
 )
 
 cancellations = Table(

@@ -80,7 +80,7 @@ CHAT += ("chain_of_note", "self_refine", "self_rerank")
 for _name in CHAT:
     SETTINGS[_name].append({"preset": "chat"})
 #: They ask a pipeline elsewhere, and neither retriever nor generator of ours: tests/integration/arms/.
-ELSEWHERE = {"http", "callable", "cascade"}
+ELSEWHERE = {"http", "callable", "cascade", "model"}
 CASES = [(name, settings) for name in sorted(set(ARMS) - ELSEWHERE) for settings in SETTINGS.get(name, [{}])]
 #: that let time pass: for one setting of each arm, as prompts and numbers change nothing about a clock
 BY_THE_CLOCK = {check_heeds_the_cap_on_seconds, check_lets_cancellation_through}

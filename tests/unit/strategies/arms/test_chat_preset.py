@@ -10,7 +10,7 @@ from tests.support.arms.arm_runs import outcome_of
 
 PARAGRAPHS = "Spielberg made Jaws. The answer is not one word.\n\nHe came from Cincinnati, in Ohio."
 #: every arm whose answer a reader writes freely
-CHAT = sorted(ARMS.keys() - {"http", "callable", "cascade", "flare", "dragin", "seakr", "self_rag_trained"})
+CHAT = sorted(ARMS.keys() - {"http", "callable", "cascade", "model", "flare", "dragin", "seakr", "self_rag_trained"})
 
 
 def made(name, **params):
@@ -30,7 +30,7 @@ def test_an_answer_of_several_lines_comes_whole(name):
     assert outcome.answer == PARAGRAPHS
 
 
-@pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http", "callable", "cascade"}))
+@pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http", "callable", "cascade", "model"}))
 def test_every_arm_says_which_presets_it_has(name):
     """`presets` of the class are those that its params take."""
     kind = type(made(name))

@@ -20,7 +20,7 @@ from ragbandit.testing.arms import PASSAGES, RecordingReader, generator, run
 PARAGRAPHS = "  Spielberg made Jaws.\n\nThe answer is not one word.\nHe came from Cincinnati, in Ohio. "
 #: whose last call is the answer whatever that says, with a model that writes paragraphs and no verdicts
 STREAMING = sorted(
-    ARMS.keys() - {"http", "callable", "cascade", "flare", "dragin", "seakr", "self_rag_trained", "self_rag"}
+    ARMS.keys() - {"http", "callable", "cascade", "model", "flare", "dragin", "seakr", "self_rag_trained", "self_rag"}
 )
 
 

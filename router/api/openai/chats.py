@@ -1,0 +1,207 @@
+"""Chats: what a chat completion says and asks for, whichever door it came by.
+
+An arm of the class `model` passes the messages and the parameters on as they came. Any other arm reads the question,
+which is the last message of the user, and what was said before it. What an arm must be able to do for a request is
+named in its needs, before an arm is drawn.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ragbandit.router.api.openai.errors import Unsupported
+from ragbandit.router.api.schemas.requests import STORABLE
+from ragbandit.router.serving.deciding.needs import NEEDS, OPTIONAL, TOKENS
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
+from ragbandit.shared.chat_messages import PASSED_PARAMETERS
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import MAX_TEXT, Json, Message
+
+#: parameters with tools -> those that choose among them
+_TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
+#: characters of a usual text per token
+_CHARS_PER_TOKEN: Final = 4
+
+
+def message_schema(
+    *, roles: Sequence[str], texts: Mapping[str, str], others: Mapping[str, dict[str, Any]], **more: Any
+) -> dict[str, Any]:
+    """A message as OpenAI's clients send it, as JSON Schema.
+
+    texts: types of parts with text -> the property that has it. others: types of other parts -> their properties, which
+    they must have. more: other properties of the message.
+    """
+    known = {name: {key: {"type": "string", **STORABLE}} for name, key in texts.items()} | dict(others)
+    parts = [
+        {"type": "object", "required": ["type", *own], "properties": {"type": {"const": name}, **own}}
+        for name, own in known.items()
+    ]
+    text = {"type": "string", "maxLength": MAX_TEXT, **STORABLE}
+    content = {"anyOf": [{"type": "null"}, text, {"type": "array", "items": {"anyOf": parts}}]}
+    return {"required": ["role"], "properties": {"role": {"enum": list(roles)}, "content": content, **more}}
+
+
+#: roles of OpenAI's messages -> ours; None: of calls of tools, which a model alone reads
+_ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": None,
+    "function": None,
+}
+#: types of parts with text -> where the text is
+_TEXTS: Final = {"text": "text", "refusal": "refusal"}
+#: types of other parts -> what stands for them in the question, and what an arm must take for them
+_OTHERS: Final = {
+    "image_url": ("[image]", "images"),
+    "input_audio": ("[audio]", "audio"),
+    "file": ("[file]", "files"),
+}
+_URL: Final = {"type": "object", "required": ["url"], "properties": {"url": {"type": "string"}}}
+_OBJECTS: Final = {name: {name: _URL if name == "image_url" else {"type": "object"}} for name in _OTHERS}
+MESSAGE: Final = message_schema(roles=tuple(_ROLES), texts=_TEXTS, others=_OBJECTS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chat:
+    """What a request says and asks for."""
+
+    #: the conversation as texts, the last of it the question
+    turns: tuple[Message, ...]
+    #: messages and parameters as they came, by the names of chat completions
+    sent: Mapping[str, Json] = field(default_factory=dict)
+    #: what an arm must be able to do for it, and what it should where one can, sorted
+    needs: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    #: calls of tools whose results it brings, by their ids: it goes on with the answer that made them
+    results: tuple[str, ...] = ()
+
+    def facts(self, *, passed: bool) -> dict[str, Json]:
+        """What is kept of it with the decision. passed: whether an arm may pass it on.
+
+        The hash tells two requests apart that ask the same question with other parameters.
+        """
+        named = {NEEDS: self.needs, OPTIONAL: self.optional}
+        facts: dict[str, Json] = {name: list(needs) for name, needs in named.items() if needs}
+        if passed:
+            facts[TOKENS] = len(json.dumps(_without_data(self.sent), ensure_ascii=False)) // _CHARS_PER_TOKEN
+        if passed and (len(self.sent) > 1 or self.needs or self.results):
+            facts[CHAT_HASH] = body_hash(self.sent)
+        return facts
+
+
+def read_chat(sent: Mapping[str, Any], *, at: str = "messages") -> Chat:
+    """What a chat completion with these messages and parameters says and asks for.
+
+    at: the parameter that has the messages, for errors. Raises InvalidInput, Unsupported naming the message.
+    """
+    messages = sent["messages"]
+    if not messages:
+        raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
+    turns, needs = list[Message | None](), set[str]()
+    for index, message in enumerate(messages):
+        turns.append(_turn(message, at=f"{at}.{index}", needs=needs))
+    results = _results(messages)
+    if results:  # what follows the question is between the model and its tools
+        last = max((place for place, turn in enumerate(turns) if turn is not None and turn.role == "user"), default=0)
+        turns = turns[: last + 1]
+    said = tuple(turn for turn in turns if turn is not None and turn.text.strip())
+    passed = {name: sent[name] for name in PASSED_PARAMETERS & sent.keys() if sent[name] is not None}
+    needs |= _needs(passed)
+    offered = any(passed.get(tools) and passed.get(choice) != "none" for tools, choice in _TOOLS.items())
+    return Chat(
+        turns=said,
+        sent={"messages": messages, **passed},
+        needs=tuple(sorted(needs)),
+        optional=("tools",) if offered and "tools" not in needs else (),
+        results=results,
+    )
+
+
+#: the key of a query's `request` with the messages of a conversation with tools, which a later response goes on from
+SAID: Final = "said"
+#: characters of them that are kept; a response to a longer conversation must bring it whole
+_MOST_SAID: Final = 65_536
+
+
+def said_of(chat: Chat) -> dict[str, Json]:
+    """The messages of a chat in which tools were called, without the words of the system, for what goes on from it."""
+    messages: Any = chat.sent.get("messages", ())
+    said = [_without_data(each) for each in messages if each.get("role") not in ("system", "developer")]
+    if not any(each.get("role") == "tool" for each in messages) or len(json.dumps(said)) > _MOST_SAID:
+        return {}
+    return {SAID: said}
+
+
+def _needs(passed: Mapping[str, Any]) -> set[str]:
+    """What the parameters of a request need. Tools that may be called are no need: a model, too, may pass them over."""
+    form = passed.get("response_format")
+    wanted = {
+        "tools": any(passed.get(choice) not in (None, "none", "auto") for choice in _TOOLS.values()),
+        "json": isinstance(form, Mapping) and form.get("type") != "text",
+        "logprobs": passed.get("logprobs") or passed.get("top_logprobs"),
+    }
+    return {name for name, needed in wanted.items() if needed}
+
+
+def _results(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Ids of the calls whose results end the messages."""
+    ids: list[str] = []
+    for message in reversed(messages):
+        if message.get("role") != "tool":
+            break
+        if isinstance(call := message.get("tool_call_id"), str):
+            ids.append(call)
+    return tuple(reversed(ids))
+
+
+def _turn(message: Mapping[str, Any], *, at: str, needs: set[str]) -> Message | None:
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        named = ", ".join(_ROLES)
+        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=f"use {named}")
+    known = _ROLES[role]
+    text = _text(message.get("content"), at=f"{at}.content", needs=needs)
+    return None if known is None else Message(role=known, text=text)
+
+
+def _text(content: object, *, at: str, needs: set[str]) -> str:
+    if content is None:
+        return ""  # an assistant that called a tool
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidInput(f'"{at}" must be text or a list of parts', field=at, remedy="send a string")
+    return "\n".join(_part(part, at=f"{at}.{index}", needs=needs) for index, part in enumerate(content))
+
+
+def _part(part: object, *, at: str, needs: set[str]) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        remedy = 'send {"type": "text", "text": "..."}'
+        raise InvalidInput(f'"{at}" is no part of a message', field=at, remedy=remedy)
+    if kind in _OTHERS:
+        own = part.get(kind)
+        if not isinstance(own, dict) or (kind == "image_url" and not isinstance(own.get("url"), str)):
+            wanted = "an object with a url" if kind == "image_url" else "an object"
+            raise InvalidInput(f'"{at}.{kind}" must be {wanted}', field=f"{at}.{kind}", remedy="send one")
+        shown, need = _OTHERS[kind]
+        needs.add(need)
+        return shown
+    if kind not in _TEXTS:
+        message = f"parts of messages are {', '.join((*_TEXTS, *_OTHERS))}, not {kind:.40}"
+        raise Unsupported(message, field=f"{at}.type", remedy="send the text of it, as a part of the type text")
+    key = _TEXTS[kind]
+    text = part.get(key)
+    if not isinstance(text, str):
+        raise InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
+    return text
+
+
+def _without_data(value: Json) -> Json:
+    """The value with an empty object for every image, audio and file."""
+    if isinstance(value, Mapping):
+        return {name: {} if name in _OTHERS else _without_data(part) for name, part in value.items()}
+    return [_without_data(part) for part in value] if isinstance(value, list) else value

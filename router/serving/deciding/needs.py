@@ -1,0 +1,103 @@
+"""Needs of requests and abilities of arms: an arm that cannot do what a request needs is not offered for it.
+
+Requests in chats may bring tools, images, files, audio, a form of the answer (`json`) or a wish for log-probabilities.
+Arms of the class `model` pass them on to a generator that says what it takes (`generator.supports`); all other arms
+answer questions of text in text. The row of a decision has the needs in `request.needs`, the arms that were offered,
+and in the fact LACKING what the others lack.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import ClassVar, Final
+
+from ragbandit.router.config.settings import DEFAULT, Settings
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName, Query
+
+#: keys of a query's `request`: what an arm must be able to do for it, what it should where one can, and its tokens,
+#: estimated
+NEEDS: Final = "needs"
+OPTIONAL: Final = "optional_needs"
+TOKENS: Final = "tokens"
+#: the key of a decision's facts with the arms that could not do it: {arm: [what it lacks]}
+LACKING: Final = "lacking"
+_CONTEXT: Final = "context"
+#: need -> the parameters that bring it, where these are not the messages
+_PARAMETERS: Final = {
+    "json": ("response_format",),
+    "logprobs": ("logprobs", "top_logprobs"),
+    "tools": ("tool_choice", "function_call"),
+}
+
+
+class UnmetNeed(InvalidInput):
+    """No arm can do what a request needs."""
+
+    code: ClassVar[str] = "UNSUPPORTED_PARAMETER"
+
+
+def passing_arms(settings: Settings) -> dict[ArmName, tuple[frozenset[str], int]]:
+    """Arms that pass chats on as they came -> what they can do, and the tokens of their context."""
+    arms = {}
+    for name, params in settings.worker_arms.items():
+        generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))
+        is_model = params.get("class", name) == "model"
+        if is_model and generator is not None and generator.name == "openai":
+            told = {"logprobs"} if generator.openai.logprobs else set[str]()
+            arms[ArmName(name)] = (frozenset(generator.supports) | told, generator.context_tokens)
+    return arms
+
+
+def lacks_of(
+    query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, tuple[frozenset[str], int]]
+) -> dict[ArmName, list[str]]:
+    """Arms that are not to answer this query -> what they lack, sorted; {} where all may.
+
+    What is optional counts where one of the arms can do it.
+    """
+    hard, soft = (_names(query.request.get(key)) for key in (NEEDS, OPTIONAL))
+    lacking = _lacks(query, arms=arms, passing=passing, wanted=hard | soft)
+    return _lacks(query, arms=arms, passing=passing, wanted=hard) if soft and len(lacking) == len(arms) else lacking
+
+
+def _names(needs: object) -> set[str]:
+    return {str(need) for need in needs} if isinstance(needs, list) else set()
+
+
+def _lacks(
+    query: Query,
+    *,
+    arms: Iterable[ArmName],
+    passing: Mapping[ArmName, tuple[frozenset[str], int]],
+    wanted: set[str],
+) -> dict[ArmName, list[str]]:
+    tokens = query.request.get(TOKENS)
+    lacking: dict[ArmName, list[str]] = {}
+    for arm in arms if wanted or passing else ():
+        abilities, context = passing.get(arm, (frozenset[str](), None))
+        missing = wanted - abilities
+        if query.chat and context is not None and isinstance(tokens, int) and tokens > context:
+            missing |= {_CONTEXT}
+        if missing:
+            lacking[arm] = sorted(missing)
+    return lacking
+
+
+def no_arm(
+    query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, tuple[frozenset[str], int]]
+) -> UnmetNeed:
+    """The error for a request that no arm can answer, with what each could do."""
+    unmet = sorted({need for lacks in lacking.values() for need in lacks})
+    needs, field = ", ".join(unmet), "messages"
+    for need in unmet:
+        field = next((name for name in _PARAMETERS.get(need, ()) if query.chat.get(name)), field)
+    able = "; ".join(
+        f"{arm}: {', '.join(sorted(passing[arm][0])) or 'text'} in {passing[arm][1]} tokens"
+        if arm in passing
+        else f"{arm}: text"
+        for arm in lacking
+    )
+    message = f"no arm can answer this request: it needs {needs}"
+    tokens = query.request.get(TOKENS)
+    message += f", for some {tokens} tokens" if _CONTEXT in needs else ""
+    remedy = "leave that out, name another model, or configure an arm of the class model whose generator.supports"
+    return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy} or context_tokens have it")

@@ -1,0 +1,216 @@
+"""Chats that pass through: OpenAI's own client, real processes and Redis, models behind a scripted server."""
+
+import json
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from ragbandit.testing.openai_server import Reply, ScriptedServer
+
+from .conftest import running_systems
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+#: what no arm but a model may lose
+PARAMETERS = {"temperature": 0.3, "top_p": 0.9, "seed": 7, "stop": ["END"], "max_completion_tokens": 50}
+
+
+class City(BaseModel):
+    name: str
+    people: int
+
+
+def call(number, **arguments):
+    function = {"name": "weather", "arguments": json.dumps(arguments)}
+    return {"id": f"call_{number}", "type": "function", "function": function}
+
+
+def model(sent):
+    """What the models reply: calls of tools until their results are there, and JSON where it is asked for."""
+    last = sent["messages"][-1]
+    if "broken" in str(last.get("content")):
+        return Reply(status=400, text="Invalid schema for function 'weather'", code="invalid_function_parameters")
+    if sent.get("tools") and last["role"] == "user":
+        calls = [call(f"{sent['model']}_{len(sent['messages'])}_{number}", city=city) for number, city in TWO]
+        return Reply(message={"tool_calls": calls, "reasoning_content": "I ask."}, finish="tool_calls")
+    if sent.get("response_format"):
+        return Reply(text='{"name": "Paris", "people": 2100000}')
+    return Reply(text="It is sunny in Paris", usage_details={"prompt_tokens_details": {"cached_tokens": 2}})
+
+
+TWO = list(enumerate(["Paris", "Oslo"]))
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    """A service with two models and an arm that reads questions alone, its client, and the models' server."""
+    with ScriptedServer(model) as server, running_systems(tmp_path_factory.mktemp("gateway")) as make:
+        generator = {"name": "openai", "context_tokens": 4000, "openai": {"base_url": server.url}}
+        system = make(
+            generator=generator | {"model": "small"},
+            generators={"large": generator | {"model": "large", "supports": ["tools", "json", "images", "logprobs"]}},
+            arms={
+                "small": {"class": "model"},
+                "large": {"class": "model", "generator": "large"},
+                "recall": {"class": "no_retrieval"},
+            },
+        )
+        url = f"http://127.0.0.1:{system.ports['api-1']}/v1"
+        with openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=30) as client, system.client() as own:
+            yield client, own, server
+
+
+def user(*parts):
+    return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": list(parts) or "The weather?"}]
+
+
+def completed(client, *, model="auto", messages=None, **more):
+    return client.chat.completions.create(model=model, messages=messages or user(), **more)
+
+
+def last_sent(server):
+    return server.requests[-1].body
+
+
+def test_a_chat_goes_through_as_it_came(gateway):
+    """Messages and parameters reach the model unchanged, and what it replies comes back with its usage."""
+    client, own, server = gateway
+    reply = completed(client, model="arm/large", messages=user(IMAGE, {"type": "text", "text": "Where?"}), **PARAMETERS)
+    sent = last_sent(server)
+    assert sent["messages"] == user(IMAGE, {"type": "text", "text": "Where?"})
+    assert {name: sent[name] for name in PARAMETERS if name != "max_completion_tokens"} == {
+        name: value for name, value in PARAMETERS.items() if name != "max_completion_tokens"
+    }
+    assert sent["max_tokens"] == 50
+    assert reply.choices[0].message.content == "It is sunny in Paris"
+    assert reply.usage.prompt_tokens_details.cached_tokens == 2
+    kept = own.decision(reply.ragbandit["decision_id"])
+    assert kept["question"] == "[image]\nWhere?"
+    assert "ignored" not in kept["request"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_of_tools(gateway, stream):
+    """Calls come back whole and streamed; arms that know no tools are not offered, and the row says so."""
+    client, own, server = gateway
+    if stream:
+        with client.chat.completions.stream(model="auto", messages=user(), tools=[TOOL]) as events:
+            reply = events.get_final_completion()
+    else:
+        reply = completed(client, tools=[TOOL], parallel_tool_calls=True)
+    assert last_sent(server)["tools"] == [TOOL]
+    choice = reply.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert [json.loads(one.function.arguments)["city"] for one in choice.message.tool_calls] == ["Paris", "Oslo"]
+    assert choice.message.reasoning_content == "I ask."
+    assert not choice.message.content
+    kept = own.decision(reply.id)
+    assert set(kept["pmf"]) == {"small", "large"}
+    assert kept["facts"]["lacking"] == {"recall": ["tools"]}
+    assert kept["request"]["optional_needs"] == ["tools"]
+
+
+def test_a_loop_of_tools_is_one_decision(gateway):
+    """The results go to the arm that asked, at no draw; costs and feedback are those of the first decision."""
+    client, own, server = gateway
+    first = completed(client, tools=[TOOL])
+    asked = first.choices[0].message
+    results = [{"role": "tool", "tool_call_id": one.id, "content": "sun"} for one in asked.tool_calls]
+    before = own.decision(first.id)
+    second = completed(client, messages=[*user(), asked, *results], tools=[TOOL])
+    assert last_sent(server)["messages"][-1]["role"] == "tool"
+    assert second.choices[0].message.content == "It is sunny in Paris"
+    assert second.model == first.model
+    turn, kept = own.decision(second.id), own.decision(first.id)
+    first_id = first.id.removeprefix("chatcmpl-")
+    assert turn["forced"] is True
+    assert turn["request"]["tool_turn"] == {"first": first_id, "turn": 2}
+    assert kept["outcome"]["answer"] == "It is sunny in Paris"
+    for name in ("llm_calls", "prompt_tokens", "seconds_total"):
+        assert kept["outcome"]["cost"][name] == pytest.approx(
+            before["outcome"]["cost"][name] + turn["outcome"]["cost"][name]
+        )
+    rules = [event.get("rule") for event in kept["outcome"]["trace"]]
+    assert rules.count("tool_turn") == 1
+    own.feedback(second.id, rating=True)
+    assert len(own.decision(first.id)["feedback"]) == 1
+    assert own.decision(second.id)["feedback"] == []
+
+
+def test_parsed_outputs(gateway):
+    """`response_format` reaches the model, so that the client's own parser reads the answer."""
+    client, _, server = gateway
+    reply = client.chat.completions.parse(model="auto", messages=user(), response_format=City)
+    assert reply.choices[0].message.parsed == City(name="Paris", people=2100000)
+    assert last_sent(server)["response_format"]["json_schema"]["name"] == "City"
+
+
+def test_log_probabilities(gateway):
+    """They come whole and streamed, from the model that tells them."""
+    client, _, _ = gateway
+    whole = completed(client, logprobs=True)
+    assert whole.model == "ragbandit/large"
+    assert [one.token for one in whole.choices[0].logprobs.content] == ["It", " is", " sunny", " in", " Paris"]
+    chunks = list(completed(client, logprobs=True, stream=True))
+    told = [
+        one.token for chunk in chunks for choice in chunk.choices if choice.logprobs for one in choice.logprobs.content
+    ]
+    assert told == ["It", " is", " sunny", " in", " Paris"]
+    assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == "It is sunny in Paris"
+
+
+def test_what_no_arm_can_do(gateway):
+    """A need that no arm meets is a 400 that names it and what the arms can do; a model's refusal is a 400, too."""
+    client, _, _ = gateway
+    audio = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+    for more in ({"messages": user(audio)}, {"model": "arm/recall", "tools": [TOOL], "tool_choice": "required"}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            completed(client, **more)
+        assert "audio" in str(caught.value) or "tools" in str(caught.value)
+        assert "recall: text" in str(caught.value)
+    with pytest.raises(openai.BadRequestError, match="in 4000 tokens"):
+        completed(client, model="arm/small", messages=[{"role": "user", "content": "word " * 4000}])
+    with pytest.raises(openai.BadRequestError, match="Invalid schema for function"):
+        completed(client, model="arm/small", messages=[{"role": "user", "content": "broken"}])
+
+
+def test_an_arm_that_reads_the_question_alone(gateway):
+    """Parameters that it cannot use are named with the decision."""
+    client, own, _ = gateway
+    reply = completed(client, model="arm/recall", temperature=0.5, seed=3)
+    assert own.decision(reply.id)["request"]["ignored"] == ["seed", "temperature"]
+
+
+def test_responses(gateway):
+    """The same through Open Responses: calls, their results in a response that goes on, images, formats, events."""
+    client, own, server = gateway
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+    first = client.responses.create(model="auto", input="The weather?", instructions="Be brief.", tools=[tool])
+    calls = [item for item in first.output if item.type == "function_call"]
+    assert [json.loads(one.arguments)["city"] for one in calls] == ["Paris", "Oslo"]
+    results = [{"type": "function_call_output", "call_id": one.call_id, "output": "sun"} for one in calls]
+    second = client.responses.create(
+        model="auto", previous_response_id=first.id, input=results, instructions="Be brief.", tools=[tool]
+    )
+    assert second.output_text == "It is sunny in Paris"
+    assert [each["role"] for each in last_sent(server)["messages"]] == ["system", "user", "assistant", "tool", "tool"]
+    assert own.decision(second.id)["request"]["tool_turn"]["first"] == first.id
+    third = client.responses.create(model="auto", previous_response_id=second.id, input="And now?")
+    assert third.output_text == "It is sunny in Paris"
+    assert [each["role"] for each in last_sent(server)["messages"]][-3:] == ["tool", "assistant", "user"]
+
+    parsed = client.responses.parse(model="auto", input="Where?", text_format=City)
+    assert parsed.output_parsed == City(name="Paris", people=2100000)
+    seen = {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE["image_url"]["url"]}]}
+    assert client.responses.create(model="auto", input=[seen]).model == "ragbandit/large"
+    assert last_sent(server)["messages"][-1]["content"] == [IMAGE]
+
+    with client.responses.stream(model="auto", input="The weather?", tools=[tool]) as events:
+        kinds = [event.type for event in events]
+        final = events.get_final_response()
+    assert kinds.count("response.function_call_arguments.done") == 2
+    assert [json.loads(one.arguments)["city"] for one in final.output if one.type == "function_call"] == [
+        "Paris",
+        "Oslo",
+    ]

@@ -1,0 +1,61 @@
+"""Messages in pieces: what deltas make together, and what is missing to a whole."""
+
+from ragbandit.shared.chat_messages import MessageParts, delta_of
+
+WHOLE = {
+    "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}},
+        {"id": "c2", "type": "function", "function": {"name": "time", "arguments": "{}"}},
+    ],
+    "reasoning_content": "I ask.",
+    "logprobs": {"content": [{"token": "a"}, {"token": "b"}]},
+}
+
+
+def called(index, arguments, **more):
+    return {"tool_calls": [{"index": index, **more, "function": {"arguments": arguments}}]}
+
+
+def parts(*deltas):
+    message = MessageParts()
+    for delta in deltas:
+        message.add(delta)
+    return message
+
+
+def test_pieces_make_the_whole():
+    """Arguments, texts and log-probabilities grow; ids and names come once."""
+    first = {"index": 0, "id": "c1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+    message = parts(
+        {"reasoning_content": "I "},
+        {"reasoning_content": "ask."},
+        {"tool_calls": [first]},
+        called(0, '{"city": '),
+        called(0, '"Paris"}'),
+        {"logprobs": {"content": [{"token": "a"}]}},
+        {"tool_calls": [{"index": 1, **WHOLE["tool_calls"][1]}]},
+        {"logprobs": {"content": [{"token": "b"}]}},
+    )
+    assert message.whole == WHOLE
+    assert message.rest(WHOLE) == {}
+
+
+def test_the_rest_of_a_whole():
+    """What was given out is not given again; what contradicts the whole has no rest."""
+    assert parts().rest(WHOLE)["tool_calls"] == [{"index": at, **call} for at, call in enumerate(WHOLE["tool_calls"])]
+    begun = parts({"tool_calls": [{"index": 0, **WHOLE["tool_calls"][0], "function": {"name": "weather"}}]})
+    rest = begun.rest(WHOLE)
+    assert rest["tool_calls"][0] == {"index": 0, "function": {"arguments": '{"city": "Paris"}'}}
+    begun.add(rest)
+    assert begun.whole == WHOLE
+    assert parts({"reasoning_content": "You ask."}).rest(WHOLE) is None
+    assert parts(called(0, "{}", id="c9")).rest(WHOLE) is None
+
+
+def test_the_delta_of_a_choice():
+    """The content is not in it, nor what is empty; calls of a whole message get their places."""
+    choice = {"message": {"role": "assistant", "content": "x", "refusal": None, "annotations": []}, "logprobs": None}
+    assert delta_of(choice) == {}
+    whole = {"message": {"content": None, "tool_calls": WHOLE["tool_calls"]}, "logprobs": WHOLE["logprobs"]}
+    assert [call["index"] for call in delta_of(whole)["tool_calls"]] == [0, 1]
+    assert parts(delta_of(whole)).whole == {name: WHOLE[name] for name in ("tool_calls", "logprobs")}

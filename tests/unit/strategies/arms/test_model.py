@@ -1,0 +1,71 @@
+"""The arm that is a model: without a chat it asks the question as it stands; ends are told apart."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from ragbandit.shared.types import Branch, Budget, DecisionId, Query
+from ragbandit.strategies.arms.basic import Model
+from ragbandit.strategies.base import Completion
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.retrievers.reranking import MemoryRetriever
+from ragbandit.strategies.runner import run_strategy
+from ragbandit.testing.arms import run
+
+
+class Passing(ScriptedGenerator):
+    """A generator that takes chats, and replies with this reason and these calls."""
+
+    capabilities = frozenset({"completion", "stop", "chat"})
+
+    def __init__(self, text, *, reason, calls=()):
+        super().__init__({"": text})
+        self._reply = {"message": {"tool_calls": list(calls)} if calls else {}, "finish_reason": reason}
+
+    async def complete(self, request):
+        done: Completion = await super().complete(request)
+        return replace(done, details={"reply": self._reply})
+
+
+def asked(generator, chat):
+    """One run of the arm with a chat."""
+    query = Query(id=DecisionId("d1"), text="Where?", chat=chat)
+    parts = {"retriever": MemoryRetriever([]), "generator": generator}
+    return asyncio.run(run_strategy(Model(), query=query, budget=Budget(tokens=500), **parts))
+
+
+def test_a_question_without_a_chat_is_asked_as_it_stands():
+    """No words of ours are put around it; the configured words of the system stand before it."""
+    model = ScriptedGenerator({"": "In Ohio.\n\nIt is large."})
+    outcome = run(Model(instructions="Be brief."), generator_=model)
+    assert outcome.answer == "In Ohio.\n\nIt is large."
+    assert outcome.stop_reason == "answered"
+    assert (model.prompts[0].instructions, model.prompts[0].body) == (
+        "Be brief.",
+        "Where was the director of Jaws born?",
+    )
+    assert model.requests[0].max_tokens == 1024
+    assert run(Model(), generator_=ScriptedGenerator({"": ""})).stop_reason == "empty_answer"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "stop_reason"),
+    [
+        ("Ohio", "stop", "answered"),
+        ("", "stop", "empty_answer"),
+        ("Oh", "length", "length"),
+        ("", "tool_calls", "tool_calls"),
+    ],
+)
+def test_the_reason_of_the_server(text, reason, stop_reason):
+    """The stop reason is the server's, where its answer did not end as usual; the trace counts calls of tools."""
+    calls = [{"id": "c1"}, {"id": "c2"}] if reason == "tool_calls" else []
+    generator = Passing(text, reason=reason, calls=calls)
+    outcome = asked(generator, {"messages": [{"role": "user", "content": "Where?"}], "seed": 3})
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("answered", stop_reason, text)
+    assert outcome.reply["finish_reason"] == reason
+    assert [event.value for event in outcome.trace if isinstance(event, Branch)] == (["2"] if calls else [])
+    sent = generator.requests[0]
+    assert sent.chat == {"messages": [{"role": "user", "content": "Where?"}], "seed": 3, "max_tokens": 500}
+    assert sent.max_tokens == 500

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.service_process import free_port
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -45,8 +46,19 @@ def main() -> int:
     files = [file for file in files if not words or any(word in name_of(file) for word in words)]
     for file in files:
         install(file)
-    with tempfile.TemporaryDirectory() as place, live_service(Path(place)) as (url, key):
-        rows = [tested(file, url=url, key=key, place=Path(place)) for file in files]
+    proxy = free_port()
+    os.environ["LITELLM_MASTER_KEY"] = "sk-of-these-tests"  # without one the proxy does not start
+    with (
+        tempfile.TemporaryDirectory() as place,
+        tempfile.TemporaryDirectory() as beside,
+        ScriptedServer(model_reply) as models,
+        live_service(Path(place), arms=PIPELINES) as (url, key),
+        live_service(Path(beside), **gateway(models.url, proxy=f"http://127.0.0.1:{proxy}/v1")) as (passing, other_key),
+    ):
+        more = {"URL": url, "KEY": key, "GATEWAY_URL": passing, "GATEWAY_KEY": other_key}
+        more |= {"MODELS_URL": models.url, "PROXY_PORT": str(proxy)}
+        environ = os.environ | {f"RAGBANDIT_CLIENTS_{name}": value for name, value in more.items()}
+        rows = [tested(file, environ=environ, place=Path(place)) for file in files]
     width = max(len(row[0]) for row in rows)
     show(f"\n{'environment':{width}}  passed  failed  skipped  with")
     for name, (passed, failed, skipped), packages in rows:
@@ -81,19 +93,55 @@ def install(file: Path) -> None:
     stamp.write_text(wanted)
 
 
+#: the service's own arms, and two that the frameworks' tests run themselves
+PIPELINES = {arm: {} for arm in ("no_retrieval", "single_step", "multi_step")} | {
+    arm: {"run_by": "caller"} for arm in ("fast", "deep")
+}
+
+
+def gateway(models: str, *, proxy: str) -> dict:
+    """The settings of a service in front of models: two at this address, and one behind LiteLLM's proxy."""
+    chosen = {"name": "openai", "context_tokens": 8000}
+    arms = {"small": {"class": "model"}, "large": {"class": "model", "generator": "large"}, "recall": {}}
+    return {
+        "generator": chosen | {"model": "small", "openai": {"base_url": models}},
+        "generators": {
+            "large": chosen
+            | {"model": "large", "openai": {"base_url": models}, "supports": ["tools", "json", "images", "logprobs"]},
+            "proxied": chosen
+            | {
+                "model": "behind",
+                "openai": {"base_url": proxy, "api_key_env": "LITELLM_MASTER_KEY"},
+                "supports": ["audio"],
+            },
+        },
+        "arms": arms | {"recall": {"class": "no_retrieval"}, "proxied": {"class": "model", "generator": "proxied"}},
+    }
+
+
+def model_reply(sent):
+    """What the models reply: calls of tools until their results are there, JSON where it is asked for, else a text."""
+    last = sent["messages"][-1]
+    if sent.get("tools") and last["role"] != "tool":
+        name = sent["tools"][0]["function"]["name"]
+        call = {"id": f"call_{os.urandom(6).hex()}", "type": "function"}
+        function = {"name": name, "arguments": json.dumps({"city": "Paris"})}
+        return Reply(message={"tool_calls": [call | {"function": function}]}, finish="tool_calls")
+    form = (sent.get("response_format") or {}).get("type")
+    return Reply(text='{"name": "Paris", "people": 2100000}' if form == "json_schema" else ANSWER)
+
+
 @contextmanager
-def live_service(place: Path):
-    """A whole service with scripted answers; its address, and a key that may ask and judge."""
+def live_service(place: Path, **more):
+    """A whole service with scripted answers; its address, and a key that may ask and judge. more: of its settings."""
     port = free_port()
     settings = {
         "data_dir": str(place / "data"),
         "encoder": {"model": "hashing"},
         "generator": {"name": "scripted", "script": {"": f"So the answer is: {ANSWER}"}, "script_s": 0.02},
         "server": {"port": port},
-        # The service's own, and two that the frameworks' tests run themselves.
-        "arms": {arm: {} for arm in ("no_retrieval", "single_step", "multi_step")}
-        | {arm: {"run_by": "caller"} for arm in ("fast", "deep")},
         "reward": {"cost": {"seconds_total": 1.0}, "weight": 0.02},  # what the clients measure
+        **more,
     }
     (place / "config.yaml").write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
     (place / "corpus.jsonl").write_text("\n".join(map(json.dumps, CORPUS)))
@@ -130,15 +178,14 @@ def wait_ready(url: str, *, up: "subprocess.Popen[bytes]", log: Path) -> None:
             time.sleep(0.2)
 
 
-def tested(file: Path, *, url: str, key: str, place: Path) -> tuple[str, tuple[int, int, int], str]:
+def tested(file: Path, *, environ: dict[str, str], place: Path) -> tuple[str, tuple[int, int, int], str]:
     """Run the tests in this environment; its name, (passed, failed, skipped), and the packages that it asks for."""
     name = name_of(file)
     show(f"\n== {name}")
     report = place / f"{name}.xml"
-    environ = os.environ | {"RAGBANDIT_CLIENTS_URL": url, "RAGBANDIT_CLIENTS_KEY": key, "PYTHONPATH": str(ROOT)}
     options = ["-q", "-c", HERE / "pytest.ini", "--rootdir", HERE, "--confcutdir", HERE, "-p", "no:cacheprovider"]
     command = [python_of(file), "-m", "pytest", *options, f"--junitxml={report}", file.parent, HERE / "test_pages.py"]
-    ended = subprocess.run(command, cwd=place, env=environ, timeout=600, check=False)
+    ended = subprocess.run(command, cwd=place, env=environ | {"PYTHONPATH": str(ROOT)}, timeout=600, check=False)
     if not report.exists():
         return name, (0, 1, 0), f"pytest ended with {ended.returncode}"
     (suite,) = ElementTree.parse(report).getroot().iter("testsuite")

@@ -32,6 +32,14 @@ class Service:
         return self.call(f"/v1/decisions/{key}")
 
 
+class Gateway(Service):
+    """The live service in front of models."""
+
+    url = os.environ.get("RAGBANDIT_CLIENTS_GATEWAY_URL", "")
+    base_url, key = f"{url}/v1", os.environ.get("RAGBANDIT_CLIENTS_GATEWAY_KEY", "")
+    messages = ({"role": "user", "content": "What is the weather?"},)
+
+
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     """Where `ragbandit.Client()` looks for the service."""
@@ -42,6 +50,11 @@ def environment(monkeypatch):
 @pytest.fixture(scope="session")
 def service():
     return Service()
+
+
+@pytest.fixture(scope="session")
+def gateway():
+    return Gateway()
 
 
 @pytest.fixture

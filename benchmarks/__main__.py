@@ -11,7 +11,7 @@ from benchmarks import replay_speed
 # First, while this process is small: Linux counts a parent's most memory as its children's.
 replay_speed.main([])
 
-from benchmarks import encoder, feedback, lag, policies, policy_speed, route  # noqa: E402
+from benchmarks import encoder, feedback, gateway, lag, policy_speed, route  # noqa: E402
 
-for benchmark in (route, encoder, feedback, lag, policy_speed, policies):
+for benchmark in (route, encoder, feedback, lag, policy_speed, gateway):
     benchmark.main()

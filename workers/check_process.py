@@ -12,7 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from multiprocessing import Pipe
@@ -22,8 +23,9 @@ from typing import Any, Final
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.shared.child_process import end_with_parent
-from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.plugins import import_class
+from ragbandit.strategies.base import Passage
 
 #: characters of a reason that are told: an exception may have the answer in it
 _REASON: Final = 300
@@ -33,6 +35,36 @@ _START_S: Final = 60.0
 
 class CheckFailed(Exception):
     """The check said nothing that is a score."""
+
+
+class CheckOfArm:
+    """A check as the condition of an arm: its process, asked by one run at a time. field: that names it."""
+
+    def __init__(self, path: str, *, field: str) -> None:
+        self.name = path
+        self._process, self._field = CheckProcess(RewardSettings(check=path)), field
+        self._lock = threading.Lock()  # of the thread that asks: it goes on where a run gives up
+
+    def start(self) -> None:
+        """Import the function. Raises ConfigError."""
+        _start(self._process, field=self._field)
+
+    async def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
+        """The score, from 0 to 1; None: the function says nothing. Raises ArmFailed."""
+        shown = [{name: getattr(each, name) for name in ("id", "title", "text", "url")} for each in sources]
+        given = {"answer": answer, "question": question, "sources": shown}
+        try:
+            return await asyncio.to_thread(self._scored, given)
+        except CheckFailed as error:
+            raise ArmFailed(str(error)) from error
+
+    def _scored(self, given: Mapping[str, Any]) -> float | None:
+        with self._lock:
+            return self._process.score(**given)
+
+    async def close(self) -> None:
+        """End the process."""
+        self._process.close()
 
 
 class CheckProcess:
@@ -99,17 +131,17 @@ class CheckProcess:
 
 def check_reward_check(settings: RewardSettings) -> None:
     """Refuse a check that cannot be imported, or does not take what it is given. Raises ConfigError."""
-    if settings.check is None:
-        return
-    with closing(CheckProcess(settings)) as process:
-        try:
-            process.start()
-        except CheckFailed as error:
-            raise ConfigError(
-                str(error),
-                field="reward.check",
-                remedy="name a function with the arguments answer, question and sources, and those in check_params",
-            ) from error
+    if settings.check is not None:
+        with closing(CheckProcess(settings)) as process:
+            _start(process, field="reward.check")
+
+
+def _start(process: CheckProcess, *, field: str) -> None:
+    try:
+        process.start()
+    except CheckFailed as error:
+        remedy = "name a function with the arguments answer, question and sources, and those in check_params"
+        raise ConfigError(str(error), field=field, remedy=remedy) from error
 
 
 def main() -> None:

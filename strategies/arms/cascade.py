@@ -9,22 +9,31 @@ It is an arm like any other: the policy learns for which questions it pays. Both
 """
 
 import asyncio
-import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
 
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import ArmName, Json, Round
 from ragbandit.strategies.arms.prompted import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.steps import together
-from ragbandit.strategies.base import Completion, Generator, Need, Request, Retriever, error_text, seconds_until
+from ragbandit.strategies.base import (
+    Completion,
+    Generator,
+    Need,
+    Passage,
+    Prompt,
+    Request,
+    Retriever,
+    error_text,
+    seconds_until,
+)
 from ragbandit.strategies.generators.response_cache import GeneratorAround
 from ragbandit.strategies.run import Answer, AnswerStream, Run, Strategy
 
@@ -37,32 +46,61 @@ ABSTENTIONS: Final = (
 )
 #: cascades within each other
 _DEEPEST: Final = 2
-_CONDITIONS: Final = ("empty", "abstains", "differs_from", "check", "logprob")
+_CONDITIONS: Final = ("empty", "abstains", "differs_from", "check", "judge", "logprob")
 
-#: what a check is called with: question and answer; its score, in [0, 1]
-Check = Callable[[str, str], Any]
+
+_Part = Annotated[str, Field(min_length=1)] | dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CascadeParams(ArmParams):
     """Settings of cascade. One condition at least; any of them sends the question on, and so does a failure."""
 
-    #: the arm that answers first, and the one that answers where that will not do
-    first: Annotated[str, Field(min_length=1)]
-    then: Annotated[str, Field(min_length=1)]
+    #: the arm that answers first, and the one that answers where that will not do: the name of an arm, or one defined
+    #: here, as {class: single_step, generator: small}
+    first: _Part
+    then: _Part
     #: where the first answer is empty
     empty: bool = False
     #: where it says that it does not know: empty, or one of `forms`
     abstains: bool = False
     #: where this arm, too, answers, and says something else
-    differs_from: Annotated[str, Field(min_length=1)] | None = None
-    #: "package.module:function", called with question and answer: where its score is below `check_below`
+    differs_from: _Part | None = None
+    #: "package.module:function", a check as of `reward.check`: where its score is below `check_below`
     check: Annotated[str, Field(min_length=1)] | None = None
     check_below: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    #: where the judge (its model, prompt and weights are those of the section `judge`) scores it below this
+    judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     #: where the mean log-probability of the answer's tokens is below this; the first arm's model must tell them
     logprob: Annotated[float, Field(le=0.0)] | None = None
     #: forms of an abstention, in the place of ours
     forms: list[str] = field(default_factory=list)
+
+
+class Check(Protocol):
+    """Scores answers by a function, apart from the process of the arms."""
+
+    name: str
+
+    async def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
+        """The score, from 0 to 1; None: the function says nothing. Raises ArmFailed."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+class JudgePart(Protocol):
+    """The judge of a cascade: what it is asked, and what its reply means."""
+
+    generator: Generator
+    #: of a reply
+    max_tokens: int
+
+    def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
+        """(the prompt, what gives the score in its reply, from 0 to 1). Both raise ArmFailed where that cannot be."""
+        ...
 
 
 class Part(NamedTuple):
@@ -91,19 +129,25 @@ class Cascade:
             )
         self.params: Mapping[str, Json] = public_params(self._params)
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
-        path, where = self._params.check, f"arms.{name}.check"
-        self._check: Check | None = None if path is None else import_class(path, where=where)
-        if self._check is not None and not callable(self._check):
-            raise ConfigError(
-                f"{path!r} cannot be called", field=where, remedy="name a function of question and answer"
-            )
         self._parts: Mapping[str, Part] = {}
+        self._check: Check | None = None
+        self._judge: JudgePart | None = None
 
     @property
-    def part_names(self) -> Mapping[str, str]:
-        """Param -> the arm that it names."""
+    def part_names(self) -> Mapping[str, str | dict[str, Any]]:
+        """Param -> the arm that it names, or defines."""
         names = {param: getattr(self._params, param) for param in ("first", "then", "differs_from")}
         return {param: name for param, name in names.items() if name is not None}
+
+    @property
+    def check(self) -> str | None:
+        """The check that it names."""
+        return self._params.check
+
+    @property
+    def judged(self) -> bool:
+        """Whether it asks the judge."""
+        return self._params.judge is not None
 
     @property
     def depth(self) -> int:
@@ -112,17 +156,18 @@ class Cascade:
         return 1 + max(inner, default=0)
 
     @property
-    def runs_on(self) -> list[Generator | Retriever]:
-        """The generators and retrievers of its parts."""
-        own: list[Generator | Retriever] = []
+    def runs_on(self) -> list[Generator | Retriever | Check]:
+        """The generators and retrievers of its parts, and its check."""
+        own: list[Generator | Retriever | Check] = [] if self._check is None else [self._check]
+        own += [] if self._judge is None else [self._judge.generator]
         for part in self._parts.values():
             own += [part.generator, part.retriever]
             own += part.strategy.runs_on if isinstance(part.strategy, Cascade) else []
         return own
 
-    def bind(self, parts: Mapping[str, Part]) -> None:
-        """Give it its parts, by the names of `part_names`' params. Raises ConfigError."""
-        self._parts = dict(parts)
+    def bind(self, parts: Mapping[str, Part], *, check: Check | None = None, judge: JudgePart | None = None) -> None:
+        """Give it its parts, by the names of `part_names`' params, and what scores answers. Raises ConfigError."""
+        self._parts, self._check, self._judge = dict(parts), check, judge
         where = f"arms.{self.name}"
         if self.depth > _DEEPEST:
             message = f"cascades within each other, {self.depth} deep"
@@ -172,8 +217,11 @@ class Cascade:
             return None, f"it failed: {error_text(first)}"
         why = self._unfit(first.text, others=others, scored=scored)
         if why is None and self._check is not None:
-            score = await self._checked(question, answer=first.text, run=run)
-            why = None if score >= self._params.check_below else f"its check gave {score:.3g}"
+            score, below = self._checked(self._check, question, answer=first.text, run=run), self._params.check_below
+            why = await _below(score, threshold=below, what="check", run=run)
+        if why is None and self._judge is not None:
+            score, below = self._judged(self._judge, question, answer=first.text, run=run), self._params.judge or 0.0
+            why = await _below(score, threshold=below, what="judge", run=run)
         return first, why
 
     def _unfit(self, text: str, *, others: list[Answer | ArmFailed], scored: "_Scored") -> str | None:
@@ -184,22 +232,30 @@ class Cascade:
         if params.abstains and _abstains(text, forms=self._forms):
             return "it abstains"
         if any(isinstance(other, Answer) and not agree(text, other.text) for other in others):
-            return f"{params.differs_from} says something else"
+            named = params.differs_from if isinstance(params.differs_from, str) else "differs_from"
+            return f"{named} says something else"
         if params.logprob is not None and (mean := scored.mean) is not None and mean < params.logprob:
             return f"its mean log-probability is {mean:.3g}"
         return None
 
-    async def _checked(self, question: str, *, answer: str, run: Run) -> float:
-        """The score of the check. Raises ArmFailed where it raises, says no number, or takes longer than is left."""
-        assert self._check is not None
-        try:
-            async with asyncio.timeout(seconds_until(run.deadline)):
-                if inspect.iscoroutinefunction(self._check):
-                    return float(await self._check(question, answer))
-                return float(await asyncio.to_thread(self._check, question, answer))
-        except Exception as error:  # whatever a function of others does
-            message = f"the check of the cascade {self.name} failed: {error_text(error)}"
-            raise ArmFailed(message, remedy="let it return a number from 0 to 1") from error
+    async def _checked(self, check: Check, question: str, *, answer: str, run: Run) -> float | None:
+        return await check.score(question=question, answer=answer, sources=tuple(run.shown.values()))
+
+    async def _judged(self, judge: JudgePart, question: str, *, answer: str, run: Run) -> float:
+        prompt, score = judge.ask(question=question, answer=answer, sources=tuple(run.shown.values()))
+        with _own_run(run, generator=judge.generator, retriever=run.retriever, stream=AnswerStream()) as own:
+            done = await own.complete(prompt, purpose="judge", max_tokens=judge.max_tokens)
+        return score(done.text)
+
+
+async def _below(scoring: Awaitable[float | None], *, threshold: float, what: str, run: Run) -> str | None:
+    """Why an answer will not do by a score; None: it does, or the check says nothing. A failure is no good score."""
+    try:
+        async with asyncio.timeout(seconds_until(run.deadline)):
+            score = await scoring
+    except (ArmFailed, TimeoutError) as error:
+        return f"its {what} failed: {error_text(error)}"
+    return None if score is None or score >= threshold else f"its {what} gave {score:.3g}"
 
 
 class _NotesOnly(AnswerStream):
@@ -233,6 +289,13 @@ class _Scored(GeneratorAround):
 
 async def _answered(part: Part, *, question: str, run: Run, stream: AnswerStream) -> Answer:
     """The answer of a part, within what is left of the budget, accounted for in the run, also where it raises."""
+    with _own_run(run, generator=part.generator, retriever=part.retriever, stream=stream) as own:
+        return await part.strategy.answer(question, run=own)
+
+
+@contextmanager
+def _own_run(run: Run, *, generator: Generator, retriever: Retriever, stream: AnswerStream) -> Iterator[Run]:
+    """A run within what is left of the budget; what it does is accounted for in the whole, also where it raises."""
     spent, caps = run.cost, run.budget
     rounds = sum(isinstance(event, Round) for event in run.trace)
     used = {"rounds": rounds, "passages": spent.passages, "dollars": spent.dollars}
@@ -240,15 +303,15 @@ async def _answered(part: Part, *, question: str, run: Run, stream: AnswerStream
     left = {cap: max(allowed - used[cap], 0) for cap in used if (allowed := getattr(caps, cap)) is not None}
     own = Run(
         query=run.query,
-        retriever=part.retriever,
-        generator=part.generator,
+        retriever=retriever,
+        generator=generator,
         budget=replace(caps, **left),
         spans=run.spans,
         stream=stream,
         started=run.started,
     )
     try:
-        return await part.strategy.answer(question, run=own)
+        yield own
     finally:
         run.cost += own.cost
         run.started = min(run.started, own.started)

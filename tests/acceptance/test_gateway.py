@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import openai
 import pytest
 from pydantic import BaseModel
@@ -69,6 +70,11 @@ def completed(client, *, model="auto", messages=None, **more):
     return client.chat.completions.create(model=model, messages=messages or user(), **more)
 
 
+def explained(client, decision_id):
+    """Why its arm was drawn, in sentences."""
+    return httpx.get(f"{client.base_url}decisions/{decision_id}/explain", timeout=30).json()["reasons"]
+
+
 def last_sent(server):
     return server.requests[-1].body
 
@@ -109,6 +115,7 @@ def test_calls_of_tools(gateway, stream):
     assert set(kept["pmf"]) == {"small", "large"}
     assert kept["facts"]["lacking"] == {"recall": ["tools"]}
     assert kept["request"]["optional_needs"] == ["tools"]
+    assert "what it cannot do: recall (tools)" in " ".join(explained(client, reply.id))
 
 
 def test_a_loop_of_tools_is_one_decision(gateway):
@@ -133,6 +140,8 @@ def test_a_loop_of_tools_is_one_decision(gateway):
         )
     rules = [event.get("rule") for event in kept["outcome"]["trace"]]
     assert rules.count("tool_turn") == 1
+    reasons = " ".join(explained(client, second.id))
+    assert f"Turn 2 of a loop of tools goes on with decision {first_id}" in reasons
     own.feedback(second.id, rating=True)
     assert len(own.decision(first.id)["feedback"]) == 1
     assert own.decision(second.id)["feedback"] == []

@@ -1,13 +1,14 @@
 """Prompts of the judge, and checks that its model can be made, without loading one."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from secrets import token_hex
 from typing import Final
 
 from ragbandit.router.config.named_sections import errors_of
-from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.base import Generator, Passage, PromptTooLong
+from ragbandit.router.config.settings import GeneratorSettings, JudgeSettings, Settings
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
 from ragbandit.workers.judge.rubric import (
     ASKS_FOR_ANSWERS,
@@ -16,7 +17,10 @@ from ragbandit.workers.judge.rubric import (
     RUBRIC,
     JudgedAnswer,
     PromptMaker,
+    UnreadableReply,
     mark_of,
+    parsed_scores,
+    weighted_score,
 )
 from ragbandit.workers.wiring.generators import check_generator, make_generator
 
@@ -46,6 +50,35 @@ def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
             remedy="tell the judge to write that where the text has no answer: whatever else it writes counts as one",
         )
     return templates
+
+
+class JudgeOfArm:
+    """The judge's prompt and model as the condition of an arm; without reference answers."""
+
+    def __init__(self, settings: JudgeSettings, *, generator: Generator) -> None:
+        self.generator, self.max_tokens = generator, settings.max_tokens
+        self._weights = settings.criterion_weights
+        self._maker = PromptMaker(
+            template=judge_templates(settings.templates)[RUBRIC],
+            generator=generator,
+            max_tokens=settings.max_tokens,
+            passage_words=settings.passage_words,
+            text_chars=settings.text_chars,
+        )
+        self._most = settings.passages
+
+    def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
+        """(the prompt, what gives the score in its reply). Raises PromptTooLong, and ArmFailed for no score."""
+        material = JudgedAnswer(question=question, answer=answer, passages=tuple(sources[: self._most]), reference=())
+        asked = self._maker.prompt(material, mark=f"#{token_hex(6)}#")
+
+        def score(reply: str) -> float:
+            try:
+                return weighted_score(parsed_scores(reply, criteria=asked.criteria), weights=self._weights)
+            except UnreadableReply as error:
+                raise ArmFailed(f"the judge's reply cannot be used: {error}") from error
+
+        return asked.prompt, score
 
 
 def check_judge(settings: Settings, *, fetch: bool) -> None:

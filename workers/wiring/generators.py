@@ -289,15 +289,33 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
         with errors_of(section_of("generator", arm.generator), kind="generator"):
             capabilities = offered(settings.named_generators[arm.generator])
             made |= make_arms({name: arm.params}, capabilities=capabilities)
-    check_parts(made, known=settings.worker_arms)
+    check_parts(made, settings=settings)
     return made
 
 
-def check_parts(arms: Mapping[ArmName, Strategy], *, known: Mapping[str, object]) -> None:
-    """Refuse cascades of arms that our workers do not run, and of themselves. Raises ConfigError."""
+def worker_arm(name: str, given: Mapping[str, object], *, settings: Settings) -> WorkerArm:
+    """An arm that is defined in the params of another. Raises ConfigError as `worker_arms`."""
+    names = _names(name, given, settings=settings)
+    params = {name: {key: value for key, value in given.items() if key not in names}}
+    if settings.arms_preset is not None:  # which no_retrieval has, if any has it
+        params = with_preset({"no_retrieval": {}, **params}, preset=settings.arms_preset)
+    return WorkerArm(params=params[name], **names)
+
+
+def check_parts(arms: Mapping[ArmName, Strategy], *, settings: Settings) -> None:
+    """Refuse cascades of arms that our workers do not run, of themselves, and by a judge that is not there.
+
+    Raises ConfigError.
+    """
+    known = settings.worker_arms
     for name, arm in arms.items():
+        if isinstance(arm, Cascade) and arm.judged and settings.judge.generator is None:
+            remedy = "set judge.generator, or use another condition"
+            raise ConfigError("there is no judge", field=f"arms.{name}.judge", remedy=remedy)
         for param, part in arm.part_names.items() if isinstance(arm, Cascade) else ():
-            if part not in known or part == name:
+            if not isinstance(part, str):
+                make_strategies(settings, {(own := f"{name}.{param}"): worker_arm(own, part, settings=settings)})
+            elif part not in known or part == name:
                 others = [each for each in known if each != name]
                 message = f"{part!r} is no other arm that our workers run"
                 raise ConfigError(message, field=f"arms.{name}.{param}", remedy=known_choices(others, given=part))

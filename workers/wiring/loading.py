@@ -14,13 +14,15 @@ from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json
-from ragbandit.strategies.arms.cascade import Cascade, Part
+from ragbandit.strategies.arms.cascade import Cascade, Check, Part
 from ragbandit.strategies.base import Generator, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import generates, retrieves
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
+from ragbandit.workers.check_process import CheckOfArm
+from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import (
     WorkerArm,
     check_generator,
@@ -30,6 +32,7 @@ from ragbandit.workers.wiring.generators import (
     make_strategies,
     model_name,
     names_in_use,
+    worker_arm,
     worker_arms,
 )
 from ragbandit.workers.wiring.retrievers import open_retriever
@@ -89,19 +92,37 @@ class ArmLoader:
         loaded = {name: self._loaded(strategy, arm=arms[name]) for name, strategy in strategies.items()}
         for strategy in strategies.values():
             if isinstance(strategy, Cascade):
-                strategy.bind(self._parts_of(strategy, within=()))
+                self._bind(strategy, within=())
         return loaded
+
+    def _bind(self, cascade: Cascade, *, within: tuple[str, ...]) -> None:
+        """Give the cascade its parts, its check and its judge. within: the cascades that this one is a part of."""
+        check, chosen = None, self._settings.judge.generator
+        if cascade.check is not None:
+            check = CheckOfArm(cascade.check, field=f"arms.{cascade.name}.check")
+            check.start()
+        judge = None
+        if cascade.judged and chosen is not None:
+            made = self._generators.get(_key(chosen))
+            if made is None:
+                made = generator_and_concurrency(self._settings, chosen=chosen, section="judge.generator")
+                self._generators[_key(chosen)] = made
+            judge = JudgeOfArm(self._settings.judge, generator=made[0])
+        cascade.bind(self._parts_of(cascade, within=within), check=check, judge=judge)
 
     def _parts_of(self, cascade: Cascade, *, within: tuple[str, ...]) -> dict[str, Part]:
         """What the cascade asks, each made for it. within: the cascades that this one is a part of."""
-        within, known, parts = (*within, cascade.name), worker_arms(self._settings), {}
-        for param, name in cascade.part_names.items():
+        within, known, parts = (*within, cascade.name), dict(worker_arms(self._settings)), {}
+        for param, named in cascade.part_names.items():
+            name = named if isinstance(named, str) else f"{cascade.name}.{param}"
+            if not isinstance(named, str):
+                known[name] = worker_arm(name, named, settings=self._settings)
             if name in within:
                 message = f"{name} is a part of itself: {' > '.join((*within, name))}"
                 raise ConfigError(message, field=f"arms.{cascade.name}.{param}", remedy="name another arm")
             strategy = make_strategies(self._settings, {name: known[name]})[ArmName(name)]
             if isinstance(strategy, Cascade):
-                strategy.bind(self._parts_of(strategy, within=within))
+                self._bind(strategy, within=within)
             self._make_generators({known[name].generator} if generates(strategy) else ())
             if retrieves(strategy):
                 self._open_retriever(known[name].retriever)
@@ -151,9 +172,9 @@ def _key(section: GeneratorSettings | RetrieverSettings) -> str:
     return section.model_dump_json()
 
 
-def parts_of(arms: Iterable[LoadedArm]) -> list[Generator | Retriever]:
-    """The generators and the retrievers of these arms, each once."""
-    parts: list[Generator | Retriever] = []
+def parts_of(arms: Iterable[LoadedArm]) -> list[Generator | Retriever | Check]:
+    """The generators, the retrievers and the checks of these arms, each once."""
+    parts: list[Generator | Retriever | Check] = []
     for arm in arms:
         parts += [arm.generator, arm.retriever, *(arm.strategy.runs_on if isinstance(arm.strategy, Cascade) else ())]
     return list({id(part): part for part in parts}.values())

@@ -16,10 +16,12 @@ from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.policies.draw import UNTRIED
 from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT
 from ragbandit.router.serving.checks.questions import checked_id
+from ragbandit.router.serving.deciding.needs import LACKING
 from ragbandit.router.serving.deciding.question import budget_factor, price_name
 from ragbandit.router.serving.deciding.service import REBUILDING
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies
@@ -220,7 +222,13 @@ def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
         pinned = killed.get("arm")
         here = "" if pinned == decision.arm else f", which this question does not allow, so that {decision.arm} plays"
         yield f"The kill switch was on with the arm {pinned} pinned{here}: no policy was asked, and nothing was drawn."
-    if decision.query.forced:
+    turn = mapping_of(decision.query.request.get(TOOL_TURN))
+    if turn:
+        yield (
+            f"Turn {turn.get('turn')} of a loop of tools goes on with decision {turn.get('first')}, which drew "
+            f"{decision.arm}: nothing was drawn, and its cost and its feedback are those of that decision."
+        )
+    elif decision.query.forced:
         yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."
 
 
@@ -322,6 +330,8 @@ def _of_version(facts: Mapping[str, Json], *, drawn: ArmChance | None) -> str:
 def _of_the_offer(decision: Decision) -> Iterator[str]:
     if excluded := names_of(decision.facts.get(EXCLUDED_ARMS)):
         yield f"Left out, since they were not healthy: {', '.join(excluded)}."
+    for arm, lacks in mapping_of(decision.facts.get(LACKING)).items():
+        yield f"Left out, since the request needs what it cannot do: {arm} ({', '.join(names_of(lacks))})."
     if decision.query.arms is not None and not decision.query.forced:
         yield f"The caller or its key allowed these arms alone: {', '.join(decision.query.arms)}."
 

@@ -181,3 +181,46 @@ def test_a_cascade_of_itself_is_refused():
     both = CASCADE["arms"]["both"] | {"first": "other"}
     with pytest.raises(ConfigError, match=r"is a part of itself: (both > other > both|other > both > other)"):
         loaded(**(CASCADE | {"arms": CASCADE["arms"] | {"both": both, "other": other}}))
+
+
+def test_parts_defined_in_place():
+    """They have generators, params and errors of their own, by the path of the cascade's param."""
+    first = {"class": "no_retrieval", "generator": "unsure", "max_tokens": 20}
+    both = CASCADE["arms"]["both"] | {"first": first}
+    settings = Settings.model_validate(CASCADE | {"arms": CASCADE["arms"] | {"both": both}})
+    arm = ArmLoader(settings).load(worker_arms(settings))["both"]
+    query, parts = Query(id=DecisionId("d"), text="Who?"), {"retriever": arm.retriever, "generator": arm.generator}
+    outcome = asyncio.run(run_strategy(arm.strategy, query=query, budget=Budget(), **parts))
+    assert (outcome.answer, outcome.cost.llm_calls) == ("Stoker", 2)
+    assert outcome.made_by["params"]["parts"]["first"]["params"]["max_tokens"] == 20
+    for wrong, field in (({"max_tokens": 0}, "max_tokens"), ({"generator": "nobody"}, "generator")):
+        both = CASCADE["arms"]["both"] | {"first": first | wrong}
+        with pytest.raises(ConfigError) as caught:
+            check_arms(Settings.model_validate(CASCADE | {"arms": CASCADE["arms"] | {"both": both}}))
+        assert caught.value.field == f"arms.both.first.{field}"
+
+
+def test_a_check_and_a_judge_of_a_cascade(tmp_path, monkeypatch):
+    """The check runs in a process of its own, the judge by its model; what is not there is refused by its field."""
+    (tmp_path / "own_scores.py").write_text("def low(answer, question, sources):\n    return 0.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    judge = {"generator": {"name": "scripted", "script": {"": '{"answers": {"score": 0.3, "reason": "thin"}}'}}}
+    for condition, reason in (
+        ({"check": "own_scores:low"}, "its check gave 0.1"),
+        ({"judge": 0.5}, "its judge gave 0.3"),
+    ):
+        arms = CASCADE["arms"] | {"both": {"class": "cascade", "first": "large", "then": "small", **condition}}
+        settings = Settings.model_validate(CASCADE | {"arms": arms, "judge": judge})
+        arm = ArmLoader(settings).load(worker_arms(settings))["both"]
+        parts = {"retriever": arm.retriever, "generator": arm.generator}
+        query = Query(id=DecisionId("d"), text="Who wrote Dracula?")
+        outcome = asyncio.run(run_strategy(arm.strategy, query=query, budget=Budget(), **parts))
+        assert [event.value for event in outcome.trace if getattr(event, "rule", "") == "first_answer"] == [reason]
+        for part in parts_of([arm]):
+            asyncio.run(part.close())
+    for condition, field in (({"check": "own_scores:none"}, "check"), ({"judge": 0.5}, "judge")):
+        arms = CASCADE["arms"] | {"both": {"class": "cascade", "first": "large", "then": "small", **condition}}
+        settings = Settings.model_validate(CASCADE | {"arms": arms})
+        with pytest.raises(ConfigError) as caught:
+            ArmLoader(settings).load(worker_arms(settings))
+        assert caught.value.field == f"arms.both.{field}"

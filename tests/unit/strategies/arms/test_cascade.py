@@ -8,6 +8,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Round
 from ragbandit.strategies.arms.basic import NoRetrieval, SingleStep
 from ragbandit.strategies.arms.cascade import Cascade, Part, agree
+from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever, NoRetriever
 from ragbandit.strategies.runner import run_strategy
@@ -16,12 +17,18 @@ from tests.support.arms.arm_runs import JAWS, MAN, TOWN
 QUESTION = "Where is the maker of Jaws from?"
 
 
-def no(_question, answer):
-    return 0.2 if answer == "Shelley" else 0.9
+class Scores:
+    """A check, and a judge: .2 for Shelley, .9 for others; without a score for nobody."""
 
+    name, max_tokens, generator = "scores", 20, None
 
-def broken(_question, _answer):
-    raise LookupError("no table")
+    async def score(self, *, question, answer, sources):
+        if answer == "nobody":
+            raise ArmFailed("no table")
+        return {"Shelley": 0.2, "silent": None}.get(answer, 0.9)
+
+    def ask(self, *, question, answer, sources):
+        return Prompt(instructions="", body=f"{question} {answer} {len(sources)}"), float
 
 
 def model(answer, **more):
@@ -35,7 +42,11 @@ def part(answer, *, arm=NoRetrieval, **more):
 def cascade(first, then="Stoker", *, other=None, **params):
     arm = Cascade(name="both", first="small", then="large", **({"differs_from": "other"} if other else {}), **params)
     parts = {"first": first if isinstance(first, Part) else part(first), "then": part(then)}
-    arm.bind(parts | ({"differs_from": part(other)} if other else {}))
+    judge = Scores()
+    judge.generator = ScriptedGenerator({"Shelley": "0.2", "": "0.9"})
+    arm.bind(
+        parts | ({"differs_from": part(other)} if other else {}), check=Scores() if arm.check else None, judge=judge
+    )
     return arm
 
 
@@ -60,9 +71,13 @@ def reasons(outcome):
         ("", {"empty": True}, "Stoker", "it is empty"),
         ("Shelley", {"other": "Mary Shelley"}, "Shelley", "it stands"),
         ("Shelley", {"other": "Stoker", "then": "Bram"}, "Bram", "other says something else"),
-        ("Shelley", {"check": f"{__name__}:no"}, "Stoker", "its check gave 0.2"),
-        ("Shelley", {"check": f"{__name__}:no", "check_below": 0.1}, "Shelley", "it stands"),
-        ("Wells", {"check": f"{__name__}:no"}, "Wells", "it stands"),
+        ("Shelley", {"check": "own:check"}, "Stoker", "its check gave 0.2"),
+        ("Shelley", {"check": "own:check", "check_below": 0.1}, "Shelley", "it stands"),
+        ("Wells", {"check": "own:check"}, "Wells", "it stands"),
+        ("silent", {"check": "own:check"}, "silent", "it stands"),
+        ("nobody", {"check": "own:check"}, "Stoker", "its check failed: no table"),
+        ("Shelley", {"judge": 0.5}, "Stoker", "its judge gave 0.2"),
+        ("Shelley", {"judge": 0.1}, "Shelley", "it stands"),
     ],
 )
 def test_the_first_answer_stands_where_no_condition_holds(first, params, answer, reason):
@@ -108,10 +123,11 @@ def test_a_first_arm_that_fails_is_followed_by_the_other():
     assert outcome.cost.llm_calls == 2
 
 
-def test_a_check_that_raises_is_a_failure_that_names_it():
-    outcome = outcome_of(cascade("Shelley", check=f"{__name__}:broken"))
-    assert outcome.status == "failed"
-    assert "the check of the cascade both failed: LookupError: no table" in outcome.error
+def test_the_judge_is_booked():
+    """Its call is in cost and trace, with the two answers."""
+    outcome = outcome_of(cascade("Shelley", judge=0.5))
+    assert [event.purpose for event in outcome.trace if isinstance(event, Generated)] == ["answer", "judge", "answer"]
+    assert outcome.cost.llm_calls == 3
 
 
 class Reader:

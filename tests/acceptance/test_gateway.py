@@ -72,7 +72,7 @@ def completed(client, *, model="auto", messages=None, **more):
 
 def explained(client, decision_id):
     """Why its arm was drawn, in sentences."""
-    return httpx.get(f"{client.base_url}decisions/{decision_id}/explain", timeout=30).json()["reasons"]
+    return httpx.get(f"{client.base_url}decisions/{decision_id}/explanation", timeout=30).json()["reasons"]
 
 
 def last_sent(server):
@@ -205,7 +205,7 @@ def test_responses(gateway):
     assert second.output_text == "It is sunny in Paris"
     assert [each["role"] for each in last_sent(server)["messages"]] == ["system", "user", "assistant", "tool", "tool"]
     assert own.decision(second.id)["request"]["tool_turn"]["first"] == first.id
-    third = client.responses.create(model="auto", previous_response_id=second.id, input="And now?")
+    third = client.responses.create(model="arm/small", previous_response_id=second.id, input="And now?")
     assert third.output_text == "It is sunny in Paris"
     assert [each["role"] for each in last_sent(server)["messages"]][-3:] == ["tool", "assistant", "user"]
 

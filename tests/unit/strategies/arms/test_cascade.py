@@ -44,9 +44,8 @@ def cascade(first, then="Stoker", *, other=None, **params):
     parts = {"first": first if isinstance(first, Part) else part(first), "then": part(then)}
     judge = Scores()
     judge.generator = ScriptedGenerator({"Shelley": "0.2", "": "0.9"})
-    arm.bind(
-        parts | ({"differs_from": part(other)} if other else {}), check=Scores() if arm.check else None, judge=judge
-    )
+    parts |= {"differs_from": part(other)} if other else {}
+    arm.bind(parts, check=Scores() if arm.check else None, judge=judge if arm.judged else None)
     return arm
 
 

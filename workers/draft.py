@@ -52,6 +52,9 @@ class Model:
     context_tokens: int | None = None
     #: seconds since 1970; 0: the server does not tell
     created: float = 0.0
+    #: what it takes beside text, and dollars per million tokens, as the server tells; None: it does not
+    supports: tuple[str, ...] | None = None
+    price: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,12 +106,48 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
 
 
 def _model(row: Mapping[str, Any]) -> Model:
-    context, created = row.get("max_model_len"), row.get("created")  # the first is vLLM's
+    context = row.get("max_model_len", row.get("context_length"))  # vLLM's word, and OpenRouter's
+    created = row.get("created")
     return Model(
         name=str(row["id"]),
         context_tokens=context if isinstance(context, int) else None,
         created=float(created) if isinstance(created, int | float) else 0.0,
+        supports=_supports(row),
+        price=_price(row.get("pricing")),
     )
+
+
+#: words of OpenRouter's lists -> ours
+_ABILITIES: Final = {
+    "tools": "tools",
+    "response_format": "json",
+    "structured_outputs": "json",
+    "logprobs": "logprobs",
+    "image": "images",
+    "file": "files",
+    "audio": "audio",
+}
+_PRICES: Final = {"prompt": "input", "completion": "output", "input_cache_read": "cached_input"}
+
+
+def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """What the row of a model says that it takes beside text, as OpenRouter and its like tell; None: nothing."""
+    parameters, architecture = row.get("supported_parameters"), row.get("architecture")
+    if not isinstance(parameters, list) or not isinstance(architecture, Mapping):
+        return None
+    told = [*parameters, *(architecture.get("input_modalities") or ())]
+    return tuple(sorted({_ABILITIES[word] for word in told if word in _ABILITIES}))
+
+
+def _price(pricing: object) -> Mapping[str, float] | None:
+    """Dollars per million tokens, of the dollars per token that a server tells as texts."""
+    if not isinstance(pricing, Mapping):
+        return None
+    try:
+        price = {ours: float(pricing[theirs]) * 1e6 for theirs, ours in _PRICES.items() if theirs in pricing}
+    except (TypeError, ValueError):
+        return None
+    return price if {"input", "output"} <= price.keys() and min(price.values()) >= 0.0 else None
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
@@ -392,7 +431,8 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
         if _REASONING.match(model.name):
             options["fields"] = {"temperature": None, "stop": None, "reasoning_effort": "low"}
     context = max(256, model.context_tokens or _CONTEXT_TOKENS)
-    return {"name": "openai", "model": model.name, "context_tokens": context, "openai": options}
+    told: Params = {} if model.supports is None else {"supports": list(model.supports)}
+    return {"name": "openai", "model": model.name, "context_tokens": context, **told, "openai": options}
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:

@@ -62,7 +62,9 @@ def init(
     if prices and len(prices) != len(here.models):
         message = f"{len(prices)} prices for {len(here.models)} models"
         raise ConfigError(message, field="--price", remedy="give one for each model, the small one first")
-    prices = prices or (_asked_prices(here) if asks else [])
+    known = [dict(model.price) for model in here.models if model.price is not None]
+    known = known if len(known) == len(here.models) else []
+    prices = prices or known or (_asked_prices(here) if asks else [])
     chosen = prefer or (_preference(unit=cost_unit(here, prices=prices)) if asks else _BALANCED)
     choices = draft(here, preference=chosen, key_env=key_env, prices=prices)
     written = _write(as_yaml(choices), file=file, force=force)

@@ -126,6 +126,23 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
     assert "token_prices: {input: ..., output: ...}" in " ".join(text.split())
 
 
+def test_what_a_server_tells_of_its_models(run):
+    """Where its list has them, as OpenRouter's: context, what the model takes beside text, and its prices."""
+    told = {
+        "id": "vendor/model",
+        "context_length": 128000,
+        "supported_parameters": ["tools", "response_format", "temperature"],
+        "architecture": {"input_modalities": ["text", "image"]},
+        "pricing": {"prompt": "0.00000025", "completion": "0.000002", "input_cache_read": "0.000000025", "image": "0"},
+    }
+    with ScriptedServer({"": "So."}, models=[told]) as server:
+        tree, _ = written(run, "--yes", "--url", server.url)
+    assert tree["generator"]["context_tokens"] == 128000
+    assert tree["generator"]["supports"] == ["images", "json", "tools"]
+    assert tree["generator"]["token_prices"] == pytest.approx({"input": 0.25, "output": 2.0, "cached_input": 0.025})
+    assert tree["reward"]["cost"] == {"dollars": 1.0}
+
+
 def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
     """Arms of both models by names, an index of the documents, an incumbent; no price is made up, no key sent."""
     documents(tmp_path)

@@ -215,6 +215,10 @@ class ConversationSettings(Section):
     #: largest sticky_turns that a call may ask for (422 beyond it), where conversation.sticky_turns is not larger. Keys
     #: with the scope forced=false may ask for no more than conversation.sticky_turns (403)
     max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
+    #: a turn leaves the arm of the turn before only where the policy expects more of another than the prompt saves that
+    #: the arm's provider has in its cache: tokens of the last prompt at (input - cached_input). It needs these prices,
+    #: and a price of dollars in reward.cost
+    sticky_prefix: bool = False
     #: requests by which one decision goes on with the results of tools, the drawn one among them; one more is drawn
     #: anew
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50

@@ -294,10 +294,11 @@ class Settings(Section):
             raise ValueError(f"policy.floor: {arms} arms x {floor:g} = {arms * floor:g} > 1; use at most {most:g}")
         for name, tenant in self.tenants.items():
             self._check_price(tenant.cost_weight, among=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
-        if self.conversation.sticky_turns > 1 and self.policy.incumbent is not None:
+        sticky = self.conversation.sticky_turns > 1 or self.conversation.sticky_prefix
+        if sticky and self.policy.incumbent is not None:
             raise ValueError(
                 "conversation.sticky_turns: what policy.incumbent promises holds for turns that are drawn; set "
-                "conversation.sticky_turns: 0, or policy.incumbent: null"
+                "conversation.sticky_turns: 0 and conversation.sticky_prefix: false, or policy.incumbent: null"
             )
         return self
 

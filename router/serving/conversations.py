@@ -365,13 +365,15 @@ class Stay:
     first: DecisionId
     #: place of this turn since the draw, the drawn one being 1
     turn: int
-    #: turns that stay, the drawn one among them
+    #: turns that stay, the drawn one among them; 0: as long as it saves
     turns: int
+    #: where it stays for the cached prefix: what another arm would gain, and what staying saves, in reward
+    prefix: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, Json]:
         """As the decision keeps it under STICKY."""
-        return {"first": self.first, "turn": self.turn, "turns": self.turns}
+        return {"first": self.first, "turn": self.turn, "turns": self.turns, **self.prefix}
 
 
 def sticky_turns_of(query: Query, *, settings: Settings) -> int:

@@ -20,8 +20,8 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
 
-#: facts of a policy that are lists over the champion's arms: they would not fit the arms of a mixture with more
-_BY_ARM = ("quality", "cost", "weight")
+#: facts of a policy that are lists over its arms: they would not fit other arms
+BY_ARM = ("quality", "cost", "weight")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +79,8 @@ def mix_candidates(begun: Sequence[AskedCandidate]) -> None:
         draws = _draws_of(one)
         for at, question in enumerate(one.questions):
             assert question.decision is not None
+            if question.stay is not None:  # it stays for its cached prompt: nobody draws
+                continue
             drawn = draws if isinstance(draws, str) else draws[at]
             question.decision = _mixed(question.decision, drawn, candidate=one.candidate, arms=one.arms_of(question))
 
@@ -144,7 +146,7 @@ def _drawn_again(
     )
     if added:
         more["added"] = list(added)
-        facts = {name: value for name, value in decision.facts.items() if name not in _BY_ARM}
+        facts = {name: value for name, value in decision.facts.items() if name not in BY_ARM}
         remade = replace(remade, scores=None, facts=facts)
     return _noted(remade, {**note, **more})
 

@@ -13,9 +13,10 @@ from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
 from ragbandit.router.serving.checks.questions import checked_query
-from ragbandit.router.serving.deciding.candidates import ask, mix_candidates, pinned, pinned_output
+from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.serving.deciding.needs import LACKING, OPTIONAL, lacks_of, no_arm, passing_arms
+from ragbandit.router.serving.deciding.prefixes import keep_prefixes, saved_per_token
 from ragbandit.router.serving.deciding.question import Question, offer_arms, served_weight, with_terms
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
@@ -159,6 +160,7 @@ class RouteService:
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
         self.passing = passing_arms(settings)
+        self._saved = saved_per_token(settings)
 
     def swap(self, serving: Serving) -> None:
         """Decide with this policy from the next batch on."""
@@ -221,6 +223,9 @@ class RouteService:
             if is_pinned
             else outputs_of(serving.policy, [one.served for one in questions], features=features, arms=arms)
         )
+        if settings.conversation.sticky_prefix and not is_pinned:
+            database = self.store.database
+            keep_prefixes(questions, outputs, saved=self._saved, settings=settings, database=database)
         decisions = made_decisions(
             queries,
             run_by=[one.run_by for one in questions],
@@ -266,6 +271,10 @@ class RouteService:
         if question.stay is None:
             return replace(decision, facts=noted)
         # Given the draw that the turn follows, its probability is 1.
+        arm = question.stay.arm
+        if decision.arms != (arm,):  # it stays for its cached prompt
+            noted = {name: value for name, value in noted.items() if name not in BY_ARM}
+            decision = replace(decision, arm=arm, arms=(arm,), scores=None)
         return replace(decision, pmf=(1.0,), propensity=1.0, explored=False, facts=noted)
 
 

@@ -212,7 +212,12 @@ def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
     if draw.made_elsewhere:
         yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
     sticky = mapping_of(decision.facts.get(STICKY))
-    if sticky:
+    if "saves" in sticky:
+        yield (
+            f"The turn stays on {decision.arm}, which decision {sticky.get('first')} drew: its cached prompt saves "
+            f"{sticky.get('saves'):.4g} in reward, and another arm would gain {sticky.get('gain'):.4g}."
+        )
+    elif sticky:
         yield (
             f"Turn {sticky.get('turn')} of {sticky.get('turns')} of the conversation stays on {decision.arm}, which "
             f"decision {sticky.get('first')} drew. It is no draw of its own."

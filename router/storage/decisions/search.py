@@ -173,6 +173,8 @@ class SessionTurn:
     first: DecisionId
     #: its place since that draw, from 1
     turn: int
+    #: its own decision
+    last: DecisionId
 
 
 def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
@@ -215,7 +217,8 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
         except (ValueError, AttributeError, TypeError):
             continue
         if not row["forced"] and KILLED not in facts and isinstance(first, str) and isinstance(turn, int):
-            return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, first=DecisionId(first), turn=turn)
+            arm, last = ArmName(row["arm"]), DecisionId(row["id"])
+            return SessionTurn(arm=arm, allowed=allowed, first=DecisionId(first), turn=turn, last=last)
     return None
 
 

@@ -140,3 +140,38 @@ def exported(world, path):
     """The ledger in a file."""
     write_rows(path, ledger_rows(world.ledger))
     return path
+
+
+PRICED = {
+    "conversation": {"sticky_prefix": True},
+    "generator": {"name": "scripted", "token_prices": {"input": 2.0, "output": 2.0, "cached_input": 0.5}},
+    "reward": {"cost": {"dollars": 1.0}, "weight": 10.0},
+}
+
+
+@pytest.mark.parametrize(("tokens", "stays"), [(100_000, True), (0, False)])
+def test_a_cached_prompt_that_is_dearer_than_the_gain(make_world, tokens, stays):
+    """The turn stays on the arm that has the prompt, and says why; without prompt or session it is drawn."""
+    world = make_world(**PRICED)
+    first = turn(world)
+    cost = {"prompt_tokens": tokens, "dollars": 0.2}
+    world.store.add_outcome(made_outcome(decision_id=first.id, now=world.now, status="answered", cost=cost))
+    second = turn(world)
+    assert stayed(turn(world, session=None)) is None
+    if not stays:
+        assert stayed(second) is None
+        return
+    facts = second.facts[STICKY]
+    assert (second.arm, second.arms, second.propensity) == (first.arm, (first.arm,), 1.0)
+    assert stayed(second) == (2, first.id)
+    assert facts["saves"] == pytest.approx(10.0 * tokens * 1.5 / 1e6)
+    assert 0.0 <= facts["gain"] <= facts["saves"]
+    assert "quality" not in second.facts
+    verdict = world.router.verify()
+    assert verdict.propensity_mismatches == 0
+
+
+def test_a_stay_for_a_prompt_is_no_draw_of_an_incumbent(make_world):
+    """What an incumbent promises holds for turns that are drawn: both together are refused."""
+    with pytest.raises(ValueError, match="sticky_prefix: false"):
+        make_world(policy={"incumbent": "single_step"}, conversation={"sticky_prefix": True})

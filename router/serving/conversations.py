@@ -24,6 +24,7 @@ from ragbandit.router.serving.checks.questions import check_message, checked_tex
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.search import SessionTurn, newest_turns
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
@@ -324,7 +325,8 @@ class ConversationQueries:
         nothing, and comes within `conversation.rewrite.seconds`. Raises InvalidInput.
         """
         chat = chat_of(messages, settings=self.settings)
-        if self.rewriter is not None and chat.has_turns:
+        # A turn of a loop of tools draws no arm and searches nothing.
+        if self.rewriter is not None and chat.has_turns and TOOL_TURN not in query.request:
             rewritten = self._rewritten(query, chat=chat, rewriter=self.rewriter)
             return asyncio.run_coroutine_threadsafe(rewritten, event_loop())
         as_it_is: Future[Query] = Future()

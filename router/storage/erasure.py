@@ -25,17 +25,20 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     update,
 )
 
 from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
 from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
+    answer_queue,
     cancellations,
     closures,
     decisions,
@@ -69,7 +72,9 @@ class Selection:
         """As a condition on `decisions`."""
         conditions = []
         if self.decision is not None:
-            conditions.append(decisions.c.id == self.decision)
+            # With the turns of its loop of tools, which are rows of their own.
+            turn = decisions.c.request.contains(f'"{TOOL_TURN}":{{"first":{json.dumps(self.decision)}')
+            conditions.append(or_(decisions.c.id == self.decision, turn))
         if self.tenant is not None:
             conditions.append(decisions.c.tenant == self.tenant)
         if self.before is not None:
@@ -142,7 +147,7 @@ def _erase_batch(
         _overwrite(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
         if selection.decision is not None:
-            window = window.where(decisions.c.id == selection.decision)
+            window = window.where(selection.rows())
         ids = connection.execute(window).scalars().all()
         if not ids:
             return None
@@ -190,6 +195,7 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
     """Blank these decisions and all that is about them."""
     ids = [row["id"] for row in rows]
+    connection.execute(update(answer_queue).where(answer_queue.c.decision_id.in_(ids)).values(chat=None))
     for table in (decisions, outcomes, feedback, closures):
         about = select(table).where(table.c["id" if table is decisions else "decision_id"].in_(ids))
         beside = rows if table is decisions else connection.execute(about).mappings().all()
@@ -218,7 +224,8 @@ def _blank(table: str, row: Row, *, features: bool) -> dict[str, Any]:
         case "decisions":
             return _blank_decision(row, features=features)
         case "outcomes":
-            return {"answer": None, "trace": None, "error": row["error"] and ERASED, "sources": None}
+            kept = {"error": row["error"] and ERASED}
+            return kept | dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
         case "feedback":
             notes = {
                 "rater": row["rater"] and ERASED,

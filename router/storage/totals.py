@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, delete, func, select, tuple_
 
 from ragbandit.router.storage.access.spending import forget_spending
 from ragbandit.router.storage.rows.conversion import arms_value, canonical, reward_at, scores_value
-from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, move_position, position_of
@@ -295,7 +295,7 @@ def _has(facts: str, key: str) -> bool:
 
 
 def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: Deltas) -> None:
-    cost = cost_value(row["cost"])
+    cost = own_cost(row["cost"])
     cancelled = row["stop_reason"] == CANCELLED
     deltas.add(
         key,

@@ -8,21 +8,21 @@ newest answer; feedback on a turn is feedback on that decision.
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 
-from ragbandit.router.storage.rows.conversion import Row, body_hash
-from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
+from ragbandit.router.storage.rows.conversion import Row, body_hash, canonical
+from ragbandit.router.storage.rows.outcome_rows import LATER, cost_value, outcome_row, outcome_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.types import ArmName, Branch, DecisionId, Json, Outcome, calls_of
+from ragbandit.shared.types import ArmName, Branch, Cost, DecisionId, Json, Outcome, calls_of
 
 #: the key of a query's `request` with the turn: {"first": the decision that drew the arm, "turn": its number, from 2}
 TOOL_TURN: Final = "tool_turn"
 #: columns of an outcome that a later turn changes
-_CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", "error", "sources", "made_at")
+_CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", "error", "sources")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,10 +107,17 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, DecisionId]
             steps=before.steps + outcome.steps,
         )
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
+        changed["cost"] = _with_later(changed["cost"], before=row["cost"], added=outcome.cost)
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
         if before.stop_reason == "tool_calls" and not calls_of(outcome):
             ended.append(whole)
     return ended
+
+
+def _with_later(cost: str, *, before: str, added: Cost) -> str:
+    """The JSON of a cost, which says how much of it later turns added. before: the one that is stored."""
+    known = cost_value(json.dumps(json.loads(before).get(LATER, {}))) + added
+    return canonical({**json.loads(cost), LATER: {name: value for name, value in asdict(known).items() if value}})
 
 
 def called(row: Row, *, outcome: Outcome, tenant: str) -> dict[str, Any]:

@@ -83,6 +83,8 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
     return tuple(trace)
 
 
+#: key of a cost's JSON with the part of it that later turns added
+LATER: Final = "later"
 _COST_FIELDS: Final = frozenset(field.name for field in fields(Cost))
 _SOURCE_FIELDS: Final = frozenset(field.name for field in fields(Source))
 
@@ -90,6 +92,12 @@ _SOURCE_FIELDS: Final = frozenset(field.name for field in fields(Source))
 def cost_value(text: str) -> Cost:
     """The cost of its JSON; of a row of a newer version the fields that this one has."""
     return Cost(**{name: value for name, value in json.loads(text).items() if name in _COST_FIELDS})
+
+
+def own_cost(text: str) -> Cost:
+    """The same without what later turns of a loop of tools added: they have outcomes of their own."""
+    whole, later = cost_value(text), json.loads(text).get(LATER, {})
+    return Cost(**{name: getattr(whole, name) - later.get(name, 0) for name in _COST_FIELDS})
 
 
 def _given(cost: Cost) -> dict[str, Any]:

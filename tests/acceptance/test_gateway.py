@@ -223,3 +223,36 @@ def test_responses(gateway):
         "Paris",
         "Oslo",
     ]
+
+
+def test_bad_chats_are_refused(gateway):
+    """Half characters, numbers that are none, nesting without end and wrong types are 400s; nothing fails inside."""
+    client, _, _ = gateway
+    deep = "[" * 700 + "]" * 700
+    deeper = "[" * 5000 + "]" * 5000
+    bodies = {
+        "half of a character": '{"model": "auto", "messages": [{"role": "user", "content": "?"}], "stop": ["\\ud800"]}',
+        "not a number": '{"model": "auto", "messages": [{"role": "user", "content": "?"}], "temperature": NaN}',
+        "deep": '{"model": "auto", "messages": [{"role": "user", "content": "?"}], "logit_bias": {"a": ' + deep + "}}",
+        "deeper": '{"model": "auto", "messages": [{"role": "user", "content": "?"}], "logit_bias": ' + deeper + "}",
+        "tools": '{"model": "auto", "messages": [{"role": "user", "content": "?"}], "tools": "weather"}',
+        "call": '{"model": "auto", "messages": [{"role": "user", "content": "?"},'
+        ' {"role": "assistant", "tool_calls": 5},'
+        ' {"role": "tool", "tool_call_id": {"a": 1}, "content": [{"type": "text", "text": 7}]}]}',
+    }
+    url = str(client.base_url)
+    for name, body in bodies.items():
+        reply = httpx.post(
+            f"{url}chat/completions", content=body, headers={"content-type": "application/json"}, timeout=30
+        )
+        assert reply.status_code == (200 if name == "deep" else 400), (name, reply.status_code, reply.text[:300])
+        assert name == "deep" or reply.json()["error"]["message"], name
+
+
+def test_a_large_image(gateway):
+    """Three megabytes go through, and leave the queue with the answer."""
+    client, _, server = gateway
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 3_000_000}"}}
+    reply = completed(client, messages=user(image, {"type": "text", "text": "Where?"}))
+    assert reply.model == "ragbandit/large"
+    assert last_sent(server)["messages"][1]["content"][0] == image

@@ -86,7 +86,9 @@ class Chat:
         named = {NEEDS: self.needs, OPTIONAL: self.optional}
         facts: dict[str, Json] = {name: list(needs) for name, needs in named.items() if needs}
         if passed:
-            facts[TOKENS] = len(json.dumps(_without_data(self.sent), ensure_ascii=False)) // _CHARS_PER_TOKEN
+            messages: Any = self.sent["messages"]
+            texts = {**self.sent, "messages": [_without_data(each) for each in messages]}
+            facts[TOKENS] = len(json.dumps(texts, ensure_ascii=False)) // _CHARS_PER_TOKEN
         if passed and (len(self.sent) > 1 or self.needs or self.results):
             facts[CHAT_HASH] = body_hash(self.sent)
         return facts
@@ -109,6 +111,7 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages") -> Chat:
         turns = turns[: last + 1]
     said = tuple(turn for turn in turns if turn is not None and turn.text.strip())
     passed = {name: sent[name] for name in PASSED_PARAMETERS & sent.keys() if sent[name] is not None}
+    _check_storable({"messages": messages, **passed}, at=at)
     needs |= _needs(passed)
     offered = any(passed.get(tools) and passed.get(choice) != "none" for tools, choice in _TOOLS.items())
     return Chat(
@@ -144,6 +147,22 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
         "logprobs": passed.get("logprobs") or passed.get("top_logprobs"),
     }
     return {name for name, needed in wanted.items() if needed}
+
+
+def _check_storable(sent: Mapping[str, Any], *, at: str) -> None:
+    """Raises InvalidInput for what no database and no model's server takes: a request is kept until it is answered."""
+    for name, value in sent.items():
+        field = at if name == "messages" else name
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            message = f'"{field}" has half of a surrogate pair'
+            raise InvalidInput(message, field=field, remedy="send whole characters") from None
+        except ValueError:
+            message = f'"{field}" has a number that is not finite'
+            raise InvalidInput(message, field=field, remedy="send finite numbers") from None
+        except RecursionError:
+            raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="send less of it") from None
 
 
 def _results(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -200,8 +219,10 @@ def _part(part: object, *, at: str, needs: set[str]) -> str:
     return text
 
 
-def _without_data(value: Json) -> Json:
-    """The value with an empty object for every image, audio and file."""
-    if isinstance(value, Mapping):
-        return {name: {} if name in _OTHERS else _without_data(part) for name, part in value.items()}
-    return [_without_data(part) for part in value] if isinstance(value, list) else value
+def _without_data(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with an empty object for every image, audio and file."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return dict(message)
+    parts = [{**part, part["type"]: {}} if part.get("type") in _OTHERS else part for part in content]
+    return {**message, "content": parts}

@@ -408,7 +408,7 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
     for section, price in zip(sections, prices, strict=False):
         section["token_prices"] = price
-    preset = {"arms_preset": "chat"}
+    preset = {"arms_preset": "chat"} if here.index else {}
     charged = "" if prices else "; no price is known, so steps are charged"
     if len(sections) == 1:
         why = f"{url}: {names[0]} writes the answers ({here.picked}){charged}"
@@ -436,13 +436,17 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:
-    """The pipelines; the arms of one model, or of both with the model's size in their names; else two of the caller."""
+    """The pipelines; a server's models themselves where nothing is searched, else arms of one model, or of both with
+    the model's size in their names; else two of the caller.
+    """
     arms = dict(here.pipelines)
+    if here.models and not here.index:
+        if len(here.models) == 1:
+            return arms | {"model": {}}
+        return arms | {size: {"class": "model", "generator": size} for size in ("small", "large")}
     names = ["no_retrieval", *(["single_step", "multi_step"] if here.index else [])]
     if len(here.models) == 2:
         sizes = {"no_retrieval": ["small"], "single_step": ["small", "large"], "multi_step": ["large"]}
-        if not here.index:
-            sizes["no_retrieval"].append("large")
         arms |= {f"{name}_{size}": {"class": name, "generator": size} for name in names for size in sizes[name]}
     elif here.models or (here.local and len(arms) < 2):
         arms |= {name: {} for name in names}
@@ -463,7 +467,7 @@ def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
 
 def _incumbent(arms: dict[str, Params]) -> Choice:
     """The arm that would answer without a router: of the larger model the one that searches once, else the first."""
-    usual = ("single_step_large", "single_step", "no_retrieval_large", *arms)
+    usual = ("single_step_large", "single_step", "large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm
     why = (

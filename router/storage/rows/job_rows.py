@@ -29,7 +29,7 @@ CHECK_ATTEMPTS: Final = 3
 #: an answer that waited that long is not checked any more, seconds
 CHECK_EXPIRE_S: Final = 2 * 86400.0
 #: failures that say nothing of the arm, or of a decision that nobody can read
-_NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable"})
+_NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
 
 
 def is_judgeable(outcome: Outcome) -> bool:

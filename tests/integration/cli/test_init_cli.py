@@ -137,6 +137,7 @@ def test_what_a_server_tells_of_its_models(run):
     }
     with ScriptedServer({"": "So."}, models=[told]) as server:
         tree, _ = written(run, "--yes", "--url", server.url)
+    assert (tree["arms"], "arms_preset" in tree) == ({"model": {}}, False)
     assert tree["generator"]["context_tokens"] == 128000
     assert tree["generator"]["supports"] == ["images", "json", "tools"]
     assert tree["generator"]["token_prices"] == pytest.approx({"input": 0.25, "output": 2.0, "cached_input": 0.025})
@@ -167,6 +168,14 @@ def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
     assert tree["policy"]["incumbent"] == "single_step_large"
     assert "token_prices" not in tree["generators"]["small"]
     assert tree["reward"]["cost"] == {"steps": 1.0}
+
+
+def test_two_models_without_documents_are_arms(run):
+    """Chats pass through to them; the larger one is the incumbent."""
+    with ScriptedServer({"": "So."}, models=[{"id": "gpt-5"}, {"id": "gpt-5-mini"}]) as server:
+        tree, _ = written(run, "--yes", "--url", server.url)
+    assert tree["arms"] == {size: {"class": "model", "generator": size} for size in ("small", "large")}
+    assert tree["policy"]["incumbent"] == "large"
 
 
 def test_a_server_that_was_named_must_answer(run, monkeypatch):

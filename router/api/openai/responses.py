@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
+from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, choice_of_tool, format_of, tool_of
 from ragbandit.router.api.openai.errors import Unsupported, error_in_reply, fault_of
 from ragbandit.router.api.openai.replies import (
     DONE,
@@ -19,7 +20,6 @@ from ragbandit.router.api.openai.replies import (
     usage_of,
 )
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
-from ragbandit.router.api.openai.response_items import CALL, ITEM, add_item, choice_of_tool, format_of, tool_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.chat_messages import LOGPROBS, PASSED_PARAMETERS
 from ragbandit.shared.types import CANCELLED, Decision, DeltaPiece, Json, Outcome, StatusNote, TextPiece

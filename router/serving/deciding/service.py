@@ -16,8 +16,14 @@ from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.serving.deciding.needs import LACKING, OPTIONAL, lacks_of, no_arm, passing_arms
-from ragbandit.router.serving.deciding.prefixes import keep_prefixes, saved_per_token
-from ragbandit.router.serving.deciding.question import Question, offer_arms, served_weight, with_terms
+from ragbandit.router.serving.deciding.question import (
+    Question,
+    keep_prefixes,
+    offer_arms,
+    saved_per_token,
+    served_weight,
+    with_terms,
+)
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.feedback_writes import settle

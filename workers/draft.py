@@ -19,7 +19,7 @@ from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.formats import did_you_mean, number, one_line
-from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.redaction import credentials_in, without_secrets
 from ragbandit.strategies.arms.external import CallableArm
 from ragbandit.workers.verbs.index import build_index

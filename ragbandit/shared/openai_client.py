@@ -16,12 +16,15 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import ConfigDict, Field, with_config
 
 from ragbandit.shared.redaction import without_keys
 
 if TYPE_CHECKING:
     import openai
+
 
 #: longest piece of a server's message that is passed on, in characters
 _MESSAGE: Final = 200
@@ -244,3 +247,152 @@ def _running_loop() -> _Loop:
             thread.start()
             _running = _Loop(loop=loop, thread=thread)
         return _running
+
+
+# Strict field by field: a dataclass that is strict as a whole is not read from a mapping.
+_Flag = Annotated[bool, Field(strict=True)]
+_Seconds = Annotated[float, Field(strict=True, gt=0)]
+_Dollars = Annotated[float, Field(strict=True, ge=0)]
+
+
+@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenAiOptions:
+    """The OpenAI-compatible server of the generator "openai"."""
+
+    #: None: OPENAI_BASE_URL or OpenAI's own
+    base_url: str | None = None
+    #: the environment variable that holds the key; servers of your own that want none get "none"
+    api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
+    #: sent with every request
+    headers: Mapping[str, str] = field(default_factory=dict)
+    #: ask for the reply as an event stream; false: the answer comes in one piece, and a deadline leaves nothing of it
+    stream: _Flag = True
+    #: where the first words of an answer go in a chat. "user": the end of the user's turn, with the words to go on from
+    #: it; an answer that repeats it loses it. "assistant": a last assistant message, for servers that go on from it by
+    #: themselves. "continue": the same, with the two fields by which vLLM and its kin are told to
+    prefix: Literal["user", "assistant", "continue"] = "user"
+    #: how the server calls the limit of tokens to write; newer models of OpenAI take the second name only
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    #: sent with every greedy request, for servers that sample reproducibly; None: none is sent
+    seed: Annotated[int, Field(strict=True)] | None = None
+    #: put into every request last; null takes a field out, for example {"temperature": null}
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    #: the server tells log-probabilities
+    logprobs: _Flag = False
+    #: longest silence within a reply
+    read_s: _Seconds = 60.0
+    #: attempts after the first, by the openai package: where there is no connection, or status 408, 409, 429 or 5xx
+    retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
+    #: requests under way at once, per worker
+    concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
+    #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning]: of
+    #: other models that the server answers with, and, without `generator.token_prices`, of the model itself; empty:
+    #: calls cost nothing
+    token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=5)]] = field(
+        default_factory=dict
+    )
+    #: tokens that the server's chat template adds at most
+    template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
+    #: bytes of text that count as one token; 1.0 bounds every byte-level tokenizer, 3.0 suits English text and bounds
+    #: nothing
+    bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
+
+
+#: parameters of a chat completion that a model arm passes on; of all others the service knows its own, or none
+PASSED_PARAMETERS: Final = frozenset(
+    {
+        *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "logprobs"),
+        *("top_logprobs", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "logit_bias"),
+        *("max_completion_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "reasoning"),
+        *("reasoning_effort", "thinking", "verbosity", "prediction", "prompt_cache_key", "chat_template_kwargs"),
+    }
+)
+#: of a message: fields that are told apart, or come by their own way
+_OWN: Final = ("role", "content")
+LOGPROBS: Final = "logprobs"
+
+
+def delta_of(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """What a choice of a chunk, or of a whole completion, has beside its content; {} for nothing."""
+    part = choice.get("delta") or choice.get("message") or {}
+    delta = {name: value for name, value in part.items() if name not in _OWN and value not in (None, [], {})}
+    if "tool_calls" in delta:  # a whole message has them without places
+        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(delta["tool_calls"])]
+    return {**delta, LOGPROBS: choice[LOGPROBS]} if choice.get(LOGPROBS) else delta
+
+
+class MessageParts:
+    """A message that grows by deltas."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._others: dict[str, Any] = {}
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Take in the next delta."""
+        for name, value in delta.items():
+            if name == "tool_calls":
+                for call in value:
+                    known = self._calls.setdefault(int(call.get("index", 0)), {})
+                    _merge(known, {key: part for key, part in call.items() if key != "index"})
+            else:
+                _merge(self._others, {name: value})
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """All that came, by OpenAI's names, tool calls in their order."""
+        calls = [call for _, call in sorted(self._calls.items())]
+        return {**self._others, **({"tool_calls": calls} if calls else {})}
+
+    def rest(self, whole: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The delta that is missing to this whole, {} for none; None where what came is no beginning of it."""
+        missing: dict[str, Any] = {}
+        for name, value in whole.items():
+            if name == "tool_calls":
+                rests = [_rest(self._calls.get(place, {}), call) for place, call in enumerate(value)]
+                if None in rests:
+                    return None
+                calls = [{"index": place, **left} for place, left in enumerate(rests) if left]
+                missing |= {"tool_calls": calls} if calls else {}
+            else:
+                left = _rest({name: self._others[name]} if name in self._others else {}, {name: value})
+                if left is None:
+                    return None
+                missing |= left
+        return missing
+
+
+def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
+    """Continue what is known: texts and lists grow, but names and ids, which come once."""
+    for name, value in part.items():
+        before = known.get(name)
+        if isinstance(before, dict) and isinstance(value, Mapping):
+            _merge(before, value)
+        elif (isinstance(before, str) and isinstance(value, str) and name not in ("id", "type", "name")) or (
+            isinstance(before, list) and isinstance(value, list)
+        ):
+            known[name] = before + value  # type: ignore[operator] # both are of one kind
+        elif value is not None:
+            known[name] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _rest(known: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is missing of the whole; None: what is known is no beginning of it."""
+    missing: dict[str, Any] = {}
+    for name, value in whole.items():
+        before = known.get(name)
+        if before == value:
+            continue
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            left = _rest(before, value)
+            if left is None:
+                return None
+            missing |= {name: left} if left else {}
+        elif before is None:
+            missing[name] = value
+        elif isinstance(before, str | list) and isinstance(value, str | list) and value[: len(before)] == before:
+            missing[name] = value[len(before) :]
+        else:
+            return None
+    return missing

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ragbandit.shared.formats import known_choices
-from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.types import MAX_WEIGHT, Aggregate
 
 #: what a judge scores an answer by, each from 0 to 1; how: docs/judge.md

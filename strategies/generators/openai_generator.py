@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, required_module
-from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import (
     BrokenReply,
+    OpenAiOptions,
     Tokens,
     cause_of,
     connect,

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ragbandit.shared.chat_messages import MessageParts, delta_of
 from ragbandit.shared.errors import ArmFailed, encodable
-from ragbandit.shared.generator_options import OpenAiOptions
-from ragbandit.shared.openai_client import BrokenReply, Tokens
+from ragbandit.shared.openai_client import BrokenReply, MessageParts, OpenAiOptions, Tokens, delta_of
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, Token, chat_turns, first_stop, plain_parts
 

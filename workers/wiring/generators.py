@@ -17,7 +17,7 @@ from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.shared.formats import did_you_mean, known_choices
-from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.redaction import described
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade

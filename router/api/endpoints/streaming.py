@@ -18,8 +18,8 @@ from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
 from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, plain, route_json
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.streams import ReadStream
-from ragbandit.shared.chat_messages import MessageParts
 from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.openai_client import MessageParts
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome

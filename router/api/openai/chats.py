@@ -9,8 +9,8 @@ from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.schemas.requests import STORABLE
 from ragbandit.router.serving.deciding.needs import NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
-from ragbandit.shared.chat_messages import PASSED_PARAMETERS
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: parameters with tools -> those that choose among them

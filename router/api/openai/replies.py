@@ -11,7 +11,7 @@ from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import errors
 from ragbandit.router.serving.deciding.question import price_name
-from ragbandit.shared.chat_messages import LOGPROBS
+from ragbandit.shared.openai_client import LOGPROBS
 from ragbandit.shared.types import Cost, Decision, DeltaPiece, Outcome, StatusNote, TextPiece, calls_of
 
 #: of the id of a completion; the rest is the decision's

@@ -26,8 +26,8 @@ from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.deciding.question import price_terms
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.chat_messages import PASSED_PARAMETERS
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Query
 
 #: the model that lets the policy choose

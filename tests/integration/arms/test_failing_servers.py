@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.types import Budget, CallFailed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.openai_server import Reply, ScriptedServer

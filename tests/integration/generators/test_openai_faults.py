@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.basic import NoRetrieval

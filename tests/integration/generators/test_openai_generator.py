@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.text_feed import Token

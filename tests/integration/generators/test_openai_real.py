@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 

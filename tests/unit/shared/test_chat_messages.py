@@ -1,6 +1,6 @@
 """Messages in pieces: what deltas make together, and what is missing to a whole."""
 
-from ragbandit.shared.chat_messages import MessageParts, delta_of
+from ragbandit.shared.openai_client import MessageParts, delta_of
 
 WHOLE = {
     "tool_calls": [

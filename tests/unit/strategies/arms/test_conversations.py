@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved
 from ragbandit.strategies.base import Need, Passage, Prompt, Request
 from ragbandit.strategies.generators.openai_protocol import counted_tokens, request_fields

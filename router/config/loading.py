@@ -27,8 +27,7 @@ import yaml
 from pydantic import ValidationError
 
 from ragbandit.router.config.context_schema import ContextKey
-from ragbandit.router.config.named_sections import BY_NAME, grids_of, section_of, value_at
-from ragbandit.router.config.removed import instead_of
+from ragbandit.router.config.named_sections import BY_NAME, grids_of, instead_of, section_of, value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import did_you_mean, known_choices

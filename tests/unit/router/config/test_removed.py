@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.removed import REMOVED, instead_of
+from ragbandit.router.config.named_sections import REMOVED, instead_of
 from ragbandit.shared.errors import ConfigError
 
 

@@ -22,7 +22,7 @@ from ragbandit.router.storage.rows.job_rows import CHECK_ATTEMPTS, CHECK_EXPIRE_
 from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing
-from ragbandit.shared.retries import back_off
+from ragbandit.shared.outbound import back_off
 from ragbandit.shared.types import ArmName, DecisionId, FeedbackSource, Json
 from ragbandit.workers.check_process import CheckProcess
 from ragbandit.workers.judge.judge import CALLS, Judge

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ragbandit.router.queue.jobs import WAKE_UPS
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.shared.errors import QueueError, SnapshotError, StoreError
-from ragbandit.shared.retries import back_off
+from ragbandit.shared.outbound import back_off
 
 if TYPE_CHECKING:
     from ragbandit.router.queue.jobs import RedisJobs

@@ -24,8 +24,8 @@ from ragbandit.shared.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from ragbandit.shared.outbound import pause_before_retry, retry_after_s
 from ragbandit.shared.redaction import without_secrets
-from ragbandit.shared.retries import pause_before_retry, retry_after_s
 from ragbandit.shared.types import OutcomeStatus
 
 #: where a service listens unless it is told otherwise

@@ -19,7 +19,7 @@ from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.child_process import ProcessIdentity
 from ragbandit.shared.errors import Conflict, RagBanditError
-from ragbandit.shared.retries import back_off
+from ragbandit.shared.outbound import back_off
 from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
 #: decisions that one transaction removes

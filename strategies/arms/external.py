@@ -29,13 +29,20 @@ import httpx
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.outbound import (
+    check_address,
+    check_header_value,
+    credentials_of,
+    is_retryable,
+    pause_before_retry,
+    retry_after_s,
+    shown_address,
+)
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import without_keys
-from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
 from ragbandit.shared.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arms.prompted import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text, seconds_until
-from ragbandit.strategies.outbound import check_address, check_header_value, credentials_of, shown_address
 from ragbandit.strategies.run import Answer, Run
 
 #: longest random pause before the second attempt, seconds; it doubles with every further one

@@ -19,6 +19,7 @@ from ragbandit.shared.openai_client import (
     is_unreachable,
     retries_made,
 )
+from ragbandit.shared.outbound import check_address, check_header_value, shown_address
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Cost
@@ -41,7 +42,6 @@ from ragbandit.strategies.generators.openai_protocol import (
     request_fields,
 )
 from ragbandit.strategies.generators.text_feed import TextFeed, plain_parts
-from ragbandit.strategies.outbound import check_address, check_header_value, shown_address
 
 if TYPE_CHECKING:
     import openai

@@ -19,9 +19,9 @@ from elasticsearch import ApiError, Elasticsearch, TransportError
 from elasticsearch.helpers import BulkIndexError, bulk
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError, encodable
+from ragbandit.shared.outbound import check_address, shown_address
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.outbound import check_address, shown_address
 from ragbandit.strategies.retrievers.corpus import build_command
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever
 

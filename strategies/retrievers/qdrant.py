@@ -12,9 +12,9 @@ from qdrant_client.common.client_exceptions import QdrantException
 from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 
 from ragbandit.shared.errors import ConfigError, RagBanditError
+from ragbandit.shared.outbound import check_address
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.outbound import check_address
 from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
 
 #: keys of the payload where none are given; a dot reaches into an object

@@ -16,11 +16,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.formats import known_choices
+from ragbandit.shared.outbound import shown_address
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
-from ragbandit.strategies.outbound import shown_address
 from ragbandit.strategies.retrievers.databases import DatabaseRetriever
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever, Reranker
 

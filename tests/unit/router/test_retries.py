@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.shared.retries import pause_before_retry, retry_after_s
+from ragbandit.shared.outbound import pause_before_retry, retry_after_s
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,7 @@ from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies, routing
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
-from ragbandit.router.api.schemas.openapi import add_limits, describe
-from ragbandit.router.api.schemas.responses import JsonReply
+from ragbandit.router.api.schemas.responses import JsonReply, add_limits, describe
 from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.api.security.gate import PEER, Gate, KeyRing
 from ragbandit.router.api.security.page_sessions import PageSessions

@@ -1,8 +1,15 @@
 """Responses: JSON bodies of replies, the reply to every error, and how FastAPI is told of them."""
 
+import ast
+import inspect
 import json
 import math
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
 from typing import Any, Final
 
 from starlette.responses import JSONResponse, Response
@@ -10,7 +17,13 @@ from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
 from ragbandit.router.api.schemas.replies import plain
+from ragbandit.router.api.schemas.requests import STORABLE, TEXT
+from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.serving.checks.questions import MAX_WORDS
+from ragbandit.router.serving.deciding.question import tells_mean
 from ragbandit.shared.errors import Overloaded, RagBanditError
+from ragbandit.shared.types import MAX_TEXT
 
 #: status of a request whose caller closed the connection before the reply, as nginx counts it
 CLIENT_CLOSED: Final = 499
@@ -93,3 +106,119 @@ def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]
 
 #: the error replies of any path
 ERRORS: Final = errors(ErrorReply, (401, 403, 404, 409, 413, 422, 429, 503))
+
+
+#: modules whose classes requests and replies are; the text below a field describes it
+_MODULES: Final = (
+    "ragbandit.shared.types.ledger",
+    "ragbandit.router.storage.ledgers.ledger",
+    "ragbandit.router.reporting.reading",
+    "ragbandit.router.rollouts.overview",
+    "ragbandit.router.serving.explanations.explain",
+    "ragbandit.router.serving.overview",
+    "ragbandit.router.queue.presence",
+    "ragbandit.client.replies.decisions",
+    "ragbandit.client.replies.status",
+    "ragbandit.router.api.openai.replies",
+    "ragbandit.router.api.openai.requests",
+    "ragbandit.router.api.openai.responses",
+    "ragbandit.router.api.schemas.replies",
+    "ragbandit.router.api.schemas.requests",
+    "ragbandit.router.api.endpoints.policies",
+)
+
+
+@cache
+def _classes() -> Mapping[str, object]:
+    return {name: value for module in map(import_module, _MODULES) for name, value in vars(module).items()}
+
+
+@cache
+def field_texts() -> Mapping[str, Mapping[str, str]]:
+    """Class -> field -> the text below it, those of its base classes too."""
+    texts: dict[str, dict[str, str]] = {}
+    for module in map(import_module, _MODULES):
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.ClassDef):
+                bases = [texts.get(base.id, {}) for base in node.bases if isinstance(base, ast.Name)]
+                texts[node.name] = dict(ChainMap(_texts(node), *bases))
+    return texts
+
+
+def _texts(node: ast.ClassDef) -> dict[str, str]:
+    return {
+        field.target.id: text.value.value.replace("\n    ", " ")
+        for field, text in pairwise(node.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def describe(api: dict[str, Any]) -> dict[str, Any]:
+    """Add the texts below the fields to an OpenAPI document; the same document.
+
+    Pydantic reads only those in a class's own body, and at every start.
+    """
+    for name, schema in api["components"]["schemas"].items():
+        for field, text in field_texts().get(name, {}).items():
+            shape = schema["properties"][field]
+            if "$ref" in shape:  # OpenAPI 3.0 ignores what stands beside a reference
+                shape["allOf"] = [{"$ref": shape.pop("$ref")}]
+            shape["description"] = text
+        if is_dataclass(_classes().get(name)):  # its defaults are for those who make it: a reply has every field
+            schema["required"] = list(schema["properties"])
+            for shape in schema["properties"].values():
+                shape.pop("default", None)
+    return api
+
+
+def add_limits(
+    api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int, has_dial: bool
+) -> dict[str, Any]:
+    """Put the limits of one service into an OpenAPI document; the same document.
+
+    arms: on offer. most_items: of a batch of feedback. has_dial: the policy serves each question at its own price.
+    """
+    schemas = api["components"]["schemas"]
+    route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
+    _array(route["arms"])["items"]["enum"] = list(arms)
+    route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
+    for body in (route, schemas["ChatBody"]["properties"], schemas["ResponseBody"]["properties"]):
+        _price(body["cost_weight"], names=list(settings.cost_weights))
+        aims, terms = body["aim"]["properties"], settings.reward.cost
+        possible = {name: one for name, one in aims.items() if name == "quality" or tells_mean(name, terms=terms)}
+        body["aim"]["properties"] = possible
+        for name in () if has_dial else ("aim", "cost_weight"):
+            body[name]["anyOf"] = [{"type": "null"}]
+    if settings.context:
+        route["context"]["properties"] = {key: _declared(one) for key, one in settings.context.items()}
+    feedback["reward"].update(minimum=settings.reward.minimum, maximum=settings.reward.maximum)
+    feedback["event"]["enum"] = [*sorted(settings.feedback_events), None]
+    schemas["RouteBatchBody"]["properties"]["items"]["maxItems"] = settings.server.max_batch_items
+    schemas["FeedbackBatchBody"]["properties"]["items"]["maxItems"] = most_items
+    return api
+
+
+def _price(schema: dict[str, Any], *, names: list[str]) -> None:
+    """A price by its name is one of the setting's."""
+    others = [part for part in schema["anyOf"] if part["type"] != "string"]
+    schema["anyOf"] = [*others, *([{"type": "string", "enum": names}] if names else ())]
+
+
+def _declared(one: ContextKey) -> dict[str, Any]:
+    """The JSON Schema of a declared key of the context."""
+    if one.is_own:
+        return {"not": {}, "description": f"read off the question (type: {one.type})"}
+    kinds: dict[str, dict[str, Any]] = {
+        "number": {"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER},
+        "boolean": {"type": "boolean"},
+        "category": {"type": "string", "maxLength": MAX_TEXT, **STORABLE},
+        "words": {"type": "array", "maxItems": min(one.most_words, MAX_WORDS), "items": {"type": "string", **TEXT}},
+    }
+    return {"anyOf": [kinds[one.type], {"type": "null"}]}
+
+
+def _array(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a schema of several types that is of arrays."""
+    part: dict[str, Any] = next(part for part in schema["anyOf"] if part.get("type") == "array")
+    return part

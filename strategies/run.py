@@ -76,7 +76,7 @@ class AnswerReader(Protocol):
         ...
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Take what a model's message has beside its text, as it comes: see `shared.chat_messages`."""
+        """Take what a model's message has beside its text, as it comes: see `shared.openai_client`."""
         ...
 
     def note(self, text: str) -> None:

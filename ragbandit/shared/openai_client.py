@@ -1,8 +1,8 @@
-"""OpenAI-compatible servers: connections, what their failures mean, and chats; the one client of all that ask them.
+"""OpenAI-compatible servers: options, connections, what failures mean, chats, and the messages that servers stream.
 
 The `openai` package speaks to them and is loaded with the first call. A generator streams and prices on top of this
-(strategies.generators.openai_generator). A `ChatServer` is asked
-from a process without an event loop of its own, and raises nothing for a server's sake: what goes wrong has a name.
+(strategies.generators.openai_generator). A `ChatServer` is asked from a process without an event loop of its own, and
+raises nothing for a server's sake: what goes wrong has a name.
 
     timeout        the deadline came first
     connection     the server cannot be reached, or hung up

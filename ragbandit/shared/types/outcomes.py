@@ -166,7 +166,7 @@ class TextPiece:
 class DeltaPiece:
     """What a model's message has beside its text, as it is written: calls of tools, for example."""
 
-    #: see `shared.chat_messages`
+    #: see `shared.openai_client`
     delta: Mapping[str, Json]
 
 

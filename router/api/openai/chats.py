@@ -1,4 +1,4 @@
-"""Chats: what a chat completion says and asks for, whichever door it came by; and items of Open Responses as its messages."""
+"""Chats: what a chat completion says and asks for, and the items of a response as its messages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -285,10 +285,10 @@ def _content(content: object, *, at: str) -> object:
     """The content of a message, its parts as those of a chat completion."""
     if not isinstance(content, list):
         return content
-    return [_response_items_part(part, at=f"{at}.{index}") for index, part in enumerate(content)]
+    return [_item_part(part, at=f"{at}.{index}") for index, part in enumerate(content)]
 
 
-def _response_items_part(part: object, *, at: str) -> object:
+def _item_part(part: object, *, at: str) -> object:
     if not isinstance(part, Mapping) or part.get("type") not in _PARTS:
         kind = part.get("type") if isinstance(part, Mapping) else part
         message = f"parts of messages are {', '.join(_PARTS)}, not {kind!s:.40}"

@@ -32,7 +32,7 @@ def model(sent):
     last = sent["messages"][-1]
     if "broken" in str(last.get("content")):
         return Reply(status=400, text="Invalid schema for function 'weather'", code="invalid_function_parameters")
-    if sent.get("tools") and last["role"] == "user":
+    if sent.get("tools") and (last["role"] == "user" or last["content"] == "again"):
         calls = [call(f"{sent['model']}_{len(sent['messages'])}_{number}", city=city) for number, city in TWO]
         return Reply(message={"tool_calls": calls, "reasoning_content": "I ask."}, finish="tool_calls")
     if sent.get("response_format"):
@@ -50,6 +50,7 @@ def gateway(tmp_path_factory):
         generator = {"name": "openai", "context_tokens": 4000, "openai": {"base_url": server.url}}
         system = make(
             generator=generator | {"model": "small"},
+            conversation={"tool_turns": 2},
             generators={"large": generator | {"model": "large", "supports": ["tools", "json", "images", "logprobs"]}},
             arms={
                 "small": {"class": "model"},
@@ -145,6 +146,25 @@ def test_a_loop_of_tools_is_one_decision(gateway):
     own.feedback(second.id, rating=True)
     assert len(own.decision(first.id)["feedback"]) == 1
     assert own.decision(second.id)["feedback"] == []
+
+
+def test_a_loop_has_an_end(gateway):
+    """The request after `conversation.tool_turns` is drawn anew; one through the other door goes on with its loop."""
+    client, own, _ = gateway
+    messages, turns = user(), []
+    for _ in range(3):
+        reply = completed(client, messages=messages, tools=[TOOL])
+        asked = reply.choices[0].message
+        results = [{"role": "tool", "tool_call_id": one.id, "content": "again"} for one in asked.tool_calls]
+        messages = [*messages, asked, *results]
+        turns.append(own.decision(reply.id)["request"].get("tool_turn", {}).get("turn"))
+    assert turns == [None, 2, None]
+    calls = [{"type": "function_call", "call_id": one.id, **one.function.model_dump()} for one in asked.tool_calls]
+    outputs = [{"type": "function_call_output", "call_id": one.id, "output": "sun"} for one in asked.tool_calls]
+    items = [{"role": "user", "content": "The weather?"}, *calls, *outputs]
+    other = client.responses.create(model="auto", input=items)
+    assert other.output_text == "It is sunny in Paris"
+    assert own.decision(other.id)["request"]["tool_turn"]["first"] == reply.id.removeprefix("chatcmpl-")
 
 
 def test_parsed_outputs(gateway):

@@ -51,10 +51,13 @@ def test_a_wake_up_for_each_answer(jobs, redis_client):
 
 def test_a_wake_up_wakes_who_waits(jobs):
     """Who waits for a wake-up has it at once."""
-    threading.Timer(0.2, jobs.enqueue_answers, [["d1"]]).start()
+    sender = threading.Timer(0.2, jobs.enqueue_answers, [["d1"]])
+    sender.start()
     began = time.monotonic()
     assert jobs.wait("answer", timeout_s=20)
     assert time.monotonic() - began < 15
+    sender.join(20)  # it reads the reply of Redis, whose connection the fixture closes
+    assert not sender.is_alive()
 
 
 def test_recovery_after_flush(make_world, jobs, redis_client):

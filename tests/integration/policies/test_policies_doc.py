@@ -1,4 +1,4 @@
-"""docs/policies.md names every policy with all its params, and what it shows works."""
+"""The pages on policies name every policy with all its params, and what they show works."""
 
 import re
 import shutil
@@ -27,7 +27,9 @@ from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "docs" / "policies.md"
-DOC = FILE.read_text(encoding="utf-8")
+PAGES = [FILE, *(FILE.with_name(f"{name}.md") for name in ("training", "policy-settings"))]
+OWN = FILE.with_name("extend.md").read_text(encoding="utf-8").partition("\n## A policy of your own\n")[2]
+DOC = "\n".join([*(page.read_text(encoding="utf-8") for page in PAGES), OWN])
 SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOC, flags=re.S)
 PYTHON = re.findall(r"```python\n(.*?)```", DOC, flags=re.S)
 CONFIG = (ROOT / "config.yaml").read_text(encoding="utf-8")

@@ -84,20 +84,19 @@ class VersionReader:
     champion: PolicyLabel
     #: price per unit of cost, of the configuration: what the guardrail of cost compares
     prices: Mapping[str, float]
-    _decided: tuple[float, str] = (-math.inf, "")
-    _ended: tuple[float, str] = (-math.inf, "")
+    _decided: tuple[float, str] = field(init=False)
+    _ended: tuple[float, str] = field(init=False)
     #: None: where the ledger has its first update since then is not known yet
     _seq: int | None = None
-    _started: bool = field(default=False)
+
+    def __post_init__(self) -> None:
+        self._decided = self._ended = (self.version.since, "")
 
     def read(self, database: Database, *, evidence: Evidence, now: float) -> bool:
         """Add what is new to the evidence, PAGES pages of each reading at most; True if that is all there is."""
-        if not self._started:
-            self._decided = self._ended = (self.version.since, "")
-            self._started = True
         readings = (self._read_decisions, self._read_outcomes, self._read_ledger)
         with database.read() as connection:
-            done = [_pages(reading, connection, evidence, now) for reading in readings]
+            done = [any(reading(connection, evidence, now) for _ in range(PAGES)) for reading in readings]
         return all(done)
 
     def _read_decisions(self, connection: Connection, evidence: Evidence, now: float) -> bool:
@@ -154,11 +153,10 @@ class VersionReader:
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = upto
         rewards = {row["id"]: row["value"] for row in page}
-        rows = _rows(self._notes(page))
-        if rows:
+        if rows := _rows(self._notes(page)):
             reward = np.array([rewards[row.id] for row in rows])
-            bounds = page[0]["minimum"], page[0]["maximum"]
-            evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=bounds[0], maximum=bounds[1]))
+            least, most = page[0]["minimum"], page[0]["maximum"]
+            evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=least, maximum=most))
         return upto == last
 
     def _outcomes(self, ended: list[RowMapping], rows: list[_DrawRow]) -> Outcomes:
@@ -192,17 +190,14 @@ class VersionReader:
         return notes
 
 
-def _pages(reading: Any, connection: Connection, evidence: Evidence, now: float) -> bool:
-    return any(reading(connection, evidence, now) for _ in range(PAGES))
-
-
 def _rows(notes: Sequence[_Note]) -> list[_DrawRow]:
     """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
     rows = []
     for row, note in notes:
         with suppress(ValueError, TypeError):  # a damaged row
-            rows.append(_row(row, note))
-    return [row for row in rows if row is not None]
+            if (drawn := _row(row, note)) is not None:
+                rows.append(drawn)
+    return rows
 
 
 def _row(row: RowMapping, note: Mapping[str, Any]) -> _DrawRow | None:
@@ -276,12 +271,10 @@ class Look:
 
 
 @dataclass(kw_only=True, slots=True)
-class _VersionWatch:
-    """What is known of a version in its state."""
+class _VersionWatch(VersionReader):
+    """What is known of a version in its state, and what is still to be read."""
 
-    version: PolicyVersion
     evidence: Evidence
-    reader: VersionReader
     #: kind and reason without numbers, and time, of the verdict that was kept last
     kept: tuple[str, str] | None = None
     kept_at: float = 0.0
@@ -326,16 +319,13 @@ class Evaluator:
         if known is not None and known.version.revision == version.revision:
             known.version = version
             return known
-        return _VersionWatch(
-            version=version,
-            evidence=Evidence(settings=self.settings.rollout),
-            reader=VersionReader(version=version, champion=champion, prices=self.settings.reward.cost),
-        )
+        evidence = Evidence(settings=self.settings.rollout)
+        return _VersionWatch(version=version, champion=champion, prices=self.settings.reward.cost, evidence=evidence)
 
     def _look(self, version: PolicyVersion, *, control: PolicyControl, canary: str | None, now: float) -> Look:
         watch = self._watches[version.name]
-        complete = watch.reader.read(self.database, evidence=watch.evidence, now=now)
-        uneven = lately(self.database, policy=watch.reader.champion, now=now)
+        complete = watch.read(self.database, evidence=watch.evidence, now=now)
+        uneven = lately(self.database, policy=watch.champion, now=now)
         watch.evidence.alarm = uneven.sentence if uneven is not None and uneven.stage in ("named", "drawn") else None
         other = canary if canary != version.name else None
         finding = decide(version, evidence=watch.evidence, control=control, now=now, canary=other, complete=complete)
@@ -387,16 +377,9 @@ class Evaluator:
         now: float,
     ) -> PolicyVersion:
         assert finding.verb is not None
-        act = Act(
-            verb=finding.verb,
-            name=seen.name,
-            base=self.base,
-            actor=ACTOR,
-            reason=finding.reason[:MAX_REASON],
-            now=now,
-            revision=seen.revision,
-            facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256},
-        )
+        audited = {name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256}
+        entry: dict[str, Any] = {"actor": ACTOR, "reason": finding.reason[:MAX_REASON], "now": now, "facts": audited}
+        act = Act(verb=finding.verb, name=seen.name, base=self.base, revision=seen.revision, **entry)
         return perform_within(connection, act, settings=self.settings.rollout)
 
     def _last_kept(self, version: PolicyVersion) -> tuple[tuple[str, str], float]:

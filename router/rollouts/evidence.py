@@ -57,12 +57,8 @@ class RewardEvidence:
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     better: BettingSequence | None = None
     _stride: int = _STRIDE
-    _sum: float = 0.0
-    _squares: float = 0.0
-    _ratios: float = 0.0
-    _ratio_squares: float = 0.0
-    _expected_squares: float = 0.0
-    _differing: float = 0.0
+    #: of the scores, their squares, the ratios, their squares, the expected squares, and the rows that differ
+    _sums: Array = field(default_factory=lambda: np.zeros(6))
     _predictions: Predictions = field(default_factory=Predictions)
 
     def add(self, judged: Judged) -> None:
@@ -86,9 +82,7 @@ class RewardEvidence:
         while first < len(draws):  # cut where a point of the picture is due, so that pages do not show
             upto = min(len(draws), first + self._stride - self.rows % self._stride)
             here = slice(first, upto)
-            self._take(
-                cut[:, here], plain=plain[here], ratio=ratio[here], expected=expected[here], differs=differs[here]
-            )
+            self._take(cut[:, here], plain[here], ratio[here], expected[here], differs[here])
             first = upto
         for key, reward in zip(draws.ids, judged.reward, strict=True):
             self.digest.update(f"{key} {float(reward)!r}\n".encode())
@@ -96,22 +90,21 @@ class RewardEvidence:
     @property
     def difference(self) -> float:
         """The estimate, in units of the reward; 0 without rows."""
-        return self._sum / self.rows * self._range if self.rows else 0.0
+        return float(self._sums[0]) / self.rows * self._range if self.rows else 0.0
 
     @property
     def deviation(self) -> float:
         """Standard deviation of one row's score, in units of the reward."""
         if self.rows < 2:
             return math.inf
-        mean = self._sum / self.rows
-        return math.sqrt(max(self._squares / self.rows - mean * mean, 0.0)) * self._range
+        mean, square = map(float, self._sums[:2] / self.rows)
+        return math.sqrt(max(square - mean * mean, 0.0)) * self._range
 
     @property
     def effective(self) -> float:
         """Effective rows of the candidate, by its weights as they were drawn or as they are expected."""
-        return surely_effective_rows(
-            self._ratios, squares=self._ratio_squares, rows=self.rows, expected_squares=self._expected_squares
-        )
+        ratios, squares, expected = map(float, self._sums[2:5])
+        return surely_effective_rows(ratios, squares=squares, rows=self.rows, expected_squares=expected)
 
     @property
     def tried(self) -> Tried:
@@ -119,7 +112,7 @@ class RewardEvidence:
         return Tried(
             draws=self.rows,
             judged=self.rows,
-            effective=min(self.effective, self._differing),
+            effective=min(self.effective, float(self._sums[5])),
             questions=self.rows,
             needed=BURN_IN_EFFECTIVE,
         )
@@ -134,41 +127,38 @@ class RewardEvidence:
         """The difference is not above it, with confidence 1 - rollback_alpha, once it was `tried` enough."""
         if not self.tried.enough:
             return self._range
-        width = _half_width(np.array([float(self.rows)]), alpha=self.settings.rollback_alpha)[0]
+        width = self._half_width(np.array([float(self.rows)]))[0]
         return min(self._range, self.difference + self.deviation * float(width))
 
     @property
     def _range(self) -> float:
         return self.maximum - self.minimum
 
-    def _take(self, cut: Array, *, plain: Array, ratio: Array, expected: Array, differs: npt.NDArray[np.bool_]) -> None:
+    def _take(self, cut: Array, plain: Array, ratio: Array, expected: Array, differs: npt.NDArray[np.bool_]) -> None:
         assert self.better is not None
         self.better.add(cut)
         rows = self.rows + np.arange(1.0, len(plain) + 1.0)
-        sums, squares = self._sum + np.cumsum(plain), self._squares + np.cumsum(plain**2)
-        ratios, ratio_squares = self._ratios + np.cumsum(ratio), self._ratio_squares + np.cumsum(ratio**2)
-        expected_squares, differing = self._expected_squares + np.cumsum(expected), self._differing + np.cumsum(differs)
+        added = np.cumsum([plain, plain**2, ratio, ratio**2, expected, differs], axis=1)
+        running = self._sums[:, None] + added
         if self.worse_at is None:
+            sums, squares, ratios, ratio_squares, expected_squares, differing = running
             mean = sums / rows
             deviation = np.sqrt(np.maximum(squares / rows - mean**2, 0.0))
-            high = mean + deviation * _half_width(rows, alpha=self.settings.rollback_alpha)
+            high = mean + deviation * self._half_width(rows)
             effective = np.minimum(ratios**2 / np.maximum(ratio_squares, 1e-12), rows**2 / expected_squares)
             enough = np.minimum(effective, differing) >= BURN_IN_EFFECTIVE
             worse = (high < -self.settings.harm / self._range - _ROUNDING) & enough
             if worse.any():
                 self.worse_at = int(rows[np.argmax(worse)])
-        self.rows, self._sum, self._squares = int(rows[-1]), float(sums[-1]), float(squares[-1])
-        self._ratios, self._ratio_squares = float(ratios[-1]), float(ratio_squares[-1])
-        self._expected_squares, self._differing = float(expected_squares[-1]), float(differing[-1])
+        self.rows, self._sums = int(rows[-1]), running[:, -1]
         if self.points_wanted and self.tried.enough and self.rows % self._stride == 0:
             self.points.append((self.rows, self.difference, self.low, self.high))
             if len(self.points) >= _POINTS:
                 self.points, self._stride = self.points[1::2], 2 * self._stride
 
-
-def _half_width(rows: Array, *, alpha: float) -> Array:
-    """Of the one-sided asymptotic confidence sequence, for scores of standard deviation 1."""
-    return asymptotic_width(rows, alpha=alpha, tightest_at=_TUNED_ROWS, sides=1)
+    def _half_width(self, rows: Array) -> Array:
+        """Of the one-sided asymptotic confidence sequence, for scores of standard deviation 1."""
+        return asymptotic_width(rows, alpha=self.settings.rollback_alpha, tightest_at=_TUNED_ROWS, sides=1)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -322,10 +312,8 @@ class GuardrailEvidence:
         if "cost" in self.guardrails and self.cost_unit:
             self.guardrails["cost"].add(draws, np.clip(cost / self.cost_unit, 0.0, 1.0), seen=everything)
         ratio = draws.ratio
-        self._ratios, self._ratio_squares = (
-            self._ratios + float(ratio.sum()),
-            self._ratio_squares + float((ratio**2).sum()),
-        )
+        self._ratios += float(ratio.sum())
+        self._ratio_squares += float((ratio**2).sum())
         self._look_for_sudden(draws.weight * ratio, failed=failed)
         self.rows += len(draws)
         if self.rows <= BURN_IN:

@@ -15,7 +15,7 @@ from ragbandit.router.config.named_sections import expanded
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.rollouts.verbs import Verb, next_weight, verbs_of
+from ragbandit.router.rollouts.verbs import SECTIONS, Verb, next_weight, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
@@ -49,9 +49,8 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     """`settings_of` for a version with these changes and this label, whether or not there is one."""
     sections: dict[str, Mapping[str, object]] = {}
     for section, given in changes.items():
-        if section not in ("policy", "reward", "arms") or not isinstance(given, Mapping):
-            remedy = "change policy, reward or arms"
-            raise ConfigError("no version can change it", field=section, remedy=remedy)
+        if section not in SECTIONS or not isinstance(given, Mapping):
+            raise ConfigError("no version can change it", field=section, remedy="change policy, reward or arms")
         sections[section] = given
     for name in _NOT_THEIRS:
         if name in sections.get("policy", {}):

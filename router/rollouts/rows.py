@@ -1,4 +1,4 @@
-"""Rows: the draws that a version is judged by, as arrays; where they come from is known in `reading.py`."""
+"""Rows: the draws that a version is judged by, as arrays; `evaluator` reads them from the database."""
 
 from dataclasses import dataclass, field
 from typing import Final

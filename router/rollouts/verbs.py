@@ -168,16 +168,9 @@ def kill(
     if arm is not None and arm not in offered:
         raise InvalidInput(f"{arm!r} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
     pinned = None if arm is None else ArmName(arm)
+    killed: Literal["arm", "champion"] = "champion" if pinned is None else "arm"
     with database.write() as connection:
-        return store.set_switch(
-            connection,
-            base=base,
-            killed="champion" if pinned is None else "arm",
-            arm=pinned,
-            actor=actor,
-            reason=reason,
-            now=now,
-        )
+        return store.set_switch(connection, base=base, killed=killed, arm=pinned, actor=actor, reason=reason, now=now)
 
 
 def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, now: float) -> PolicyControl:
@@ -186,9 +179,8 @@ def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, no
     with database.write() as connection:
         _lock(connection, base=base)
         if store.control_of(connection, base=base).killed is None:
-            raise Conflict(
-                "nothing is killed", field="killed", remedy="see: ragbandit policy show, or GET /v1/policies"
-            )
+            remedy = "see: ragbandit policy show, or GET /v1/policies"
+            raise Conflict("nothing is killed", field="killed", remedy=remedy)
         return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
 
 
@@ -204,11 +196,8 @@ def _shadow(connection: Connection, seen: PolicyVersion, act: Act, settings: Rol
 def _canary(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
     weight = settings.steps[0] if act.weight is None else act.weight
     if not 0.0 < weight <= settings.steps[-1]:
-        raise InvalidInput(
-            f"{weight:g}",
-            field="weight",
-            remedy=f"above 0, and {settings.steps[-1]:g} (the last of rollout.steps) at most",
-        )
+        remedy = f"above 0, and {settings.steps[-1]:g} (the last of rollout.steps) at most"
+        raise InvalidInput(f"{weight:g}", field="weight", remedy=remedy)
     if seen.state == "canary" and weight == seen.weight:
         raise Conflict(f"{seen.name!r} has the weight {weight:g} already", field="weight", remedy="give another one")
     _check_canary(connection, seen)
@@ -225,9 +214,9 @@ def _step(connection: Connection, seen: PolicyVersion, act: Act, settings: Rollo
 
 
 def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
-    newest = next(iter(store.verdicts_of(connection, seen.name, limit=1)), None)
-    fits = newest is not None and (newest.state, newest.weight) == (seen.state, seen.weight)
-    fits = fits and newest is not None and newest.kind == "promote" and newest.made_at >= seen.since
+    wanted = ("promote", seen.state, seen.weight)
+    newest = store.verdicts_of(connection, seen.name, limit=1)
+    fits = any((one.kind, one.state, one.weight) == wanted and one.made_at >= seen.since for one in newest)
     if not (fits or act.force):
         raise Conflict(
             f"the evidence does not say that {seen.name!r} is better: {seen.waits_for or 'it was not looked at yet'}",
@@ -302,16 +291,8 @@ TRANSITIONS: Final[Mapping[Verb, _Transition]] = MappingProxyType(
 def _change(
     connection: Connection, seen: PolicyVersion, act: Act, *, verb: str | None = None, **values: Any
 ) -> PolicyVersion:
-    return store.change_version(
-        connection,
-        seen,
-        action=f"policy.{verb or act.verb}",
-        actor=act.actor,
-        now=act.now,
-        reason=act.reason,
-        facts=act.facts,
-        **values,
-    )
+    entry: dict[str, Any] = {"actor": act.actor, "now": act.now, "reason": act.reason, "facts": act.facts}
+    return store.change_version(connection, seen, action=f"policy.{verb or act.verb}", **entry, **values)
 
 
 def _others(connection: Connection, seen: PolicyVersion) -> list[PolicyVersion]:
@@ -375,9 +356,8 @@ def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) 
 def check_reason(reason: str) -> None:
     """Refuse an empty reason, and one that is too long. Raises InvalidInput."""
     if not reason.strip() or len(reason) > MAX_REASON:
-        raise InvalidInput(
-            f"{len(reason)} characters", field="reason", remedy=f"say why, in 1 to {MAX_REASON} characters"
-        )
+        remedy = f"say why, in 1 to {MAX_REASON} characters"
+        raise InvalidInput(f"{len(reason)} characters", field="reason", remedy=remedy)
 
 
 def _told(version: PolicyVersion) -> str:

@@ -95,42 +95,37 @@ def decide(
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
     rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
     kind, reason, waits_for, verb = rules.verdict()
-    return VerdictFinding(
-        kind=kind,
-        reason=reason,
-        waits_for=waits_for,
-        verb=verb,
-        inputs_sha256=_inputs(
-            version, evidence, control.killed or "", times, canary or "", complete, evidence.alarm or ""
-        ),
-    )
+    inputs = _inputs(version, evidence, control.killed or "", times, canary or "", complete, evidence.alarm or "")
+    return VerdictFinding(kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=inputs)
 
 
 #: kind, reason, what the version waits for, and what is done
 _Verdict = tuple[VerdictKind, str, str, Verb | None]
 
 
+@dataclass(frozen=True)
 class _VerdictRules:
     """The rules, in the order of `verdict`: what harms first, then what is missing, then what is earned."""
 
-    def __init__(
-        self,
-        version: PolicyVersion,
-        *,
-        evidence: Evidence,
-        control: PolicyControl,
-        age: float,
-        canary: str | None,
-        complete: bool,
-    ) -> None:
-        self.version, self.evidence, self.settings = version, evidence, evidence.settings
-        self.control, self.age, self.canary, self.complete = control, age, canary, complete
-        self.in_canary = version.state == "canary"
+    version: PolicyVersion
+    evidence: Evidence
+    control: PolicyControl
+    age: float
+    canary: str | None
+    complete: bool
+
+    @property
+    def settings(self) -> RolloutSettings:
+        return self.evidence.settings
+
+    @property
+    def in_canary(self) -> bool:
+        return self.version.state == "canary"
 
     def verdict(self) -> _Verdict:
         """The verdict of the first rule that has one."""
-        rules = (self._harm, self._killed, self._expired, self._unread, self._missing, self._guarded, self._earned)
-        return next(verdict for rule in rules if (verdict := rule()) is not None)
+        rules = (self._harm, self._killed, self._expired, self._unread, self._missing, self._guarded)
+        return next((verdict for rule in rules if (verdict := rule()) is not None), None) or self._earned()
 
     def _killed(self) -> _Verdict | None:
         if self.control.killed is None:
@@ -149,11 +144,8 @@ class _VerdictRules:
         return None if self.complete else _hold("its ledger is being read", "the end of the ledger: a few looks more")
 
     def _earned(self) -> _Verdict:
-        return self._last() if self._next is None else self._step()
-
-    @property
-    def _next(self) -> float | None:
-        return next_weight(self.version, settings=self.settings)
+        weight = next_weight(self.version, settings=self.settings)
+        return self._last() if weight is None else self._step(weight)
 
     def _harm(self) -> _Verdict | None:
         rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
@@ -189,10 +181,8 @@ class _VerdictRules:
             return _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
         wanted, there = self.settings.rows_per_step, self.evidence.effective
         if rewards.rows == 0 or guardrails.rows == 0:
-            what = (
-                "no decision since then has been judged" if guardrails.rows else "no decision since then has an outcome"
-            )
-            return _hold(what, f"{wanted} effective rows, of which there are 0")
+            lacking = "been judged" if guardrails.rows else "an outcome"
+            return _hold(f"no decision since then has {lacking}", f"{wanted} effective rows, of which there are 0")
         if there < wanted:
             # By a hair's breadth more than equal: sums of the same weights differ by rounding with the pages.
             fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
@@ -214,7 +204,7 @@ class _VerdictRules:
                 return _hold(f"by the estimate, {_WORDS[name]}", waits_for)
         return None
 
-    def _step(self) -> _Verdict:
+    def _step(self, weight: float) -> _Verdict:
         rewards = self.evidence.rewards
         error = rewards.deviation / math.sqrt(rewards.rows)
         if rewards.tried.enough and rewards.difference + error < -self.settings.harm:
@@ -225,7 +215,7 @@ class _VerdictRules:
         if not self.in_canary and not self.settings.enter_canary:
             waits_for = f"a person: ragbandit policy canary {self.version.name}"
             return _hold("the evidence allows it to be a canary", waits_for)
-        return "step", f"guardrails are kept, its reward does not look worse: on to {self._next:.0%}", "", "step"
+        return "step", f"guardrails are kept, its reward does not look worse: on to {weight:.0%}", "", "step"
 
     def _last(self) -> _Verdict:
         rewards, margin = self.evidence.rewards, self.settings.margin
@@ -280,16 +270,18 @@ def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Jso
         return {"state": "unknown", "n": 0}
     low, high = guardrail.bounds
     state = "passed" if guardrail.passed.proven_at is not None else "unclear"
-    if guardrail.kept.proven_at is not None:
-        state = "kept"
-    facts: dict[str, Json] = {"state": state, "n": guardrail.rows}
-    facts |= _shown(guardrail.tried, excess=guardrail.excess, low=low, high=high)
-    facts |= {"margin": guardrail.margin, "factor": guardrail.factor}
-    if name == "latency":
-        facts["slow_s"] = evidence.slow_s
-    if name == "cost":
-        facts["unit"] = evidence.cost_unit
-    return facts
+    own: dict[GuardrailName, dict[str, Json]] = {
+        "latency": {"slow_s": evidence.slow_s},
+        "cost": {"unit": evidence.cost_unit},
+    }
+    return {
+        "state": state if guardrail.kept.proven_at is None else "kept",
+        "n": guardrail.rows,
+        **_shown(guardrail.tried, excess=guardrail.excess, low=low, high=high),
+        "margin": guardrail.margin,
+        "factor": guardrail.factor,
+        **own.get(name, {}),
+    }
 
 
 def _inputs(version: PolicyVersion, evidence: Evidence, *more: object) -> str:

@@ -145,8 +145,8 @@ def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words
 
 
 def test_the_reranker_on_the_page_reranks(settings, tmp_path, monkeypatch):
-    """The class in docs/strategies.md, in a module of one's own, puts short texts first."""
-    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text(encoding="utf-8")
+    """The class in docs/generators.md, in a module of one's own, puts short texts first."""
+    page = (Path(__file__).parents[3] / "docs" / "generators.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"\n(    from ragbandit.strategies import Hit\n.*?)\n\n\S", page, flags=re.DOTALL)
     (tmp_path / "rerankers_of_the_page.py").write_text(textwrap.dedent(code))
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""docs/strategies.md is held to the code: every arm is in its table, and its examples run."""
+"""The pages on arms are held to the code: every arm is in the table, and the examples run."""
 
 import asyncio
 import re
@@ -26,7 +26,10 @@ from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms
 from ragbandit.workers.wiring.loading import check_generators
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
-PAGE = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "strategies.md").read_text(encoding="utf-8")
+GENERATORS = (DOCS / "generators.md").read_text(encoding="utf-8")
+OWN = (DOCS / "extend.md").read_text(encoding="utf-8").partition("\n## A policy of your own\n")[0]
 
 
 def test_every_arm_is_in_the_table():
@@ -64,7 +67,7 @@ def test_presets_are_those_of_the_arms():
 def test_the_recipes_are_configurations(monkeypatch):
     """Routing between two models and between two indexes: the settings hold, and every arm has what it names."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    recipes = re.findall(r"```yaml\n(.*?)```", PAGE.partition("## Several models")[2], flags=re.S)
+    recipes = re.findall(r"```yaml\n(.*?)```", GENERATORS.partition("## Several models")[2], flags=re.S)
     models, indexes = (Settings.model_validate(yaml.safe_load(each)) for each in recipes[:2])
     check_arms(models)
     check_generators(models, fetch=False)
@@ -102,12 +105,12 @@ def test_params_of_http_that_the_page_names_are_there():
 @pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
 def test_the_example_keeps_the_contract(check, tmp_path, monkeypatch):
     """The page's own test passes with the page's own class, check by check."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", OWN, flags=re.DOTALL)
     (tmp_path / "my_arms.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_arms", raising=False)
     found = {}
-    exec(textwrap.dedent(re.search(r"\n\n( {4}import pytest\n.*?\n)\n\S", PAGE, flags=re.DOTALL)[1]), found)
+    exec(textwrap.dedent(re.search(r"\n\n( {4}import pytest\n.*?\n)\n\S", OWN, flags=re.DOTALL)[1]), found)
 
     assert found["ARM_CHECKS"] is ARM_CHECKS
     found["test_curt"](check)
@@ -117,8 +120,8 @@ def test_the_example_keeps_the_contract(check, tmp_path, monkeypatch):
 @pytest.mark.parametrize("way", ["class", "entry point"])
 def test_the_example_is_an_arm(way, tmp_path, monkeypatch, install):  # noqa: F811 - the fixture
     """The class on the page is short, comes in by its import path and by the page's entry point, and answers."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    (project,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", OWN, flags=re.DOTALL)
+    (project,) = re.findall(r"```toml\n(.*?)```", OWN, flags=re.DOTALL)
     assert len(code.strip().splitlines()) < 25
     if way == "class":
         (tmp_path / "my_arms.py").write_text(code)

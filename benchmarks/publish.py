@@ -10,6 +10,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
+#: of the benchmarks on simulated services
+WORLDS_PAGE: Final = ROOT / "docs" / "simulated-worlds.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

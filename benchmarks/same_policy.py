@@ -21,7 +21,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.figures import machine
-from benchmarks.publish import PAGE, fenced, put
+from benchmarks.publish import WORLDS_PAGE, fenced, put
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
@@ -271,7 +271,7 @@ def main(words: Sequence[str]) -> None:
     """Print the table, and publish it where that is asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.same_policy", description=__doc__)
     parser.add_argument("--worlds", type=int, default=100)
-    parser.add_argument("--publish", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--publish", action="store_true", help=f"put the table into {WORLDS_PAGE.name}")
     asked = parser.parse_args(words)
     console = Console(width=150, record=asked.publish)
     names = (
@@ -294,7 +294,7 @@ def main(words: Sequence[str]) -> None:
     console.print(table)
     console.print(machine())
     if asked.publish:
-        put("same-policy", fenced(console.export_text()), file=PAGE)
+        put("same-policy", fenced(console.export_text()), file=WORLDS_PAGE)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from benchmarks.coverage.lives import DECISIONS, KINDS
 from benchmarks.coverage.places import PLACES, Line, Tally, tallies
 from benchmarks.figures import machine
-from benchmarks.publish import PAGE, fenced, put
+from benchmarks.publish import WORLDS_PAGE, fenced, put
 from ragbandit.router.offline.processes import cores
 
 #: runs of one job of the pool
@@ -39,7 +39,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--places", default=",".join(PLACES), help="these alone, with commas between them")
     parser.add_argument("--jobs", type=int, default=cores())
     parser.add_argument(
-        "--publish", metavar="NAME", help="put what is printed between the marks of this name in docs/benchmarks.md"
+        "--publish",
+        metavar="NAME",
+        help="put what is printed between the marks of this name in docs/simulated-worlds.md",
     )
     asked = parser.parse_args(list(arguments))
     places = [name.strip() for name in asked.places.split(",")]
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
     console.print(machine())
     sys.stdout.write(printed.getvalue())
     if asked.publish is not None:
-        put(asked.publish, fenced(printed.getvalue()), file=PAGE)
+        put(asked.publish, fenced(printed.getvalue()), file=WORLDS_PAGE)
 
 
 def _measured(

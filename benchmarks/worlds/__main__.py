@@ -21,7 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from rich.console import Console
 
 from benchmarks.figures import machine
-from benchmarks.publish import PAGE, fenced, put
+from benchmarks.publish import WORLDS_PAGE, fenced, put
 from benchmarks.worlds.board import board, gathered, installed_policies
 from benchmarks.worlds.made import WORLDS
 from benchmarks.worlds.passes import BEST, DEAREST, MODES, Conditions
@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--publish",
         metavar="NAME",
-        help="put what is printed between the marks <NAME>:begin and :end of docs/benchmarks.md",
+        help="put what is printed between the marks <NAME>:begin and :end of docs/simulated-worlds.md",
     )
     options.add_argument("--picture", type=Path, help="draw the means and the worst worlds, as PNG")
     return options
@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> None:
     written.print(machine())
     console.file.write(printed.getvalue())
     if asked.publish is not None:
-        put(asked.publish, fenced(printed.getvalue()), file=PAGE)
+        put(asked.publish, fenced(printed.getvalue()), file=WORLDS_PAGE)
     if asked.json is not None:
         write(result, path=asked.json)
     if asked.picture is not None:

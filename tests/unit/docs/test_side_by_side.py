@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from benchmarks.publish import FIGURES, PAGE, README, fenced, figures_table, put
+from benchmarks.publish import FIGURES, PAGE, README, WORLDS_PAGE, fenced, figures_table, put
 from ragbandit.examples.handbook.command import read_questions
 from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, ended, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
@@ -108,7 +108,15 @@ def test_what_is_printed_goes_between_its_marks(tmp_path):
         put("three", "new", file=file)
 
 
-@pytest.mark.parametrize(("name", "page"), [("bench", PAGE), ("strategies", PAGE), ("figures", README)])
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("bench", PAGE),
+        ("strategies", PAGE),
+        ("figures", README),
+        *((name, WORLDS_PAGE) for name in ("coverage", "same-policy", "worlds-cold")),
+    ],
+)
 def test_pages_have_the_marks(name, page, tmp_path):
     """What the benchmarks publish has a place."""
     copy = tmp_path / page.name

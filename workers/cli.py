@@ -33,7 +33,7 @@ VERBS: Final[Verbs] = {
     "explain": f"{_CLI}.inspection:explain",
     "verify": f"{_CLI}.inspection:verify",
     "replay": f"{_CLI}.replay:replay_verb",
-    "price": f"{_CLI}.replay:price",
+    "advise": "ragbandit.workers.evaluation.advise:advise_verb",
     "simulate": f"{_CLI}.training:simulate_verb",
     "evaluate": "ragbandit.workers.evaluation.command:evaluate",
     "feedback": VerbGroup(
@@ -48,7 +48,6 @@ VERBS: Final[Verbs] = {
         "Train policies; roll versions of them out by evidence, back, or stop them.",
         {
             "train": f"{_CLI}.training:train_verb",
-            "warm": f"{_CLI}.training:warm",
             "show": f"{_CLI}.policy:show_versions",
             **{
                 verb: f"{_CLI}.policy:{verb}"
@@ -84,7 +83,7 @@ PANELS: Final = {
     "Start here": ("init", "demo", "up", "validate", "index"),
     "Run": ("serve", "worker", "mcp", "migrate", "route", "answer"),
     "Look": ("status", "report", "explain", "verify"),
-    "Judge and change": ("feedback", "policy", "replay", "price", "simulate", "evaluate"),
+    "Judge and change": ("feedback", "policy", "advise", "replay", "simulate", "evaluate"),
     "Data and access": ("data", "keys", "audit"),
 }
 

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
 from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, estimate_candidates, parse_candidates
 from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.plan import CandidatePmf, EstimateWithInterval
-from ragbandit.router.offline.warm import CONFIDENCE
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import GUARDRAILS

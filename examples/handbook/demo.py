@@ -169,8 +169,8 @@ def _warm(others: list[Row], *, chosen: Options, ragbandit: Callable[[list[str]]
     if not others:
         return {"questions": 0, "rows": 0}
     with console.status(f"the policy learns the recorded outcomes of {len(others)} other questions"):
-        rows = warmed(chosen.table, others=others, file=chosen.data / "warm.jsonl", ragbandit=ragbandit)
-    return {"questions": len(others), "rows": rows}
+        advice = warmed(chosen.table, others=others, file=chosen.data / "warm.jsonl", ragbandit=ragbandit)
+    return {"questions": len(others), "rows": advice["added"], "advice": advice["sentence"]}
 
 
 def _clear(data: Path) -> None:

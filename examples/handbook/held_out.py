@@ -63,10 +63,10 @@ def recorded(table: LabelledTable, *, settings: RewardSettings) -> dict[str, Row
     }
 
 
-def warmed(table: Path, *, others: Sequence[Row], file: Path, ragbandit: Callable[[list[str]], str]) -> int:
-    """Let the policy learn the table's rows of the other questions, written to the file; how many the ledger got."""
+def warmed(table: Path, *, others: Sequence[Row], file: Path, ragbandit: Callable[[list[str]], str]) -> Row:
+    """Let the policy learn the table's rows of the other questions, written to the file; the advice on them."""
     ids = {row["id"] for row in others}
     lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
     file.write_text("".join(line for line in lines if json.loads(line)["id"] in ids), encoding="utf-8")
-    added: int = json.loads(ragbandit(["policy", "warm", "--table", str(file), "--folds", "2", "--json"]))["added"]
-    return added
+    advice: Row = json.loads(ragbandit(["advise", "--table", str(file), "--warm", "--json"]))
+    return advice

@@ -129,6 +129,12 @@ def show(console: Console, report: Row, *, file: Path) -> None:
     console.print(_verdict(report), highlight=False)
     console.print(_facts(report), soft_wrap=True)
     console.print(f"report: {file}   seconds: {report['seconds']:.0f}")
+    if advice := report["warm"].get("advice"):
+        console.print(
+            f"\nragbandit advise, on the {report['warm']['questions']} other recorded questions:", highlight=False
+        )
+        console.print(advice, style="bold", soft_wrap=True, highlight=False)
+        console.print("On your own: ragbandit advise questions.jsonl", highlight=False)
 
 
 def _verdict(report: Row) -> str:

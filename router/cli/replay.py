@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show_rows
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, in_words, proposal
 from ragbandit.router.offline.charts import check_page, write_page
 from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.replay import (
@@ -28,13 +26,10 @@ from ragbandit.router.offline.replay import (
     parse_candidates,
     replay,
 )
-from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval
-from ragbandit.router.offline.replay.prepare import price_frontier
 from ragbandit.router.offline.replay.report import headline, print_replay
 from ragbandit.router.policies.checks import check_fallback
-from ragbandit.shared.confidence_sequences import NOT_TRIED
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import number, number_or_name, one_line
+from ragbandit.shared.formats import number_or_name
 
 
 def replay_verb(
@@ -223,45 +218,3 @@ def _candidates(
     names = split_commas(texts)
     learning = [spec.name for spec in parse_candidates(names) if spec.kind == "policy"]
     return parse_candidates(names, params=parse_policies(learning, params=params, settings=settings))
-
-
-def price(
-    log: Annotated[
-        str | None, typer.Option(help="a file of decisions with rewards, as of replay; default the store")
-    ] = None,
-    format_: Annotated[str | None, typer.Option("--format", help="of a file whose name does not tell it")] = None,
-    folds: Annotated[int, typer.Option(min=2, help="folds of the questions for cross-fitting")] = 5,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """The frontier of a log: quality and cost of the learned policy at each weight of cost, and of each arm.
-
-    It marks reward.weight and the named prices, and proposes a weight. How to choose one: docs/price.md.
-    """
-    opened = open_log(log, format=format_, config=config)
-    with bars(errors) as progress:
-        result, price = price_frontier(opened, settings=opened.settings, folds=folds, progress=progress)
-    words = in_words(opened.settings.reward)
-    few = [f"no weight is proposed: that takes {LEAST_LABELS} labels of each of two arms"]
-    words += few if price is None else [proposal(price), implied(price)]
-    if as_json:
-        print_json({"words": words, **result.as_json()})
-        return
-    name = opened.settings.policy.name
-    title = f"{name} at each weight of cost, learned from {one_line(result.log)} ({result.rows:,} rows)"
-    console.print(escape(title), highlight=False)
-    show_rows(("weight", "quality", "cost", "effective rows"), map(_cells, result.candidates))
-    for line in [*words, *result.faults, *result.notes]:
-        console.print(escape(one_line(line)), soft_wrap=True, highlight=False)
-
-
-def _cells(one: CandidateResult) -> list[str]:
-    effective = f"{one.weights.effective_rows:,.0f}"
-    if one.missing is not None:
-        return [one.name, NOT_TRIED, NOT_TRIED, effective]
-    return [one.name, _estimate(one.quality), _estimate(one.cost), effective]
-
-
-def _estimate(one: EstimateWithInterval) -> str:
-    ends = "" if one.low is None or one.high is None else f" [{number(one.low)}, {number(one.high)}]"
-    return number(one.value) + ends

@@ -1,17 +1,17 @@
-"""Warm start: labelled questions or a log are learned before the first user comes, and judged on what is held out.
+"""Warm start: labelled questions or a log are learned before the first user comes.
 
-material: the rows of a table or of a log, with features. held_out: what the policy would do on questions that it has
-not learned. entering: the rows into the ledger of the configuration, and the policy that has learned them.
+The rows of a table or of a log, with features (`table_material`, `log_material`); what each arm made of each question,
+where they tell it (`outcomes_of`); the rows into the ledger of the configuration, and the policy that has learned them
+(`enter`).
 """
 
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,35 +20,18 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
-from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, table_query
-from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import CandidatePolicy, crossfitted
-from ragbandit.router.offline.replay.engine import MemoryPart, estimate_candidates
-from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
-from ragbandit.router.offline.replay.plan import (
-    CandidatePmf,
-    CandidateResult,
-    CandidateSpec,
-    EstimateWithInterval,
-    Plan,
-    ReplayResult,
-    array_pmf,
-    baselines,
-)
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.kinds.conservative import ConservativePolicy
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, Matrix, Query, Vector, finite_json
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Matrix, Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,16 +151,18 @@ def log_material(
 
 
 def tells_every_arm(rows: Sequence[Logged]) -> bool:
-    """Whether every question has each offered arm equally often, each with the probability of a uniform draw."""
+    """Whether every question has each arm that it was offered equally often, with the probability of a uniform draw."""
     counts: dict[str, Counter[ArmName]] = {}
+    offered: dict[str, set[ArmName]] = {}
     for row in rows:
         decision = row.decision
-        share = 1.0 / len(decision.arms)
-        if set(decision.arms) != set(rows[0].decision.arms) or any(abs(p - share) > 1e-9 for p in decision.pmf):
+        share, key = 1.0 / len(decision.arms), question_key(decision.query)
+        if offered.setdefault(key, set(decision.arms)) != set(decision.arms):
             return False
-        counts.setdefault(question_key(decision.query), Counter())[decision.arm] += 1
-    arms = len(rows[0].decision.arms)
-    return all(len(counted) == arms and len(set(counted.values())) == 1 for counted in counts.values())
+        if any(abs(p - share) > 1e-9 for p in decision.pmf):
+            return False
+        counts.setdefault(key, Counter())[decision.arm] += 1
+    return all(set(found) == offered[key] and len(set(found.values())) == 1 for key, found in counts.items())
 
 
 def _mixed(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
@@ -291,179 +276,90 @@ def _without_texts(decision: Decision, *, settings: Settings) -> Decision:
     return replace(decision, query=replace(decision.query, text="", context=context))
 
 
-#: of the intervals
-CONFIDENCE: Final = 0.95
+@dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """What arms made of questions; the matrices have shape (questions, arms), NaN where an arm did not answer."""
+
+    arms: tuple[ArmName, ...]
+    reward: Matrix
+    quality: Matrix
+    cost: Matrix
+    #: places of the arms that answered every question: those that can be routed between
+    complete: Choices
+    #: a row for each question and arm of these, question by question, as logged by a uniform draw between them
+    rows: Sequence[Logged]
+    queries: Sequence[Query]
+    #: of the questions, shape (questions, d); None without
+    features: FeatureRows | None
+    encoder_hash: str
+
+    def permuted(self, *, seed: int) -> "Outcomes":
+        """The same with the outcomes of another question each: all of its arms' together."""
+        order = np.random.default_rng(seed).permutation(len(self.queries))
+        arms = len(self.complete)
+        rows = [
+            replace(row, reward=self.rows[int(order[at // arms]) * arms + at % arms].reward)
+            for at, row in enumerate(self.rows)
+        ]
+        reward, quality, cost = self.reward[order], self.quality[order], self.cost[order]
+        return replace(self, rows=rows, reward=reward, quality=quality, cost=cost)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """One way to choose, on the questions held out: means per question."""
-
-    name: str
-    reward: EstimateWithInterval
-    quality: EstimateWithInterval
-    cost: EstimateWithInterval
-    #: share of every arm
-    shares: Mapping[ArmName, float]
-    #: reward of the policy minus this one's, paired; None for the policy itself
-    gain: EstimateWithInterval | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldOut:
-    """The policy after its warm start, and always each arm."""
-
-    #: "every arm": all outcomes are known; "replay": estimated from the logged draws
-    by: str
-    questions: int
-    rows: int
-    folds: int
-    #: the policy first
-    standings: tuple[Standing, ...]
-    #: what reward.weight says of the rows; None where fewer than two arms have a quality apart from their cost
-    price: Price | None
-    notes: tuple[str, ...] = field(default=())
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values; None for a number that is not known."""
-        values: dict[str, Any] = finite_json(asdict(self))
-        return values
-
-
-def held_out(
-    material: WarmRows,
-    *,
-    policy: Policy,
-    name: str,
-    settings: Settings,
-    folds: int = 5,
-    progress: Progress = no_progress,
-) -> HeldOut:
-    """Cross-fitted by question. policy: a fresh one; its params are those of the copies that learn.
-
-    Raises InvalidInput for fewer questions than folds.
-    """
-    log = memory_log(material.rows, mixed_arms=True, described=material.source)
-    keys = [question_key(row.decision.query) for row in material.rows]
+def numbered(rows: Sequence[Logged]) -> Choices:
+    """The number of each row's question, from 0, in the order in which they come; shape (n,)."""
+    keys = [question_key(row.decision.query) for row in rows]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    if len(numbers) < folds:
-        raise InvalidInput(
-            f"{len(numbers)} different questions cannot be cut in {folds} folds",
-            field=material.source,
-            remedy="give more questions",
-        )
-    question = np.array([numbers[key] for key in keys], dtype=np.intp)
-    spec = CandidateSpec(name=name, kind="policy", what=policy.algorithm, params=policy.params)
-    candidate = crossfitted(
-        spec,
-        make=lambda: CandidatePolicy(
-            make_policy(policy.algorithm, params=policy.params),
-            log=log,
-            features=log.log.features,
-            settings=settings,
-            weight=None,
-        ),
-        folds_of_rows=_folds(log.log, question=question, folds=folds),
-        folds=folds,
-        progress=progress,
-    )
-    if tells_every_arm(material.rows):
-        standings = _counted(log, question=question, pmf=candidate.pmf, name=name)
-        by, notes = "every arm", candidate.notes
-    else:
-        result = _replayed(log, spec=spec, candidate=candidate, folds=folds, progress=progress)
-        standings, by = _estimated(result, arms=log.log.arms), "replay"
-        notes = (*candidate.notes, *result.notes, *result.faults)
-    parts = ((row.decision, row.reward) for row in material.rows if row.reward.has_parts)
-    means = means_of((one.arm, r.quality, r.cost, r.sample_weight, one.propensity) for one, r in parts)
-    return HeldOut(
-        by=by,
-        questions=len(numbers),
-        rows=len(material.rows),
-        folds=folds,
-        standings=standings,
-        price=price_of(means, weight=settings.reward.weight) if len(means) > 1 else None,
-        notes=notes,
-    )
+    return np.array([numbers[key] for key in keys], dtype=np.intp)
 
 
-def _folds(log: Log, *, question: Choices, folds: int) -> Choices:
-    """The fold of each row: of its question alone, whatever the context, and none is empty.
+def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
+    """The outcomes by question and arm, the mean of several; None of a log that does not tell every offered arm.
 
-    question: numbers of what is the same to a policy, context included, for a log of fewer questions than folds.
+    Questions that an arm lacks which has answered most others (it was in flight when the race was stopped) are left
+    out.
     """
-    mixed = folds_of(log.questions, folds=folds)
-    if len(np.unique(mixed)) == folds:
-        return mixed
-    texts, number = np.unique(log.questions, return_inverse=True)
-    return np.asarray((question if len(texts) < folds else number) % folds, dtype=np.intp)
-
-
-def _counted(log: MemoryLog, *, question: Choices, pmf: Matrix, name: str) -> tuple[Standing, ...]:
-    """Means over the questions of what each arm made of them."""
-    arrays = log.log
-    shape = int(question.max()) + 1, len(arrays.arms)
-    count, shares = np.zeros(shape), np.zeros(shape)
-    sums = {key: np.zeros(shape) for key in ("reward", "quality", "cost")}
-    np.add.at(count, (question, arrays.action), 1.0)
-    for key, total in sums.items():
-        np.add.at(total, (question, arrays.action), getattr(arrays, key))
-        total /= count
-    shares[question] = pmf
-    ways: list[tuple[str, Matrix]] = [(name, shares)]
-    for column, arm in enumerate(arrays.arms):
-        always = np.zeros(shape)
-        always[:, column] = 1.0
-        ways.append((f"always {arm}", always))
-    ours, rewards = (shares * sums["reward"]).sum(axis=1), (arrays.minimum, arrays.maximum)
-    apart = rewards[0] - rewards[1], rewards[1] - rewards[0]
-    return tuple(
-        Standing(
-            name=way,
-            reward=mean_of((chosen * sums["reward"]).sum(axis=1), possible=rewards, confidence=CONFIDENCE),
-            quality=_mean((chosen * sums["quality"]).sum(axis=1)),
-            cost=_mean((chosen * sums["cost"]).sum(axis=1)),
-            shares=dict(zip(arrays.arms, map(float, chosen.mean(axis=0)), strict=True)),
-            gain=None
-            if chosen is shares
-            else mean_of(ours - (chosen * sums["reward"]).sum(axis=1), possible=apart, confidence=CONFIDENCE),
+    if not tells_every_arm(rows):
+        return None
+    arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))
+    question = numbered(rows)
+    shape = int(question.max()) + 1, len(arms)
+    places = {arm: place for place, arm in enumerate(arms)}
+    column = np.array([places[row.decision.arm] for row in rows], dtype=np.intp)
+    count = np.zeros(shape)
+    np.add.at(count, (question, column), 1.0)
+    complete = np.flatnonzero(count.astype(bool).sum(axis=0) == count.astype(bool).sum(axis=0).max())
+    whole = np.flatnonzero((count[:, complete] > 0.0).all(axis=1))
+    means = {}
+    for key in ("value", "quality", "cost"):
+        total = np.zeros(shape)
+        np.add.at(total, (question, column), [getattr(row.reward, key) for row in rows])
+        means[key] = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0.0)[whole]
+    first: dict[tuple[int, int], Logged] = {}
+    for at, row in enumerate(rows):
+        first.setdefault((int(question[at]), int(column[at])), row)
+    names = tuple(arms[place] for place in complete)
+    even = (1.0 / len(names),) * len(names)
+    kept = [
+        replace(
+            one,
+            decision=replace(one.decision, arms=names, pmf=even, propensity=even[0]),
+            reward=replace(one.reward, value=v, quality=q, cost=c),
         )
-        for way, chosen in ways
-    )
-
-
-def _mean(values: Vector) -> EstimateWithInterval:
-    return EstimateWithInterval(value=float(values.mean()))
-
-
-def _replayed(
-    log: MemoryLog, *, spec: CandidateSpec, candidate: CandidatePmf, folds: int, progress: Progress
-) -> ReplayResult:
-    fixed = [one for one in baselines(log.log.arms) if one.kind == "fixed"]
-    pmfs = [candidate, *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, named=str)) for one in fixed)]
-    return estimate_candidates(
-        [MemoryPart(log=replace(log.log, candidates=tuple(one.pmf for one in pmfs)))],
-        candidates=[spec, *fixed],
-        candidate_pmfs=pmfs,
-        plan=Plan(folds=folds),
-        log=log.described,
-        progress=progress,
-    )
-
-
-def _estimated(result: ReplayResult, *, arms: Sequence[ArmName]) -> tuple[Standing, ...]:
-    ours, *fixed = result.candidates
-    gain = {pair.second: pair.difference for pair in result.pairs if pair.first == ours.name}
-    standings = [_standing(ours, name=ours.name, arms=arms)]
-    standings += [
-        _standing(one, name=f"always {one.name.removeprefix('fixed:')}", arms=arms, gain=gain.get(one.name))
-        for one in fixed
+        for at, number in enumerate(whole)
+        for place in complete
+        for one in [first[int(number), int(place)]]
+        for v, q, c in [(float(means[key][at, place]) for key in ("value", "quality", "cost"))]
     ]
-    return tuple(standings)
-
-
-def _standing(
-    one: CandidateResult, *, name: str, arms: Sequence[ArmName], gain: EstimateWithInterval | None = None
-) -> Standing:
-    shares = {arm: one.shares[arm] for arm in arms}
-    return Standing(name=name, reward=one.reward, quality=one.quality, cost=one.cost, shares=shares, gain=gain)
+    decisions = [kept[at].decision for at in range(0, len(kept), len(names))]
+    known = [one.features for one in decisions if one.features is not None]
+    return Outcomes(
+        arms=arms,
+        reward=means["value"],
+        quality=means["quality"],
+        cost=means["cost"],
+        complete=complete,
+        rows=kept,
+        queries=[one.query for one in decisions],
+        features=np.stack(known) if len(known) == len(decisions) else None,
+        encoder_hash=decisions[0].encoder_hash,
+    )

@@ -105,10 +105,10 @@ def evaluate(
         )
     results = evaluated(rows, answered=answered, judged_as=judged_as)
     if table is not None:
-        _write(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
+        write_records(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
     if log is not None:
         records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
-        _write(log, _encoded(records, rows=rows, settings=settings))
+        write_records(log, _encoded(records, rows=rows, settings=settings))
     show(results, file=file, judge=None if quiz is None else quiz.generator.name, as_json=as_json)
     _tell_lost(results)
 
@@ -180,7 +180,7 @@ def _run(
     count = itertools.count(1)
     with bars(errors) as progress, interruptible(_stopped(answers)):
 
-        def done() -> None:
+        async def done(_work: object, _outcome: object) -> None:
             progress("answers", next(count), len(todo))
 
         asyncio.run(bench.answer(todo, answers=answers, concurrency=concurrency, done=done))
@@ -230,7 +230,7 @@ def _encoded(
         yield {**record, "encoder_hash": encoder.hash, "features": known[record["text"]]}
 
 
-def _write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """The records as JSONL, whole or not at all."""
     with new_lines(path) as out:
         for record in records:

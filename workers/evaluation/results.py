@@ -196,7 +196,7 @@ def table_records(
         yield {
             "id": row.id,
             "question": row.question,
-            "correct": {arm: _quality(judged_as[arm][number], reward=reward) for arm in stored},
+            "correct": {arm: quality_of(judged_as[arm][number], reward=reward) for arm in stored},
             "steps": {arm: each.steps for arm, each in stored.items()},
             **{key: value for key, value in more.items() if value is not None},
         }
@@ -212,26 +212,32 @@ def log_records(
     Features are not in it.
     """
     arms = list(answered)
-    share = 1.0 / len(arms)
     for number, row in enumerate(rows):
         for arm in arms:
-            stored = answered[arm][number]
-            yield {
-                "id": f"evaluated-{stored.key[:32]}",
-                "made_at": stored.made_at,
-                "text": row.question,
-                "arms": arms,
-                "pmf": [share] * len(arms),
-                "arm": arm,
-                "reward": {
-                    "quality": _quality(judged_as[arm][number], reward=reward),
-                    "cost": cost_of_terms(stored.steps, stored.cost, terms=reward.cost),
-                    "weight": reward.weight,
-                },
-            }
+            quality = quality_of(judged_as[arm][number], reward=reward)
+            yield log_record(row.question, answered[arm][number], quality=quality, arms=arms, reward=reward)
 
 
-def _quality(judged_as: AnswerQuality, *, reward: RewardSettings) -> float:
+def log_record(
+    question: str, stored: StoredAnswer, *, quality: float, arms: Sequence[str], reward: RewardSettings
+) -> dict[str, Json]:
+    """One answer as a logged decision between these arms, with the probability of a uniform draw."""
+    return {
+        "id": f"evaluated-{stored.key[:32]}",
+        "made_at": stored.made_at,
+        "text": question,
+        "arms": list(arms),
+        "pmf": [1.0 / len(arms)] * len(arms),
+        "arm": stored.arm,
+        "reward": {
+            "quality": quality,
+            "cost": cost_of_terms(stored.steps, stored.cost, terms=reward.cost),
+            "weight": reward.weight,
+        },
+    }
+
+
+def quality_of(judged_as: AnswerQuality, *, reward: RewardSettings) -> float:
     """Quality for the routing table: of a quiz the mean word F1 over its questions, 0 for one without an answer."""
     measures = judged_as.measures
     if "str_em" in measures:

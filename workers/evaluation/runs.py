@@ -8,7 +8,7 @@ without its end, which a killed process may leave, is no answer and is cut off w
 import asyncio
 import fcntl
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
@@ -58,13 +58,19 @@ def check_family(family: str) -> None:
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
 
-def read_questions(path: Path, *, family: str, limit: int | None = None) -> tuple[LabelledQuestion, ...]:
+def read_questions(
+    path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
+) -> tuple[LabelledQuestion, ...]:
     """The questions of the file, the first `limit` of them. A question without an id is "row-<line>".
+
+    unlabelled: a question may have no answers: a judge scores what the arms say.
 
     Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
     """
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
+        if unlabelled and entry.get("answers") is None:
+            return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops)
         gold = _quiz_of(entry) if family == CRUD else _answers_of(entry, family=family)
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
@@ -109,6 +115,8 @@ class StoredAnswer:
     made_by: Mapping[str, Json]
     #: seconds since the epoch
     made_at: float
+    #: the judge's, in [0, 1]; None: nobody asked it
+    score: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -162,10 +170,10 @@ class Answers:
         """Take answers that failed for missing. Their lines stay in the file: of one key the last line counts."""
         self._found = {key: stored for key, stored in self._found.items() if not stored.failed}
 
-    def add(self, outcome: Outcome, *, key: str, arm: str, question: str) -> None:
+    def add(self, outcome: Outcome, *, key: str, arm: str, question: str, score: float | None = None) -> None:
         """Keep the answer; it is with the operating system when this returns."""
         kept = {each.name: getattr(outcome, each.name) for each in fields(StoredAnswer) if hasattr(outcome, each.name)}
-        stored = StoredAnswer(key=key, arm=arm, question=question, **kept)
+        stored = StoredAnswer(key=key, arm=arm, question=question, score=score, **kept)
         try:
             self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
             self._stream.flush()
@@ -245,9 +253,16 @@ class Bench:
         ]
 
     async def answer(
-        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[], None]
+        self,
+        work: Iterable[Work],
+        *,
+        answers: Answers,
+        concurrency: int,
+        done: Callable[[Work, Outcome], Awaitable[None]],
     ) -> None:
         """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
+
+        work: is asked for the next piece when one is done.
 
         What is under way when this is cancelled is lost, and nothing else. Closes generators and retrievers.
         """
@@ -266,7 +281,7 @@ class Bench:
                     named=arm.named,
                 )
                 answers.add(outcome, key=each.key, arm=each.arm, question=each.question)
-                done()
+                await done(each, outcome)
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -177,6 +177,6 @@ def in_words(reward: "RewardSettings") -> list[str]:
         words.append(
             f"the weight is the default, which was chosen for steps, and steps have no price: {_ASK}"
             if "steps" not in prices
-            else "the weight is the default, that of the papers' routing table: `ragbandit price` proposes one of yours"
+            else "the weight is the default, that of the papers: `ragbandit advise` proposes one of yours"
         )
     return words

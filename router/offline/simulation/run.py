@@ -198,7 +198,7 @@ class Learning:
         self.reason: str | None = None
 
     def show(self, place: int) -> None:
-        """Learn the outcomes of all arms on one training row, as `ragbandit policy warm --table` has them learned."""
+        """Learn the outcomes of all arms on one training row, as `ragbandit advise --warm` has them learned."""
         rows = arm_rows(
             self.world.table.rows[place],
             arms=self.world.table.arms,

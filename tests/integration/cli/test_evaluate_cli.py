@@ -397,8 +397,12 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
     bench = Bench(arms=arms, budget=Budget())
     work = bench.work([LabelledQuestion(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
     done = []
+
+    async def note(each, _outcome):
+        done.append(each)
+
     with Answers(tmp_path / "a.jsonl", resume=False) as answers:
-        asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=lambda: done.append(1)))
+        asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=note))
         assert all(each.key in answers for each in work)
 
     assert generator.most == concurrency

@@ -1,0 +1,475 @@
+"""The verdict on outcomes: what learned routing earns on questions that it has not learned, against each fixed arm.
+
+Three parts, on the same questions:
+
+- after a warm start: the policy learns the outcomes of the other folds, and is asked as it would be served, floors
+  included. Its gain over each arm is paired by question; of a log whose draws tell one arm a question it is estimated
+  (`ragbandit.router.offline.replay`);
+- the control: the same with the outcomes of whole questions permuted. Nothing can be learned there: what the policy
+  seems to gain is chance;
+- from cold: passes in the service's own way, one drawn arm a question, a share of them labelled. They say from which
+  question on routing has paid for its learning.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
+from ragbandit.router.offline.estimation import Choices, Progress, no_progress
+from ragbandit.router.offline.estimation.bandit_log import folds_of
+from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.offline.replay.assemble import mean_of
+from ragbandit.router.offline.replay.candidates import CandidatePolicy, notes_of
+from ragbandit.router.offline.replay.comparison import settings_in_force
+from ragbandit.router.offline.replay.engine import MemoryPart, estimate_candidates
+from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
+from ragbandit.router.offline.replay.plan import (
+    CandidatePmf,
+    CandidateSpec,
+    EstimateWithInterval,
+    Plan,
+    ReplayResult,
+    array_pmf,
+    baselines,
+)
+from ragbandit.router.offline.simulation.measure import FirstPass, first_pass
+from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, played
+from ragbandit.router.offline.warm import Outcomes, numbered, outcomes_of
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy, serves_prices
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import number
+from ragbandit.shared.types import ArmName, Matrix, TableRow, Vector, finite_json
+
+Kind = Literal["route", "fix", "not enough"]
+#: of the intervals
+CONFIDENCE: Final = 0.95
+#: least gain a question, in right answers, that is worth a router
+WORTH: Final = 0.01
+#: right answers a question that an arm may have less than the best, and be called as good
+AS_GOOD: Final = 0.01
+#: share of the decisions that somebody labels, where nobody says otherwise
+LABELLED: Final = 0.3
+#: orders of the questions in which a policy learns from cold
+PASSES: Final = 5
+#: further weights of the frontier, as multiples of the proposed one
+_TRIED: Final = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
+#: a forecast of more questions is none
+_FARTHEST: Final = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """What the verdict is to be made of."""
+
+    #: parts of the questions, each held out once
+    folds: int = 5
+    #: share of the decisions that are labelled in the passes from cold, in (0, 1]
+    labelled: float = LABELLED
+    #: least gain a question that is worth a router
+    worth: float = WORTH
+    #: of the policy's gain over the best fixed arm; the other intervals are of CONFIDENCE
+    confidence: float = CONFIDENCE
+    #: the control, the passes from cold, and the frontier
+    everything: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """One way to choose, on the questions held out: means per question."""
+
+    name: str
+    #: "best fixed", "most expensive", "cheapest that is as good"
+    roles: tuple[str, ...] = ()
+    reward: EstimateWithInterval
+    quality: EstimateWithInterval
+    #: in units of `reward.cost`
+    cost: EstimateWithInterval
+    #: share of every arm
+    shares: Mapping[ArmName, float]
+    #: reward of the policy minus this one's, paired; None for the policy itself
+    gain: EstimateWithInterval | None = None
+    #: questions that it answered
+    questions: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """The policy at one weight of cost, or one arm."""
+
+    name: str
+    quality: EstimateWithInterval
+    cost: EstimateWithInterval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """Whether routing is worth it, and all that says so."""
+
+    verdict: Kind
+    sentence: str
+    #: the best fixed arm, by `reward.weight`
+    best: str
+    #: "every arm": all outcomes are known; "replay": estimated from the logged draws
+    by: str
+    questions: int
+    rows: int
+    #: the policy first
+    standings: tuple[Standing, ...]
+    #: gain over the best fixed arm with the outcomes permuted; None where it was not made
+    control: EstimateWithInterval | None = None
+    #: passes from cold against always the best fixed arm
+    cold: FirstPass | None = None
+    frontier: tuple[Point, ...] = ()
+    #: what reward.weight says of the rows; None where fewer than two arms have a quality apart
+    price: Price | None = None
+    notes: tuple[str, ...] = ()
+    ask: Ask = field(default_factory=Ask)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; None for a number that is not known."""
+        values: dict[str, Any] = finite_json(asdict(self))
+        return values
+
+
+def advise(
+    rows: Sequence[Logged],
+    *,
+    source: str,
+    policy: Policy,
+    name: str,
+    settings: Settings,
+    ask: Ask | None = None,
+    progress: Progress = no_progress,
+) -> Advice:
+    """The verdict on these rows, which have features where the policy needs them.
+
+    policy: a fresh one; its params are those of the copies that learn. name: of the policy, for messages.
+    Raises InvalidInput for fewer questions than folds.
+    """
+    ask = ask or Ask()
+    rows = [row for row in rows if row.reward.has_parts] or rows
+    outcomes = outcomes_of(rows)
+    judged = rows if outcomes is None else outcomes.rows
+    log = memory_log(judged, mixed_arms=True, described=source)
+    question = numbered(judged)
+    if (questions := int(question.max()) + 1) < ask.folds:
+        message = f"{questions} different questions cannot be cut in {ask.folds} folds"
+        raise InvalidInput(message, field=source, remedy="give more questions")
+    settings = settings_in_force(settings, arms=log.log.arms, floor=None)
+    folds = _folds(log, question=question, folds=ask.folds)
+    apart = all(row.reward.has_parts for row in judged)
+    price = _price(judged, weight=settings.reward.weight) if apart else None
+    weights = _weights(settings, price) if apart and ask.everything and serves_prices(policy) else {}
+    pmfs, notes = _asked(policy, weights, log=log, folds=folds, settings=settings, progress=progress)
+    if outcomes is None:
+        result = _replayed(log, pmfs, folds=ask.folds, progress=progress)
+        standings, frontier = _estimated(result, name=name, arms=log.log.arms), _estimated_points(result, weights)
+        notes = (*notes, *result.notes, *result.faults)
+    else:
+        shares = {label: _by_question(pmf, question) for label, pmf in pmfs.items()}
+        standings = _counted(outcomes, shares[name], name=name, settings=settings, confidence=ask.confidence)
+        frontier = _counted_points(outcomes, shares, weights)
+    standings = _with_roles(standings)
+    best = next(one for one in standings if "best fixed" in one.roles)
+    advice = Advice(
+        verdict="not enough",
+        sentence="",
+        best=best.name.removeprefix("always "),
+        by="replay" if outcomes is None else "every arm",
+        questions=questions,
+        rows=len(rows),
+        standings=standings,
+        frontier=frontier,
+        price=price,
+        notes=notes,
+        ask=ask,
+    )
+    if outcomes is not None and ask.everything:
+        common: dict[str, Any] = {"policy": policy, "ask": ask, "settings": settings, "progress": progress}
+        control = _control(outcomes, best=best.name, **common)
+        advice = replace(advice, control=control, cold=_cold(outcomes, best=advice.best, **common))
+    return concluded(advice, gain=best.gain or EstimateWithInterval(value=0.0))
+
+
+def _folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
+    """The fold of each row: of its question alone, whatever the context, and none is empty.
+
+    question: numbers of what is the same to a policy, context included, for a log of fewer questions than folds.
+    """
+    mixed = folds_of(log.log.questions, folds=folds)
+    if len(np.unique(mixed)) == folds:
+        return mixed
+    texts, numbers = np.unique(log.log.questions, return_inverse=True)
+    return np.asarray((question if len(texts) < folds else numbers) % folds, dtype=np.intp)
+
+
+def _price(rows: Sequence[Logged], *, weight: float) -> Price | None:
+    parts = ((row.decision, row.reward) for row in rows)
+    means = means_of((one.arm, r.quality, r.cost, r.sample_weight, one.propensity) for one, r in parts)
+    return price_of(means, weight=weight) if len(means) > 1 else None
+
+
+def _weights(settings: Settings, price: Price | None) -> Mapping[float, str]:
+    """Weight -> it and the names of the settings that it is, in order."""
+    named = [
+        *((weight, name) for name, weight in settings.cost_weights.items()),
+        (settings.reward.weight, "reward.weight"),
+    ]
+    unit = settings.reward.weight or 1.0
+    if price is not None and price.proposed is not None and price.proposed > 0.0:
+        unit = price.proposed
+        named.append((unit, "proposed"))
+    weights: dict[float, str] = {}
+    for weight, name in sorted([*named, *((unit * times, "") for times in _TRIED)]):
+        weights[weight] = f"{weights.get(weight, number(weight))} {name}".strip()
+    return weights
+
+
+def _asked(
+    policy: Policy,
+    weights: Mapping[float, str],
+    *,
+    log: MemoryLog,
+    folds: Choices,
+    settings: Settings,
+    progress: Progress,
+) -> tuple[dict[str, Matrix], tuple[str, ...]]:
+    """The policy's probabilities, (n, K) each, by its name and by each weight's; every fold by one that learned the
+    others. And what went wrong, as notes.
+    """
+    name, count = policy.algorithm, int(folds.max()) + 1
+    pmfs = {label: np.zeros(log.log.pmf.shape) for label in (name, *weights.values())}
+    copies = []
+    for fold in range(count):
+        copy = make_policy(name, params=policy.params)
+        candidate = CandidatePolicy(copy, log=log, features=log.log.features, settings=settings, weight=None)
+        candidate.share = float(np.mean(folds != fold))
+        for done, row in enumerate(np.flatnonzero(folds != fold)):
+            candidate.learn(int(row))
+            if done % 256 == 0:
+                progress(f"{name} learns", fold * len(folds) + done, count * len(folds))
+        held = np.flatnonzero(folds == fold)
+        pmfs[name][held] = candidate.ask(held)
+        for weight, label in weights.items():
+            pmfs[label][held] = candidate.ask(held, weight=weight)
+        copies.append(candidate)
+    progress(f"{name} learns", count * len(folds), count * len(folds))
+    return pmfs, notes_of(*copies)
+
+
+def _by_question(pmf: Matrix, question: Choices) -> Matrix:
+    """The rows of a question share what they were given: one of them, (questions, K)."""
+    _, first = np.unique(question, return_index=True)
+    return np.asarray(pmf[first])
+
+
+def _counted(
+    outcomes: Outcomes, shares: Matrix, *, name: str, settings: Settings, confidence: float
+) -> tuple[Standing, ...]:
+    """Means over the questions of what each arm made of them. shares: of the arms in the race, (questions, K)."""
+    rewards = settings.reward.minimum, settings.reward.maximum
+    apart = rewards[0] - rewards[1], rewards[1] - rewards[0]
+    chosen = np.zeros(outcomes.reward.shape)
+    chosen[:, outcomes.complete] = shares
+    mine = {key: np.nansum(chosen * getattr(outcomes, key), axis=1) for key in ("reward", "quality", "cost")}
+    standings = [_line(outcomes, mine, name=name, chosen=chosen, possible=rewards)]
+    for column, arm in enumerate(outcomes.arms):
+        always = np.zeros(chosen.shape)
+        always[:, column] = 1.0
+        theirs = {key: getattr(outcomes, key)[:, column] for key in ("reward", "quality", "cost")}
+        known = ~np.isnan(theirs["reward"])
+        gain = mean_of((mine["reward"] - theirs["reward"])[known], possible=apart, confidence=confidence)
+        line = _line(outcomes, theirs, name=f"always {arm}", chosen=always, possible=rewards)
+        standings.append(replace(line, gain=gain))
+    return tuple(standings)
+
+
+def _line(
+    outcomes: Outcomes, values: Mapping[str, Vector], *, name: str, chosen: Matrix, possible: tuple[float, float]
+) -> Standing:
+    known = ~np.isnan(values["reward"])
+    return Standing(
+        name=name,
+        reward=mean_of(values["reward"][known], possible=possible, confidence=CONFIDENCE),
+        quality=EstimateWithInterval(value=float(values["quality"][known].mean())),
+        cost=EstimateWithInterval(value=float(values["cost"][known].mean())),
+        shares=dict(zip(outcomes.arms, map(float, chosen.mean(axis=0)), strict=True)),
+        questions=int(known.sum()),
+    )
+
+
+def _counted_points(
+    outcomes: Outcomes, shares: Mapping[str, Matrix], weights: Mapping[float, str]
+) -> tuple[Point, ...]:
+    def mean(values: Matrix, chosen: Matrix) -> EstimateWithInterval:
+        return EstimateWithInterval(value=float((values[:, outcomes.complete] * chosen).sum(axis=1).mean()))
+
+    return tuple(
+        Point(name=label, quality=mean(outcomes.quality, shares[label]), cost=mean(outcomes.cost, shares[label]))
+        for label in weights.values()
+    )
+
+
+def _replayed(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress) -> ReplayResult:
+    fixed = [one for one in baselines(log.log.arms) if one.kind == "fixed"]
+    specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
+    candidates = [
+        *(CandidatePmf(described=label, pmf=pmf) for label, pmf in pmfs.items()),
+        *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, named=str)) for one in fixed),
+    ]
+    return estimate_candidates(
+        [MemoryPart(log=replace(log.log, candidates=tuple(one.pmf for one in candidates)))],
+        candidates=[*specs, *fixed],
+        candidate_pmfs=candidates,
+        plan=Plan(folds=folds),
+        log=log.described,
+        progress=progress,
+    )
+
+
+def _estimated(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> tuple[Standing, ...]:
+    """The policy and each arm, as replay estimates them; the gains from the pairs."""
+    gains = {pair.second: pair.difference for pair in result.pairs if pair.first == name}
+    return tuple(
+        Standing(
+            name=one.name if one.name == name else f"always {one.name.removeprefix('fixed:')}",
+            reward=one.reward,
+            quality=one.quality,
+            cost=one.cost,
+            shares={arm: one.shares[arm] for arm in arms},
+            gain=gains.get(one.name),
+            questions=result.rows,
+        )
+        for one in result.candidates
+        if one.name == name or one.name.startswith("fixed:")
+    )
+
+
+def _estimated_points(result: ReplayResult, weights: Mapping[float, str]) -> tuple[Point, ...]:
+    by_name = {one.name: one for one in result.candidates}
+    chosen = [by_name[label] for label in weights.values() if by_name[label].missing is None]
+    return tuple(Point(name=one.name, quality=one.quality, cost=one.cost) for one in chosen)
+
+
+def _with_roles(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+    """The arms that a verdict names, marked as such."""
+    policy, *fixed = standings
+    whole = [one for one in fixed if one.questions == policy.questions]
+    best = max(whole, key=lambda one: one.reward.value)
+    good = [one for one in whole if one.quality.value >= best.quality.value - AS_GOOD]
+    roles = {
+        "best fixed": best,
+        "most expensive": max(fixed, key=lambda one: one.cost.value),
+        "cheapest that is as good": min(good, key=lambda one: one.cost.value),
+    }
+    marked = [replace(one, roles=tuple(role for role, arm in roles.items() if arm is one)) for one in fixed]
+    return (policy, *marked)
+
+
+def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
+    """With the verdict and its sentence. gain: over the best fixed arm."""
+    worth, control = advice.ask.worth, advice.control
+    verdict: Kind = "not enough"
+    if gain.low is not None and gain.high is not None:
+        chance = control is not None and control.value >= gain.value  # permuted outcomes give as much
+        verdict = "route" if gain.low > 0.0 and not chance else "fix" if gain.high < worth else "not enough"
+    interval = "" if gain.low is None else f" ({gain.low:+.3f} to {gain.high:+.3f})"
+    value = f"learned routing is worth {gain.value:+.3f}{interval} a question over always {advice.best}"
+    if verdict == "fix":
+        words = f"always {advice.best}: {value}, less than {worth:g}; do not route"
+    elif verdict == "route":
+        ours, theirs = advice.standings[0], next(one for one in advice.standings if "best fixed" in one.roles)
+        words = f"{value}, {_cost(ours, theirs)}{_break_even(advice)}"
+    else:
+        words = f"{value}; {_forecast(gain, questions=advice.questions, worth=worth)}"
+    return replace(advice, verdict=verdict, sentence=f"{verdict}: {words}")
+
+
+def _cost(ours: Standing, theirs: Standing) -> str:
+    quality = f"quality {ours.quality.value:.3f} instead of {theirs.quality.value:.3f}"
+    if theirs.cost.value <= 0.0:
+        return f"{quality}, cost {number(ours.cost.value)} instead of {number(theirs.cost.value)}"
+    saved = 1.0 - ours.cost.value / theirs.cost.value
+    return f"{quality} at {abs(saved):.0%} {'less' if saved >= 0.0 else 'more'} cost"
+
+
+def _break_even(advice: Advice) -> str:
+    cold = advice.cold
+    if cold is None:
+        return ""
+    share = f"where {advice.ask.labelled:.0%} are labelled"
+    if cold.break_even is None:
+        return f"; from cold it does not break even within {cold.questions} questions {share}: start warm (--apply)"
+    return f"; from cold it breaks even after about {cold.break_even} questions {share}"
+
+
+def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:
+    """How many more questions would decide, if the gain stays what it is: the interval narrows like 1 / sqrt(n)."""
+    if gain.low is None or gain.high is None:
+        return "give more labelled questions"
+    half = (gain.high - gain.low) / 2.0
+    room = max(gain.value, worth - gain.value)  # to 0 for "route", to `worth` for "fix"
+    more = math.ceil(questions * ((half / room) ** 2 - 1.0))
+    if more > _FARTHEST:
+        return "it is too near to the limit for any number of questions that somebody would label"
+    return f"about {max(1, more):,} more labelled questions decide it"
+
+
+def _control(
+    outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
+) -> EstimateWithInterval | None:
+    """Gain over the best fixed arm where the outcomes of whole questions are permuted. best: its standing's name."""
+    permuted = outcomes.permuted(seed=0)
+    log = memory_log(permuted.rows, mixed_arms=True)
+    question = numbered(permuted.rows)
+    folds = _folds(log, question=question, folds=ask.folds)
+    pmfs, _ = _asked(policy, {}, log=log, folds=folds, settings=settings, progress=progress)
+    shares = _by_question(pmfs[policy.algorithm], question)
+    standings = _counted(permuted, shares, name=policy.algorithm, settings=settings, confidence=CONFIDENCE)
+    return next(one.gain for one in standings if one.name == best)
+
+
+def _cold(
+    outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
+) -> FirstPass | None:
+    """Passes in which the policy learns as it would in service, against always the best fixed arm."""
+    arms = tuple(outcomes.arms[column] for column in outcomes.complete)
+    if len(arms) < 2:
+        return None
+    reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # costs are in its unit already
+    settings = settings.model_copy(update={"reward": reward})
+    rows = tuple(
+        TableRow(
+            id=f"q{at}",
+            question=query.text,
+            correct=dict(zip(arms, np.clip(outcomes.quality[at, outcomes.complete], 0.0, 1.0).tolist(), strict=True)),
+            steps=dict(zip(arms, outcomes.cost[at, outcomes.complete].tolist(), strict=True)),
+            context=query.context,
+        )
+        for at, query in enumerate(outcomes.queries)
+    )
+    table = LabelledTable(rows=rows, arms=arms)
+    world = SimulationData(
+        table=table,
+        test=table,
+        folds=1,
+        settings=settings,
+        features=outcomes.features,
+        test_features=outcomes.features,
+        encoder_hash=outcomes.encoder_hash,
+        labelled=ask.labelled,
+    )
+    runs = [
+        SimulationRun(policy=policy.algorithm, params=policy.params, weight=settings.reward.weight, seed=seed, fold=0)
+        for seed in range(PASSES)
+    ]
+    passes = played(runs, world=world, jobs=1, progress=progress)
+    rewards = outcomes.reward[:, outcomes.complete]
+    return first_pass([[one] for one in passes], arms=arms, rewards=rewards, incumbent=best, harm=settings.policy.harm)

@@ -1,0 +1,398 @@
+"""`ragbandit advise`: is routing worth it on these questions, and what to start with."""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Printed
+
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.store import opened
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder, embedded
+from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
+from ragbandit.router.offline.advice import LABELLED, WORTH, Advice, Ask, advise
+from ragbandit.router.offline.charts import check_page, write_page
+from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.logs import format_of
+from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.replay.opening import open_log
+from ragbandit.router.offline.replay.plan import EstimateWithInterval
+from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files import whole_file
+from ragbandit.shared.formats import number
+from ragbandit.shared.types import ArmName, Budget, Json
+from ragbandit.workers.evaluation.command import write_records
+from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, looks
+from ragbandit.workers.evaluation.runs import Answers, Bench, parse_arms, read_questions
+from ragbandit.workers.judge.checks import JudgeOfArm
+from ragbandit.workers.wiring.generators import make_generator
+from ragbandit.workers.wiring.loading import ArmLoader
+
+#: origin of the rows that the store has already
+STORE: Final = "store"
+#: exit codes of the verdicts, for pipelines
+EXITS: Final = {"route": 0, "fix": 3, "not enough": 4}
+
+
+def advise_verb(
+    questions: Annotated[
+        Path | None, typer.Argument(help="JSONL: question, and answers, a list, unless judge.generator scores")
+    ] = None,
+    *,
+    table: Annotated[Path | None, typer.Option(help="JSONL: question, correct and steps per arm; runs no arm")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="logged decisions with rewards; runs no arm. Default: the store's")
+    ] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out log rows that cannot be used")] = False,
+    arms: Annotated[str | None, typer.Option(help="NAME[,NAME...] to run; default all that workers run")] = None,
+    budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that the answers may cost")] = None,
+    labelled: Annotated[float, typer.Option(help="share of decisions that you expect to label")] = LABELLED,
+    worth: Annotated[float, typer.Option(min=0.0, help="least gain a question that is worth a router")] = WORTH,
+    folds: Annotated[int, typer.Option(min=2, help="parts of the questions, each held out once")] = 5,
+    family: Annotated[str, typer.Option(help="how answers are judged, as of evaluate")] = "ours",
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="answers at a time")] = 1,
+    answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
+    warm: Annotated[bool, typer.Option("--warm", help="let the policy learn the outcomes: a warm start")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="as --warm, and set policy.incumbent to the best fixed arm")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether routing is worth it: route, fix (always one arm), or not enough (and how many questions decide).
+
+    Runs the configured arms on labelled questions, the same ones, and stops as soon as it knows; or takes outcomes
+    that are there. Example: ragbandit advise questions.jsonl --budget 5
+
+    Exit 0: route. 3: fix. 4: not enough. 2: what was asked for cannot be done.
+    """
+    if sum(one is not None for one in (questions, table, log)) > 1:
+        raise InvalidInput("give one of QUESTIONS, --table and --log", field="table", remedy="one file at a time")
+    if not 0.0 < labelled <= 1.0:
+        remedy = "use more than 0 and at most 1, for example 0.3"
+        raise InvalidInput(f"{labelled!r} is no share of the decisions", field="labelled", remedy=remedy)
+    if report is not None:
+        check_page(report)
+    settings = configuration.load(config).settings
+    policy = learner_of(policy_of(settings))
+    check_policy(policy, name=settings.policy.name)
+    ask = Ask(folds=folds, labelled=labelled, worth=worth)
+    options = _RunOptions(
+        arms=arms, family=family, limit=limit, budget=budget, concurrency=concurrency, answers=answers
+    )
+    with bars(errors) as progress:
+        sources = _Sources(settings=settings, policy=policy, ask=ask, progress=progress)
+        facts: dict[str, Any] = {}
+        if questions is not None:
+            facts, log = sources.run(questions, options=options)
+            format_ = "jsonl"
+        material = sources.of_log(log, format_=format_, skip_bad=skip_bad) if table is None else sources.of_table(table)
+        advice = sources.advice(material, ask=ask)
+        facts |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
+    notes = [*_arm_notes(material, settings=settings), *advice.notes]
+    shown = partial(print_advice, advice, facts=facts, notes=notes, settings=settings)
+    if report is not None:
+        write_page(report, show=lambda page: shown(console=page))
+    if as_json:
+        print_json({**advice.as_json(), **facts, "notes": notes})
+    else:
+        shown(console=Console(file=console.file, width=max(console.width, 130), emoji=False))
+    if EXITS[advice.verdict]:
+        raise typer.Exit(EXITS[advice.verdict])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RunOptions:
+    """Options of a run of arms, as the command line has them."""
+
+    arms: str | None
+    family: str
+    limit: int | None
+    budget: float | None
+    concurrency: int
+    answers: Path | None
+
+
+@dataclass(kw_only=True)
+class _Sources:
+    """Rows of outcomes: of a run, of a table, of a log."""
+
+    settings: Settings
+    policy: Policy
+    ask: Ask
+    progress: Progress
+    _encoder: Encoder | None = None
+
+    @property
+    def encoder(self) -> Encoder:
+        """The configured one, loaded once."""
+        if self._encoder is None:
+            self.progress("loading the encoder", 0, 0)
+            self._encoder = encoder_of(self.settings)
+        return self._encoder
+
+    def advice(self, material: WarmRows, *, ask: Ask) -> Advice:
+        """The verdict on these rows."""
+        name = self.settings.policy.name
+        return advise(
+            material.rows,
+            source=material.source,
+            policy=self.policy,
+            name=name,
+            settings=self.settings,
+            ask=ask,
+            progress=self.progress,
+        )
+
+    def of_table(self, path: Path) -> WarmRows:
+        """A row for each question and arm."""
+        return table_material(
+            read_table(path),
+            source=str(path),
+            settings=self.settings,
+            encoder=self.encoder,
+            now=time.time(),
+            progress=self.progress,
+        )
+
+    def of_log(self, path: Path | None, *, format_: str | None, skip_bad: bool) -> WarmRows:
+        """The rows of a log; of the store without a path."""
+        kind = STORE if path is None else format_of(path, format=format_)
+        given = None if path is None else kind
+        read = open_log(path, format=given, config=self.settings, mixed_arms=True, skip_bad=skip_bad).read(
+            self.progress
+        )
+        for skipped in read.skipped[:5]:
+            errors.print(escape(f"left out: {skipped.where} {skipped.reason}"), soft_wrap=True, highlight=False)
+        return log_material(
+            read.rows,
+            source="the store" if path is None else str(path),
+            origin=kind,
+            settings=self.settings,
+            encoder=self.encoder,
+            needs_features="features" in self.policy.needs,
+            progress=self.progress,
+        )
+
+    def run(self, questions: Path, *, options: "_RunOptions") -> tuple[dict[str, Any], Path]:
+        """Run the arms; what the run was, and the file of its outcomes as a log. Ctrl-C ends it with what is known."""
+        settings, chosen = self.settings, self.settings.judge.generator
+        rows = read_questions(questions, family=options.family, limit=options.limit, unlabelled=chosen is not None)
+        wanted = options.arms.split(",") if options.arms else sorted(settings.worker_arms)
+        runnable, _ = parse_arms(wanted or ["all"], settings=settings)
+        if len(runnable) < 2:
+            raise InvalidInput(
+                f"the configuration has {len(runnable)} arms that workers run",
+                field="arms",
+                remedy="add another arm: with one there is nothing to route; of arms that callers run give --table",
+            )
+        loaded = ArmLoader(settings).load(runnable)
+        judge = None
+        if chosen is not None and any(not row.answers for row in rows):
+            judge = JudgeOfArm(settings.judge, generator=make_generator(chosen))
+        texts, folder = [row.question for row in rows], Path(settings.data_dir) / "cache" / "features"
+        features = embedded(
+            texts, encoder=self.encoder, folder=folder, progress=partial(self.progress, "questions encoded")
+        )
+        kinds = kinds_of(rows, features)
+        outcomes = Path(settings.data_dir) / "evaluations" / f"{questions.stem}.outcomes.jsonl"
+        stored = options.answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
+        weights = sorted({settings.reward.weight, *settings.cost_weights.values()})
+        bounds = settings.reward.minimum, settings.reward.maximum
+        with Answers(stored, resume=True) as kept:
+            run = PairedRun(
+                rows=rows,
+                kinds=kinds,
+                bench=Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget)),
+                answers=kept,
+                race=Race(tuple(map(ArmName, runnable)), weights=weights, bounds=bounds, kinds=max(kinds) + 1),
+                settings=settings,
+                family=options.family,
+                judge=judge,
+                budget=options.budget,
+                is_known=partial(self._is_known, outcomes, looks=len(looks(len(rows))) + 1),
+                progress=self.progress,
+                tell=lambda words: errors.print(escape(words), soft_wrap=True, highlight=False),
+            )
+            try:
+                asyncio.run(run.run(concurrency=options.concurrency))
+            except KeyboardInterrupt:
+                run.ended = "Ctrl-C"
+        if not run.records:
+            remedy = "give it more time or money; the same command goes on with the answers that are kept"
+            raise InvalidInput("no question was answered by every arm", field="questions", remedy=remedy)
+        write_records(outcomes, run.records)
+        return facts_of(run), outcomes
+
+    def _is_known(self, file: Path, records: list[dict[str, Json]], *, looks: int) -> bool:
+        """Whether the records decide. Several looks at growing data share the error: each has its part (Bonferroni)."""
+        write_records(file, records)
+        ask = Ask(
+            folds=self.ask.folds,
+            worth=self.ask.worth,
+            confidence=1.0 - (1.0 - self.ask.confidence) / looks,
+            everything=False,
+        )
+        return self.advice(self.of_log(file, format_="jsonl", skip_bad=False), ask=ask).verdict != "not enough"
+
+
+def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
+    """A word on arms that are on one side only. Raises InvalidInput where no arm is on both."""
+    configured, known = set(settings.arms), set(material.arms)
+    if not configured & known:
+        raise InvalidInput(
+            f"has the arms {', '.join(material.arms)}, the configuration {', '.join(settings.arms)}",
+            field=f"{material.source} arms",
+            remedy="name the arms of the file as those that will serve",
+        )
+    notes = []
+    if (incumbent := settings.policy.incumbent) is not None:
+        notes.append(f"in service the policy is held back to {incumbent} as far as policy.harm asks; here it is not")
+    if material.encoded:
+        notes.append(f"the features of {material.encoded} rows were made with the configured encoder")
+    if cold := [arm for arm in settings.arms if arm not in known]:
+        notes.append(f"nothing is known of {', '.join(cold)}: explored as on the first day")
+    if unused := [arm for arm in material.arms if arm not in configured]:
+        notes.append(f"learned and never drawn, since not configured: {', '.join(unused)}")
+    return notes
+
+
+def _applied(
+    advice: Advice, material: WarmRows, *, warm: bool, apply: bool, config: str | None, progress: Progress
+) -> dict[str, Any]:
+    """Let the policy learn the rows, unless they are the store's, and set the incumbent; what was done."""
+    facts: dict[str, Any] = {}
+    if (warm or apply) and material.origin != STORE:
+        with opened(config, make=True) as (settings, ledger):
+            encoder = make_encoder(settings.encoder, ledger=ledger)
+            entered = enter(material, ledger=ledger, settings=settings, encoder_hash=encoder.hash, progress=progress)
+        facts = {**asdict(entered), "label": settings.policy.label}
+    if apply:
+        facts["incumbent"] = _set_incumbent(configuration.load(config), advice.best)
+    return facts
+
+
+def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
+    """Set policy.incumbent in the file and change nothing else; what was done, in words."""
+    if arm not in loaded.settings.arms:
+        return f"not set: {arm} is no arm of the configuration"
+    changed = None if loaded.file is None else with_incumbent(loaded.file.read_text(encoding="utf-8"), arm)
+    if loaded.file is None or changed is None:
+        return f"not set: write policy.incumbent: {arm} into the configuration"
+    with whole_file(loaded.file, durable=True) as beside:
+        beside.write_text(changed, encoding="utf-8")
+    return f"{arm}, in {loaded.file}"
+
+
+def with_incumbent(text: str, arm: str) -> str | None:
+    """The YAML of a configuration with this policy.incumbent, comments kept; None where it cannot be put in safely."""
+    tree = yaml.safe_load(text) or {}
+    wanted = {**tree, "policy": {**(tree.get("policy") or {}), "incumbent": arm}}
+    block = re.search(r"^policy:[ \t]*(?:#.*)?\n((?:[ \t]+.*\n?|[ \t]*\n)*)", text, re.MULTILINE)
+    if "policy" not in tree:
+        changed = f"{text.rstrip()}\n\npolicy:\n  incumbent: {arm}\n".lstrip()
+    elif block is None and "incumbent" in tree["policy"]:
+        changed = re.sub(r"(?m)^(policy:[ \t]*\{[^#\n]*\bincumbent:)[^,}\n]*", rf"\g<1> {arm}", text, count=1)
+    elif block is None:
+        changed = re.sub(r"(?m)^policy:[ \t]*\{", f"policy: {{incumbent: {arm}, ", text, count=1)
+    elif "incumbent" in (tree["policy"] or {}):
+        line = re.sub(r"(?m)^([ \t]+incumbent:)[^#\n]*?([ \t]*(?:#.*)?)$", rf"\g<1> {arm}\g<2>", block[1], count=1)
+        changed = text[: block.start(1)] + line + text[block.end(1) :]
+    else:
+        indent = re.match(r"[ \t]*", block[1] or "  ")[0] or "  "  # type: ignore[index]
+        changed = f"{text[: block.start(1)]}{indent}incumbent: {arm}\n{text[block.start(1) :]}"
+    with contextlib.suppress(yaml.YAMLError):
+        if yaml.safe_load(changed) == wanted:
+            return changed
+    return None
+
+
+def print_advice(
+    advice: Advice, *, facts: Mapping[str, Any], notes: Sequence[str], settings: Settings, console: Console
+) -> None:
+    """The page: the verdict, then what says so."""
+    console.print(escape(advice.sentence), soft_wrap=True, highlight=False, style="bold")
+    console.print(_standings(advice, cost="steps" if list(settings.reward.cost) == ["steps"] else "cost"))
+    lines = list(_evidence(advice))
+    if advice.frontier:
+        frontier = Printed("weight of cost", "quality", "cost")
+        for point in advice.frontier:
+            frontier.add_row(escape(point.name), _value(point.quality), _value(point.cost))
+        console.print(frontier)
+    lines += in_words(settings.reward)
+    lines += [] if advice.price is None else [implied(advice.price), proposal(advice.price)]
+    lines += [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in facts.items()]
+    lines += [f"note: {note}" for note in notes]
+    for words in lines:
+        console.print(escape(words), soft_wrap=True, highlight=False)
+
+
+def _standings(advice: Advice, *, cost: str) -> Printed:
+    """A line for the policy and for always each arm."""
+    title = f"{advice.questions:,} questions held out"
+    table = Printed(title, "", "reward", "gain of the policy", "quality", cost, "arms %")
+    for column in table.columns[2:]:
+        column.justify, column.no_wrap = "right", True
+    for one in advice.standings:
+        table.add_row(
+            escape(f"{one.name} after learning" if one.gain is None else one.name),
+            ", ".join(one.roles),
+            _value(one.reward),
+            "" if one.gain is None else _value(one.gain, sign="+"),
+            f"{one.quality.value:.3f}",
+            number(one.cost.value),
+            "/".join(f"{100 * share:.0f}" for share in one.shares.values()),
+        )
+    return table
+
+
+def _evidence(advice: Advice) -> Iterator[str]:
+    """How the numbers were made, the control, and the passes from cold."""
+    folds, exact = advice.ask.folds, advice.by == "every arm"
+    yield f"arms %: {' / '.join(advice.standings[0].shares)}; in brackets: 95 % intervals"
+    known = "the outcome of every arm is known" if exact else "doubly robust estimates of the logged draws"
+    yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {known}"
+    if advice.control is not None:
+        yield f"control: with the outcomes permuted the policy gains {_value(advice.control, sign='+')}: that is chance"
+    if (cold := advice.cold) is not None:
+        even = "does not break even" if cold.break_even is None else f"breaks even after {cold.break_even} questions"
+        yield (
+            f"from cold, {advice.ask.labelled:.0%} labelled, {cold.passes} orders of {cold.questions} questions: while "
+            f"it learns it earns {cold.reward:.3f} a question and {even}; always {cold.incumbent} earns "
+            f"{cold.always[cold.incumbent]:.3f}, the best arm of each question {cold.oracle:.3f}"
+        )
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key} after {count} questions" for key, count in value.items()) or "none"
+    if value is None:
+        return "not by this command"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _value(value: EstimateWithInterval, *, sign: str = "") -> str:
+    text = f"{value.value:{sign}.3f}"
+    if value.low is None or value.high is None:
+        return text
+    return f"{text} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"

@@ -1,0 +1,277 @@
+"""Paired runs: the configured arms on the same questions, until the verdict is known or the money is spent.
+
+Every arm answers the first questions; then an arm goes on only while it may be the best somewhere (`Race`). Each
+question is scored as soon as all arms of the race have answered it: by its right answers, or by the judge.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.answer_metrics import judged
+from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.offline.estimation import Progress
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
+from ragbandit.strategies.base import Passage, Request
+from ragbandit.workers.evaluation.results import AnswerQuality, log_record, quality_of
+from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion, StoredAnswer, Work
+from ragbandit.workers.judge.checks import JudgeOfArm
+
+#: questions after which the verdict is looked at for the first time; each next look is at twice as many
+FIRST_LOOK: Final = 50
+#: kinds of questions, where the file names no data sets, and questions of each in the mean at least
+_KINDS: Final = 4
+_OF_A_KIND: Final = 25
+#: data sets that count as kinds
+_MOST_DATASETS: Final = 8
+
+
+def looks(questions: int) -> tuple[int, ...]:
+    """After how many questions the verdict is looked at, the last of them included."""
+    count = max(0, math.ceil(math.log2(max(1, questions / FIRST_LOOK))))
+    return tuple(FIRST_LOOK * 2**number for number in range(count))
+
+
+def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> list[int]:
+    """The kind of each question, from 0: its data set where the file names two to eight, else a cluster (k-means)."""
+    names = sorted({row.dataset or "" for row in rows})
+    if 2 <= len(names) <= _MOST_DATASETS:
+        return [names.index(row.dataset or "") for row in rows]
+    count = min(_KINDS, len(rows) // _OF_A_KIND)
+    if features is None or count < 2:
+        return [0] * len(rows)
+    points = np.asarray(features, dtype=np.float64)
+    centres = points[np.random.default_rng(0).choice(len(points), count, replace=False)]
+    for _ in range(20):
+        nearest = ((points[:, None, :] - centres) ** 2).sum(axis=2).argmin(axis=1)
+        centres = np.array(
+            [points[nearest == k].mean(axis=0) if (nearest == k).any() else centres[k] for k in range(count)]
+        )
+    return [int(kind) for kind in nearest]
+
+
+#: questions that all arms answer before one may leave
+LEAST: Final = 12
+#: stakes, as shares of what the capital may lose in one question
+_STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
+ALPHA: Final = 0.05
+
+
+class Race:
+    """The arms that are still in the race, and after how many questions the others left.
+
+    An arm goes on only while it may be the best somewhere: at a weight of cost, on a kind of question or on all. It
+    leaves when, at each of these, bets on the rivals' rewards minus its own have made too much money for it to be the
+    best there (Waudby-Smith and Ramdas 2023, "Estimating means of bounded random variables by betting"). The capital of
+    a bet is a supermartingale while the arm is the best, and so is the average over bets and rivals: whenever one
+    looks, an arm that is the best somewhere has left with a chance of alpha / arms at most, any of them with alpha.
+    """
+
+    def __init__(
+        self,
+        arms: Sequence[ArmName],
+        *,
+        weights: Sequence[float],
+        bounds: tuple[float, float],
+        kinds: int = 1,
+        alpha: float = ALPHA,
+    ) -> None:
+        """weights: of cost, >= 0. bounds: of the rewards. kinds: of questions, numbered from 0."""
+        self.arms = tuple(arms)
+        self.running: tuple[ArmName, ...] = self.arms
+        #: arm -> questions after which it left
+        self.left: dict[ArmName, int] = {}
+        self.questions = 0
+        self._weights, self._bounds, self._threshold = np.asarray(weights), bounds, np.log(len(arms) / alpha)
+        # log capital against "the arm is the best": (weights, kinds and all, rival, arm, stakes)
+        self._capital = np.zeros((len(weights), kinds + 1, len(arms), len(arms), len(_STAKES)))
+
+    def add(self, *, quality: Mapping[ArmName, float], cost: Mapping[ArmName, float], kind: int = 0) -> None:
+        """A question that every arm of `running` answered; quality in [0, 1], cost >= 0. Arms that lose here leave."""
+        self.questions += 1
+        places = np.array([self.arms.index(arm) for arm in self.running])
+        right = np.array([quality[arm] for arm in self.running])
+        spent = np.array([cost[arm] for arm in self.running])
+        reward = np.clip(right - self._weights[:, None] * spent, *self._bounds)
+        ahead = (reward[:, :, None] - reward[:, None, :]) / (self._bounds[1] - self._bounds[0])
+        grown = np.log1p(ahead[..., None] * _STAKES)
+        for group in (kind, -1):
+            self._capital[:, group, places[:, None], places[None, :]] += grown
+        if self.questions >= LEAST:
+            self._leave()
+
+    def _leave(self) -> None:
+        lost = (self._log_capital() >= self._threshold).all(axis=(0, 1))
+        gone = [arm for place, arm in enumerate(self.arms) if lost[place] and arm in self.running]
+        if len(gone) < len(self.running):
+            self.left |= dict.fromkeys(gone, self.questions)
+            self.running = tuple(arm for arm in self.running if arm not in gone)
+
+    def _log_capital(self) -> Matrix:
+        """Of each arm, averaged over rivals and stakes, by weight and kind: (weights, kinds and all, arms)."""
+        rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
+        others = ~np.eye(len(self.arms), dtype=np.bool_)
+        flat = rivals[:, :, others].reshape(*rivals.shape[:3], -1)
+        top = flat.max(axis=-1)
+        return np.asarray(top + np.log(np.exp(flat - top[..., None]).mean(axis=-1)))
+
+
+@dataclass(kw_only=True)
+class PairedRun:
+    """Arms on questions. `rows_done` has what is known when `run` ends, also where it ends by an exception."""
+
+    rows: Sequence[LabelledQuestion]
+    kinds: Sequence[int]
+    bench: Bench
+    answers: Answers
+    race: Race
+    settings: Settings
+    family: str
+    #: scores questions without right answers
+    judge: JudgeOfArm | None
+    #: dollars that may be spent; None: no limit
+    budget: float | None
+    #: whether the verdict on these records is known; it runs in a thread
+    is_known: Callable[[list[dict[str, Json]]], bool]
+    progress: Progress
+    #: told of an arm that left the race
+    tell: Callable[[str], None]
+    spent: float = 0.0
+    #: questions that the judge gave no score for: they count for no arm
+    unjudged: int = 0
+    #: why it ended before the last question
+    ended: str | None = None
+    _expected: dict[int, tuple[ArmName, ...]] = field(default_factory=dict)
+    _known: dict[int, dict[ArmName, StoredAnswer]] = field(default_factory=dict)
+    _records: list[dict[str, Json]] = field(default_factory=list)
+    _done: int = 0
+    _silent: bool = False
+
+    @property
+    def records(self) -> list[dict[str, Json]]:
+        """A logged decision for each arm of each question that is whole."""
+        return list(self._records)
+
+    async def run(self, *, concurrency: int) -> None:
+        """Closes generators and retrievers."""
+        self._keys = {(each.arm, each.question): each for each in self.bench.work(self.rows)}
+        self._places: dict[str, list[int]] = {}
+        for number, row in enumerate(self.rows):
+            self._places.setdefault(row.question, []).append(number)
+        try:
+            await self.bench.answer(self._work(), answers=self.answers, concurrency=concurrency, done=self._answered)
+            await self._look()
+        finally:
+            if self.judge is not None:
+                await self.judge.generator.close()
+
+    def _work(self) -> Iterator[Work]:
+        """The next answers: what was answered before is taken as it is."""
+        for number, row in enumerate(self.rows):
+            if self.ended is not None:
+                return
+            self._expected[number] = self.race.running
+            for arm in self._expected[number]:
+                work = self._keys[arm, row.question]
+                if work.key in self.answers and not self._lacks_score(row, self.answers[work.key]):
+                    self._take(number, work)
+                else:
+                    yield work
+
+    def _lacks_score(self, row: LabelledQuestion, stored: StoredAnswer) -> bool:
+        return not row.answers and stored.score is None and not stored.failed
+
+    async def _answered(self, work: Work, outcome: Outcome) -> None:
+        row = self.rows[self._places[work.question][0]]
+        self.spent += outcome.cost.dollars
+        if not row.answers and self.judge is not None and outcome.answer:
+            score = await self._judged(row, outcome)
+            self.answers.add(outcome, key=work.key, arm=work.arm, question=work.question, score=score)
+        for number in self._places[work.question]:
+            if work.arm in self._expected.get(number, ()):
+                self._take(number, work)
+        if self.budget is not None and self.spent >= self.budget and self.ended is None:
+            self.ended = f"the budget of {self.budget:g} dollars is spent"
+        await self._look()
+
+    async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
+        """The judge's score of an answer; None where it gives none."""
+        assert self.judge is not None
+        sources = [Passage(id=one.id, title=one.title, text=one.text) for one in outcome.sources]
+        try:
+            prompt, score = self.judge.ask(question=row.question, answer=outcome.answer or "", sources=sources)
+            deadline = time.monotonic() + self.settings.judge.seconds
+            request = Request(prompt=prompt, max_tokens=self.judge.max_tokens, deadline=deadline)
+            done = await self.judge.generator.complete(request)
+            self.spent += done.dollars
+            return score(done.text)
+        except ArmFailed as error:
+            if not self._silent:
+                self.tell(f"the judge gave no score, and the question counts for no arm: {error}")
+            self._silent = True  # of the same fault once is enough
+            return None
+
+    def _take(self, number: int, work: Work) -> None:
+        """Note an answer; a question that all of its arms have answered enters the race."""
+        known = self._known.setdefault(number, {})
+        known[work.arm] = self.answers[work.key]
+        expected = self._expected[number]
+        if len(known) < len(expected):
+            return
+        row, reward = self.rows[number], self.settings.reward
+        quality = {arm: self._quality(row, known[arm]) for arm in expected}
+        self._done += 1
+        if any(value is None for value in quality.values()):
+            self.unjudged += 1
+            return
+        scores = {arm: float(value or 0.0) for arm, value in quality.items()}
+        costs = {arm: cost_of_terms(known[arm].steps, known[arm].cost, terms=reward.cost) for arm in expected}
+        before = self.race.running
+        self.race.add(quality=scores, cost=costs, kind=self.kinds[number])
+        self._records += [
+            log_record(row.question, known[arm], quality=scores[arm], arms=expected, reward=reward) for arm in expected
+        ]
+        for arm in before:
+            if arm not in self.race.running:
+                self.tell(f"{arm} left the race after {self.race.left[arm]} questions: others are better everywhere")
+        running = ", ".join(self.race.running)
+        self.progress(f"questions (in the race: {running}; {self.spent:.4g} dollars)", self._done, len(self.rows))
+        if len(self.race.running) == 1 and self.ended is None:
+            self.ended = f"{running} alone is left in the race"
+
+    def _quality(self, row: LabelledQuestion, stored: StoredAnswer) -> float | None:
+        if row.answers:
+            measures = judged(None if stored.failed else stored.answer, gold=row.answers, family=self.family)
+            return quality_of(AnswerQuality(measures=measures), reward=self.settings.reward)
+        return 0.0 if stored.failed or not stored.answer else stored.score
+
+    async def _look(self) -> None:
+        """Look at the verdict where it is time to."""
+        due = [one for one in looks(len(self.rows)) if one <= self.race.questions and one not in self._looked]
+        if due and self.ended is None:
+            self._looked.update(due)
+            if await asyncio.to_thread(self.is_known, self.records):
+                self.ended = f"the verdict is known after {self.race.questions} questions"
+
+    _looked: set[int] = field(default_factory=set)
+    _keys: Mapping[tuple[str, str], Work] = field(default_factory=dict)
+    _places: dict[str, list[int]] = field(default_factory=dict)
+
+
+def facts_of(run: PairedRun) -> dict[str, Any]:
+    """What the run was, for the page and JSON."""
+    return {
+        "answered": run.race.questions,
+        "of": len(run.rows),
+        "dollars": run.spent,
+        "left": dict(run.race.left),
+        "unjudged": run.unjudged,
+        "ended": run.ended or "every question was answered",
+    }

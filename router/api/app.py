@@ -73,14 +73,9 @@ class _Service(FastAPI):
         api, router = describe(super().openapi()), getattr(self.state, "router", None)
         if router is None:
             return api
-        service = router.service
-        return add_limits(
-            api,
-            settings=router.settings,
-            arms=service.arms,
-            most_items=feedback.MAX_BATCH,
-            has_dial=serves_prices(service.serving.policy),
-        )
+        arms, has_dial = router.service.arms, serves_prices(router.service.serving.policy)
+        most_items = feedback.MAX_BATCH
+        return add_limits(api, settings=router.settings, arms=arms, most_items=most_items, has_dial=has_dial)
 
 
 def create_app(open_router: Callable[[], Router]) -> FastAPI:
@@ -135,12 +130,8 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
         await state.gate.ring.in_force()
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
-    state.budgets = Budgets(
-        router.settings,
-        database=router.database,
-        read=state.reads.run,
-        paces=lambda: serves_prices(router.service.serving.policy),
-    )
+    paces = lambda: serves_prices(router.service.serving.policy)  # noqa: E731
+    state.budgets = Budgets(router.settings, database=router.database, read=state.reads.run, paces=paces)
     state.metrics.limiters.append(state.rate_limiter)
     try:
         yield
@@ -209,14 +200,7 @@ async def _docs() -> Response:
 _ROUTES: Final[tuple[BaseRoute, ...]] = (
     *(
         route
-        for module in (
-            routing,
-            decisions,
-            openai,
-            feedback,
-            policies,
-            operations,
-        )
+        for module in (routing, decisions, openai, feedback, policies, operations)
         for route in module.endpoints.routes
     ),
     mcp.ROUTE,

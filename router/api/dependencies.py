@@ -341,10 +341,10 @@ async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Re
 
     Raises CallerGone, and NotReady after SERVE_S seconds: the work may still be done, and the same id finds it.
     """
-    if not await all_done(request, [future], limit_s=SERVE_S):
-        future.cancel()
-        raise _late(what)
-    return future.result()
+    (result,) = await awaited_all(request, [future], what=what)
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 async def awaited_all(
@@ -357,17 +357,10 @@ async def awaited_all(
     await all_done(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []
     for future in futures:
-        if not future.done():
-            future.cancel()
-            results.append(_late(what))
-        else:
-            error = future.exception()
-            results.append(future.result() if error is None else error)
+        if future.done():
+            results.append(future.exception() or future.result())
+            continue
+        future.cancel()
+        message = f"no reply within {SERVE_S:g} s, so whether it is stored is not known"
+        results.append(NotReady(message, remedy=f"send it again with the same {what}: nothing is stored twice"))
     return results
-
-
-def _late(what: str) -> NotReady:
-    return NotReady(
-        f"no reply within {SERVE_S:g} s, so whether it is stored is not known",
-        remedy=f"send it again with the same {what}: nothing is stored twice",
-    )

@@ -108,11 +108,8 @@ class Edge:
                 await self._answer(exchange)
                 return
             # No path: it may hold an id of a person's session. The route is told at the end.
-            facts = {
-                names.HTTP_METHOD: scope["method"],
-                names.URL_SCHEME: scope["scheme"],
-                names.REQUEST_ID: request_id,
-            }
+            of = {names.HTTP_METHOD: scope["method"], names.URL_SCHEME: scope["scheme"]}
+            facts = {**of, names.REQUEST_ID: request_id}
             with tracing.span(scope["method"], kind="server", attributes=facts, parent=_sent_trace(scope)) as span:
                 with bound(trace=trace_id_of(span.carrier)):
                     await self._answer(exchange)
@@ -263,19 +260,13 @@ def reply_to(error: Exception, *, scope: Scope) -> Response:
 def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     """The reply to an error of the framework."""
     method, path, headers = scope["method"], scope["path"], error.headers  # with Allow, at 405
+    allowed = (headers or {}).get("Allow") or "a method that /docs lists"
+    less = "send less, or raise server.max_body_bytes"
     faults = {
         400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),
         404: ("NOT_FOUND", f"there is no endpoint {path}", "/docs lists the endpoints"),
-        405: (
-            "METHOD_NOT_ALLOWED",
-            f"{path} does not take {method}",
-            f"send {(headers or {}).get('Allow') or 'a method that /docs lists'}",
-        ),
-        413: (
-            "BODY_TOO_LARGE",
-            "the body is larger than the service takes",
-            "send less, or raise server.max_body_bytes",
-        ),
+        405: ("METHOD_NOT_ALLOWED", f"{path} does not take {method}", f"send {allowed}"),
+        413: ("BODY_TOO_LARGE", "the body is larger than the service takes", less),
     }
     code, message, remedy = faults.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
     return error_reply(scope, error.status_code, error_body(code, message, remedy=remedy), headers=headers)

@@ -108,9 +108,8 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     host = urlsplit(redis_url or "").hostname
     if sqlite and host and not is_loopback(host):
         what = "it is on another host, and the database a SQLite file of this one: workers there find no decisions"
-        yield Finding(
-            "warning", "redis_url", what, "run every worker here, or set DATABASE_URL to a PostgreSQL database"
-        )
+        remedy = "run every worker here, or set DATABASE_URL to a PostgreSQL database"
+        yield Finding("warning", "redis_url", what, remedy)
     if server.open_metrics and not is_loopback(server.host if server.admin_port is None else server.admin_host):
         what = "other machines may read names of arms and tenants, and how much you serve"
         remedy = "set server.admin_port, or give the scraper a key of the role reader"
@@ -147,12 +146,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
         what = "it is being learned again, and another one decides meanwhile"
         yield Finding("warning", "policy", what, "see that a learner runs, no more")
     for count, about, what, remedy in (
-        (
-            state.missing_outcome,
-            "outcomes",
-            "decisions have feedback and no outcome: unlearned",
-            "report each outcome",
-        ),
+        (state.missing_outcome, "outcomes", "decisions have feedback and no outcome: unlearned", "report each outcome"),
         (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback rejected` says why"),
         (counts.unseen, "learner", "decisions have no place in this ledger", "its learner gives it, or it is retired"),
         (today.get("given_up"), "judge", "answers could not be judged today", "see its log"),

@@ -6,7 +6,7 @@ back. Sums of rewards may fall and are gauges: `delta()` of them over `increase(
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate, chain
 from typing import Any, Final, TypeVar, get_args
@@ -57,9 +57,8 @@ def earned_metrics(earned: Earned) -> Iterator[Metric]:
     yield from _rewards(earned.arms)
     yield from _latency(earned.arms)
     text = "1 where draws, outcomes or ratings favour an arm beyond chance, by what is counted: comparisons wait."
-    uneven = {
-        stage: float(earned.uneven is not None and earned.uneven.stage == stage) for stage in get_args(SampleStage)
-    }
+    found = earned.uneven and earned.uneven.stage
+    uneven = {stage: stage == found for stage in get_args(SampleStage)}
     yield gauge("ragbandit_sample_ratio_uneven", text, uneven, labels=["stage"])
     progress, versions = earned.progress, earned.versions
     text = "Seconds from the last decision in the totals of the arms to the newest one."
@@ -78,11 +77,8 @@ def earned_metrics(earned: Earned) -> Iterator[Metric]:
 def _traffic(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     decided = {arm: totals.decided for arm, totals in arms.items()}
     yield counter("ragbandit_arm_decisions", "Decisions of the store, by arm.", decided, labels=["arm"])
-    ended = {
-        (arm, status): getattr(totals, status)
-        for arm, totals in arms.items()
-        for status in ("answered", "failed", "cancelled")
-    }
+    statuses = ("answered", "failed", "cancelled")
+    ended = {(arm, status): getattr(totals, status) for arm, totals in arms.items() for status in statuses}
     text = "Outcomes: answered, failed, or cancelled by the caller."
     yield counter("ragbandit_arm_outcomes", text, ended, labels=["arm", "status"])
     text = "Price of the tokens that outcomes took, where there are prices."
@@ -191,15 +187,14 @@ class Metrics:
         return bytes(generate_latest(read))
 
 
+@dataclass(eq=False)
 class _Collector(Collector):
     """What a function reads at every scrape."""
 
-    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
-        self._read = read
+    read: Callable[[], Iterable[Metric]]
 
     def collect(self) -> Iterable[Metric]:
-        """All of it."""
-        return self._read()
+        return self.read()
 
 
 def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
@@ -248,15 +243,13 @@ def _process(router: Router) -> Iterator[Metric]:
 
 def _rewrites(conversations: ConversationQueries) -> Iterator[Metric]:
     """Questions of conversations that a model was asked to rewrite; nothing where nobody rewrites."""
-    rewriter = conversations.rewriter
-    if rewriter is None:
+    if (rewriter := conversations.rewriter) is None:
         return
     text = (
         "Questions of conversations by what came of their rewrite: rewritten, unchanged, or the reason of the failure."
     )
     yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])
-    tokens = dict(rewriter.tokens)
-    yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites took.", tokens, labels=["kind"])
+    yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites took.", dict(rewriter.tokens), labels=["kind"])
 
 
 def _feature_cache(encoder: Encoder) -> Iterator[Metric]:

@@ -11,8 +11,9 @@ that its length says how many wait. Nothing that a record names is called.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import redis
 from redis.exceptions import RedisError
@@ -96,8 +97,6 @@ class Listener:
             log.warning("a notification was not handled; polling finds the same in the database", extra=facts)
 
 
-Reply = TypeVar("Reply")
-
 #: queue for people -> RQ's queue of its wake-ups
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
 #: a wake-up that nobody takes is kept that long, seconds
@@ -141,11 +140,9 @@ class RedisJobs:
         """Wake the learner unless a wake-up waits: feedback by the thousand makes one."""
         del label  # whoever learns another one looks in vain, no more
 
-        def wake() -> None:
+        with self._reaching():
             if not self._queues["learn"].count:
                 self._wake("learn", count=1)
-
-        self._reached(wake)
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
         """Send a wake-up for each of these decisions, which wait in the answer queue of the database.
@@ -153,18 +150,16 @@ class RedisJobs:
         Without one a worker finds it within a second or two.
         """
         if ids:
-            self._reached(lambda: self._wake("answer", count=len(ids)))
+            with self._reaching():
+                self._wake("answer", count=len(ids))
 
     def wait(self, queue: str, *, timeout_s: float) -> bool:
         """Take a wake-up of this queue, waiting for one for at most timeout_s; whether one came."""
-
-        def take() -> bool:
+        with self._reaching():
             taken: Any = self.client.blpop([self._queues[queue].key], max(0.01, timeout_s))
             if taken is not None:
                 self.client.unlink(Job.key_for(taken[1].decode()))
-            return taken is not None
-
-        return self._reached(take)
+        return taken is not None
 
     def _wake(self, name: str, *, count: int) -> None:
         wake_up = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=_KEEP_S)
@@ -172,31 +167,29 @@ class RedisJobs:
 
     def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
         """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
-        key = _fault_key(label)
-        if reason is None:
-            self._reached(lambda: self.client.delete(key))
-        else:
-            self._reached(lambda: self.client.set(key, reason[:_MAX_FAULT], ex=LEARNER_FAULT_S))
+        with self._reaching():
+            if reason is None:
+                self.client.delete(_fault_key(label))
+            else:
+                self.client.set(_fault_key(label), reason[:_MAX_FAULT], ex=LEARNER_FAULT_S)
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
         """Why the learner of this ledger cannot learn, as it said within LEARNER_FAULT_S; None: it said nothing."""
-        fault: Any = self._reached(lambda: self.client.get(_fault_key(label)))
+        with self._reaching():
+            fault: Any = self.client.get(_fault_key(label))
         return None if fault is None else fault.decode()
 
     def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
         """A worker has done a job of this queue."""
-
-        def count() -> None:
-            with self.client.pipeline(transaction=False) as pipeline:
-                pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
-                pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
-                pipeline.execute()
-
-        self._reached(count)
+        with self._reaching(), self.client.pipeline(transaction=False) as pipeline:
+            pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
+            pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
+            pipeline.execute()
 
     def publish(self, notification: str) -> None:
         """Send a line to every listener: "outcome:<id>", "cancel:<id>", "stream:<id>" or "snapshot"."""
-        self._reached(lambda: self.client.publish(CHANNEL, notification))
+        with self._reaching():
+            self.client.publish(CHANNEL, notification)
 
     def listen(self, handle: Callable[[str], None]) -> Listener:
         """Call `handle` with every line that is published from now on, in a thread of its own."""
@@ -204,16 +197,19 @@ class RedisJobs:
 
     def depth(self) -> dict[str, int]:
         """Wake-ups that wait, by queue: about as many as there are decisions to answer, one or none to learn."""
-        return self._reached(lambda: {name: queue.count for name, queue in self._queues.items()})
+        with self._reaching():
+            return {name: queue.count for name, queue in self._queues.items()}
 
     def workers(self) -> list[WorkerState]:
         """The threads of workers that are there, as their processes say, presence.MAX_THREADS at most."""
-        return workers_of(self._reached(lambda: present(self.client)))
+        with self._reaching():
+            return workers_of(present(self.client))
 
     def work(self) -> dict[str, QueueWork]:
         """What all workers have done, by queue, since this Redis has been counting."""
         names = [f"{queue}:{counted}" for queue in _QUEUES for counted in _COUNTED]
-        values: Any = self._reached(lambda: self.client.hmget(_WORK_KEY, names))
+        with self._reaching():
+            values: Any = self.client.hmget(_WORK_KEY, names)
         numbers = iter([float(value or 0) for value in values])
         return {
             queue: QueueWork(done=int(next(numbers)), failed=int(next(numbers)), seconds=next(numbers))
@@ -238,15 +234,15 @@ class RedisJobs:
         """Close all connections."""
         self.client.close()
 
-    def _reached(self, work: Callable[[], Reply]) -> Reply:
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
         began = time.monotonic()
         try:
-            reply = work()
+            yield
         except (RedisError, OSError) as error:
             self.outage.failed(error)
             raise _unreachable(error) from error
         self.outage.reached(began=began)
-        return reply
 
 
 def _unreachable(error: Exception) -> QueueError:

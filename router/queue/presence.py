@@ -120,10 +120,8 @@ def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: s
     """The card of this process. threads: of a worker, by queue."""
     packages = {"python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return ProcessCard(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -154,7 +152,10 @@ def present(client: Any) -> list[ProcessCard]:
     """The cards of the processes that are there, by host and id; what is no card is left out. Raises RedisError."""
     keys = client.zrange(_LIST, 0, MAX_LISTED - 1)
     texts = client.mget(keys) if keys else []
-    cards = [card for text in texts if text is not None and (card := _card(text)) is not None]
+    cards = []
+    for text in filter(None, texts):
+        with contextlib.suppress(ValidationError):  # of another version, or of a stranger
+            cards.append(_CARD.validate_json(text))
     return sorted(cards, key=lambda card: (card.host, card.pid))
 
 
@@ -173,13 +174,6 @@ def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
         for number in range(1, min(count, MAX_THREADS) + 1)
     )
     return sorted(islice(threads, MAX_THREADS), key=lambda one: (one.queue, one.name))
-
-
-def _card(text: bytes) -> ProcessCard | None:
-    try:
-        return _CARD.validate_json(text)
-    except ValidationError:  # of another version, or of a stranger
-        return None
 
 
 def _key(card: ProcessCard) -> str:

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -328,11 +329,9 @@ class StreamReader:
     def leave(self, stream: ReadStream) -> None:
         """Read it along no more."""
         with self._lock:
-            left = [each for each in self._streams.get(stream.decision_id, []) if each is not stream]
+            left = [each for each in self._streams.pop(stream.decision_id, []) if each is not stream]
             if left:
                 self._streams[stream.decision_id] = left
-            else:
-                self._streams.pop(stream.decision_id, None)
 
     def count(self) -> int:
         """Answers that are read along now."""
@@ -363,14 +362,10 @@ class StreamReader:
                 self._outage.failed(error)
             else:
                 log.exception("answers cannot be read along; they come whole", extra={"action": "stream"})
-            self._lose(each for group in streams.values() for each in group)
+            for stream in chain.from_iterable(streams.values()):
+                stream.lose()
             return PAUSE_S
         return 0.0
-
-    @staticmethod
-    def _lose(streams: Iterable[ReadStream]) -> None:
-        for stream in streams:
-            stream.lose()
 
     def _read(self, streams: dict[DecisionId, list[ReadStream]]) -> None:
         """Wait for entries, and hand them to their readers."""

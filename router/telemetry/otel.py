@@ -56,7 +56,6 @@ class _OtelSpan(Span):
 
     @property
     def carrier(self) -> Mapping[str, str]:
-        """As of Span."""
         headers: dict[str, str] = {}
         _PROPAGATOR.inject(headers, context=trace.set_span_in_context(self.span))
         if len(headers.get("tracestate", "")) > _TRACESTATE:
@@ -64,24 +63,20 @@ class _OtelSpan(Span):
         return headers
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
-        """As of Span."""
         self.span.set_attributes(_plain(attributes))
 
     def rename(self, name: str) -> None:
-        """As of Span."""
         self.span.update_name(name)
 
     def fail(self, error_type: str) -> None:
-        """As of Span."""
         self.span.set_attribute(names.ERROR_TYPE, error_type)
         self.span.set_status(trace.StatusCode.ERROR)
 
     def current(self) -> AbstractContextManager[object]:
-        """As of Span. No exception is recorded: its message may hold a question."""
+        # No exception is recorded: its message may hold a question.
         return trace.use_span(self.span, record_exception=False, set_status_on_exception=False)
 
     def end(self) -> None:
-        """As of Span."""
         self.span.end()
 
 
@@ -110,12 +105,8 @@ class OpenTelemetry(Tracing):
         self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
     ) -> None:
         """As of Tracing."""
-        self._logger.emit(
-            event_name=name,
-            severity_number=SeverityNumber.INFO,
-            attributes=_plain(attributes),
-            context=_context(parent),
-        )
+        severity, context = SeverityNumber.INFO, _context(parent)
+        self._logger.emit(event_name=name, severity_number=severity, attributes=_plain(attributes), context=context)
 
     def close(self) -> None:
         """Send what is left, for _CLOSE_S in all."""

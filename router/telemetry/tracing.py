@@ -108,8 +108,7 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 def carrier_of(request: Mapping[str, Json]) -> dict[str, str]:
     """The W3C headers that are kept with a decision; empty where it is in no trace."""
-    headers = {name: request[name] for name in (TRACEPARENT, TRACESTATE) if isinstance(request.get(name), str)}
-    return {name: value for name, value in headers.items() if isinstance(value, str)}
+    return {name: sent for name in (TRACEPARENT, TRACESTATE) if isinstance(sent := request.get(name), str)}
 
 
 def trace_id_of(request: Mapping[str, Json]) -> str | None:
@@ -132,16 +131,12 @@ def tell_evaluation(tracing: Tracing, feedback: Feedback, *, late: bool, carrier
 
     carrier: the W3C headers that are kept with the decision; empty: it is in no trace, and its id alone says which.
     """
-    score = feedback.value if isinstance(feedback.value, int | float) else None
-    tracing.event(
-        names.EVALUATION_RESULT,
-        attributes={
-            names.EVALUATION: feedback.event or feedback.kind,
-            names.EVALUATION_SCORE: score,
-            names.RESPONSE_ID: feedback.decision_id,
-            names.DECISION_ID: feedback.decision_id,
-            names.FEEDBACK_SOURCE: feedback.source,
-            names.FEEDBACK_LATE: late,
-        },
-        parent=carrier,
-    )
+    attributes: dict[str, Attribute | None] = {
+        names.EVALUATION: feedback.event or feedback.kind,
+        names.EVALUATION_SCORE: feedback.value if isinstance(feedback.value, int | float) else None,
+        names.RESPONSE_ID: feedback.decision_id,
+        names.DECISION_ID: feedback.decision_id,
+        names.FEEDBACK_SOURCE: feedback.source,
+        names.FEEDBACK_LATE: late,
+    }
+    tracing.event(names.EVALUATION_RESULT, attributes=attributes, parent=carrier)

@@ -9,14 +9,7 @@ from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies.decisions import AnswerReply, CancellationReply, OutcomeReply, PendingReply, RecordReply
-from ragbandit.router.api.dependencies import (
-    IdempotencyKey,
-    all_done,
-    awaited,
-    documented,
-    reads_of,
-    router_of,
-)
+from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, documented, reads_of, router_of
 from ragbandit.router.api.endpoints.routing import decide, whole_query
 from ragbandit.router.api.endpoints.streaming import PendingAnswer, streamed_answer, want_events
 from ragbandit.router.api.schemas.replies import (

@@ -32,12 +32,7 @@ MAX_BATCH = 1000
 endpoints = documented("Feedback")
 
 
-@endpoints.post(
-    "/v1/feedback",
-    status_code=202,
-    summary="Judge a decision",
-    responses=STORED,
-)
+@endpoints.post("/v1/feedback", status_code=202, summary="Judge a decision", responses=STORED)
 async def feedback(body: FeedbackBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Store one judgement of a decision: a label (gold answers), a rating or a reward.
 
@@ -66,9 +61,8 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
         message = f'"items" has {len(body.items)} entries'
         raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
     items = await _owned(request, [_checked_item(request, item) for item in body.items])
-    sound = [item for item in items if isinstance(item, Feedback)]
     # Taken as one: a batch is not refused halfway.
-    futures = router_of(request).submit_feedback_batch(sound)
+    futures = router_of(request).submit_feedback_batch([item for item in items if isinstance(item, Feedback)])
     stored = await awaited_all(request, futures, what="feedback_id")
     receipts = iter(stored)
     results = [(item, next(receipts) if isinstance(item, Feedback) else item) for item in items]

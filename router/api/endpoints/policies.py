@@ -28,9 +28,6 @@ _NamePath = Annotated[
 ]
 _ArmPath = Annotated[str, PathParameter(description="Name of the arm.", pattern="^[A-Za-z0-9_.-]{1,64}$")]
 _VerbPath = Annotated[verbs.Verb, PathParameter(description="What to do.")]
-#: it says something; the character class names ASCII, so that every engine reads it alike
-_Reason = Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, pattern="[!-~]")]
-
 endpoints = documented("Policies")
 
 
@@ -39,28 +36,25 @@ class ReasonBody(RequestBody):
 
     model_config = example(reason="the provider replaced the model")
 
-    reason: _Reason
+    # It says something; the character class names ASCII, so that every engine reads it alike.
+    reason: Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, pattern="[!-~]")]
     """Why; it stands in the audit log."""
 
 
-class KillBody(RequestBody):
+class KillBody(ReasonBody):
     """What the switch is to do, and why."""
 
     model_config = example(reason="the canary answers nonsense")
 
-    reason: _Reason
-    """Why; it stands in the audit log."""
     arm: str | None = Field(default=None, max_length=64)
     """The arm for every question; null: the champion alone."""
 
 
-class VerbBody(RequestBody):
+class VerbBody(ReasonBody):
     """Why a version is moved, and how it was when that was decided."""
 
     model_config = example(reason="it looked well in shadow")
 
-    reason: _Reason
-    """Why; it stands in the audit log."""
     revision: int | None = Field(default=None, ge=1, le=10**15)
     """The revision that was seen: 409 if it was changed meanwhile."""
     weight: float | None = Field(default=None, gt=0, le=0.5)
@@ -77,8 +71,7 @@ class VerbBody(RequestBody):
 async def listed(request: Request) -> Response:
     """All versions of the policy, the oldest first: their states, and what each waits for; and the kill switch."""
     router = router_of(request)
-    versions = await reads_of(request).run(lambda: overview(router.database, base=_base(router)))
-    return JsonReply(versions)
+    return JsonReply(await reads_of(request).run(lambda: overview(router.database, base=_base(router))))
 
 
 @endpoints.get(
@@ -89,10 +82,8 @@ async def listed(request: Request) -> Response:
 async def shown(name: _NamePath, request: Request) -> Response:
     """One version with its newest verdicts, why it waits, and what can be done to it now."""
     router = router_of(request)
-    version = await reads_of(request).run(
-        lambda: detail(router.database, name, base=_base(router), settings=router.settings.rollout)
-    )
-    return JsonReply(version)
+    read = partial(detail, router.database, name, base=_base(router), settings=router.settings.rollout)
+    return JsonReply(await reads_of(request).run(read))
 
 
 _SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
@@ -146,12 +137,10 @@ async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Resp
 
     Every ledger does so before it learns the first decision of after this moment.
     """
-    router, actor = router_of(request), _actor(request)
+    router = router_of(request)
     _check_offered(router, arm)
-    change = await reads_of(request).run(
-        lambda: declare_change(router.database, ArmName(arm), actor=actor, reason=body.reason, now=time.time())
-    )
-    return JsonReply(change)
+    entry: dict[str, Any] = {"actor": _actor(request), "reason": body.reason, "now": time.time()}
+    return JsonReply(await reads_of(request).run(partial(declare_change, router.database, ArmName(arm), **entry)))
 
 
 def _check_offered(router: Router, arm: str) -> None:
@@ -170,7 +159,7 @@ def _actor(request: Request) -> str:
     return "http:without a key" if key is None else f"key:{key}"
 
 
-async def _done(request: Request, act: Callable[..., Any], body: ReasonBody | KillBody | VerbBody) -> Any:
+async def _done(request: Request, act: Callable[..., Any], body: ReasonBody) -> Any:
     """What an act on the versions returns; its entry in the audit log names the caller."""
     router, actor = router_of(request), _actor(request)
     entry = {"base": _base(router), "actor": actor, "reason": body.reason, "now": time.time()}

@@ -69,8 +69,7 @@ async def batch(body: RouteBatchBody, request: Request) -> Response:
     if not body.items or len(body.items) > most:
         message = f'"items" has {len(body.items)} entries'
         raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")
-    replies = await _decided(request, body.items)
-    reply: RouteBatchReply = {"items": replies}
+    reply: RouteBatchReply = {"items": await _decided(request, body.items)}
     return JsonReply(reply)
 
 
@@ -126,11 +125,9 @@ async def _questions(request: Request, items: Sequence[Mapping[str, Any]]) -> li
 
 async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
     try:
-        body = RouteBody.model_validate(item)
+        return await _query(request, RouteBody.model_validate(item), key=None, run_by="caller")
     except ValidationError as error:
         return complaint(error.errors()[0])
-    try:
-        return await _query(request, body, key=None, run_by="caller")
     except (InvalidInput, Forbidden, BudgetSpent) as error:
         return error
 
@@ -206,10 +203,8 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         cost_weight=body.cost_weight,
         aim=body.aim or {},
         api_key=caller.key,
-        request={
-            **({"surface": request.scope[PART]} if PART in request.scope else {}),
-            **noted_prices(request, tenant=tenant),
-        },
+        request=({"surface": request.scope[PART]} if PART in request.scope else {})
+        | noted_prices(request, tenant=tenant),
     )
     query = await paced(request, query)
     if not body.messages:

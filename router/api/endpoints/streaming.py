@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from fastapi import Request
@@ -80,10 +81,8 @@ class PendingAnswer:
         done = False
         try:
             if getattr(self.request.state, "live", False) and router.streams is not None and not self.waiting.done():
-                streams = router.streams
-                stream = await reads_of(self.request).run(
-                    lambda: streams.subscribe(self.decision.id, wake=changed.note)
-                )
+                subscribe = partial(router.streams.subscribe, self.decision.id, wake=changed.note)
+                stream = await reads_of(self.request).run(subscribe)
             loop = asyncio.get_running_loop()
             give_up = loop.time() + self.limit_s
             while not self.waiting.done():
@@ -271,9 +270,8 @@ async def _events(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[byt
                         yield event_of(name="status", value={"text": text})
                     case Outcome():
                         saved = router_of(answer.request).savings.of(event.cost)
-                        last = event_of(
-                            name="outcome", value=answer_json(decision, event, seconds=seconds, saved=saved)
-                        )
+                        whole = answer_json(decision, event, seconds=seconds, saved=saved)
+                        last = event_of(name="outcome", value=whole)
                     case None:
                         yield PING
         yield last

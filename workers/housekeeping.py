@@ -44,15 +44,13 @@ def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # no
 
 
 def learn(context: Context) -> int:
-    """Learn everything that is ready in this ledger; the number of decisions closed."""
+    """Learn everything that is ready in this ledger; the number of decisions closed, 0 if nothing can be learned now.
+
+    While the store fails it is tried for LEARN_S.
+    """
     learner = context.learner
     assert learner is not None
     context.wake_versions()
-    return _drained(context, learner)
-
-
-def _drained(context: Context, learner: Learner) -> int:
-    """The number of decisions closed, 0 if nothing can be learned now. While the store fails, tried for LEARN_S."""
     drained = partial(drain, context, learner, patience_s=context.settings.learning.lease_s + 1)
     try:
         return insist(drained, seconds=LEARN_S, ending=context.ending)
@@ -257,23 +255,21 @@ def routines_of(context: Context) -> list[Routine]:
     def watch_rollouts() -> None:
         evaluator.evaluate(now=time.time())
 
-    return [
-        *routines,
+    routines += [
         Routine("look for unfinished decisions", wake_again, every_s=sweep_s).start(),
         Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release).start(),
         Routine("look at policy versions", watch_rollouts, every_s=WATCH_S, at_end=evaluator.close).start(),
         version_learning(context),
-        *_checks(context),
     ]
+    return [*routines, *_checks(context)]
 
 
 def _checks(context: Context) -> Iterator[Routine]:
     """What checks answers, one at a time; several workers that learn check several."""
     if context.settings.reward.check is not None:
         context.checking = checking = Checking(context.settings.reward, store=context.store)
-        yield Routine(
-            "check answers", partial(check_answers, context), every_s=CHECK_S, at_end=checking.process.close
-        ).start()
+        check, close = partial(check_answers, context), checking.process.close
+        yield Routine("check answers", check, every_s=CHECK_S, at_end=close).start()
 
 
 def stop_cancelled(context: Context) -> None:

@@ -23,7 +23,7 @@ from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Span, Tracing, carrier_of, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
-from ragbandit.shared.types import CANCELLED, ArmName, Decision, Json, Outcome
+from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
 from ragbandit.strategies.run import NO_SPANS, CallSpan, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
@@ -103,7 +103,7 @@ class _AnswerJob:
         facts = {"action": "answer", "decision": key, "arm": self.decision.arm}
         try:
             if cancelled:
-                outcome = self._without_run(stop_reason=CANCELLED, error=CANCELLED_ERROR)
+                outcome = unrun_outcome(key, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
             elif self._run.tries >= MAX_TRIES:
                 outcome = self._given_up()
             else:
@@ -121,17 +121,13 @@ class _AnswerJob:
             log.info("answered", extra=facts | {"status": outcome.status})
             context.notifier.notify_learner()
 
-    def _without_run(self, *, stop_reason: str, error: str, known: Mapping[str, Json] | None = None) -> Outcome:
-        return unrun_outcome(
-            self.decision.id, now=time.time(), stop_reason=stop_reason, error=error, made_by=known or {}
-        )
-
     def _run_arm(self) -> Outcome:
         context, decision, budget = self.context, self.decision, self._budget
         arm = context.arms.get(decision.arm) or arm_of_version(context, decision.arm)
         if arm is None:
             # Taken out of the configuration after the draw: an outcome like any other failure, never a lost row.
-            return self._without_run(stop_reason="unknown_arm", error=f"this worker has no arm {decision.arm!r}")
+            error = f"this worker has no arm {decision.arm!r}"
+            return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error)
         assert context.loop is not None
         assert budget.seconds is not None  # the settings have a number
         streams = context.streams
@@ -146,7 +142,7 @@ class _AnswerJob:
             stop=self._run.stop,
             reader=writer,
             source_chars=context.settings.log.source_chars,
-            spans=spans_of(context.tracing),
+            spans=_ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
         )
         work = traced_run(context.tracing, work, decision=decision, attempt=self._run.tries + 1)
         try:
@@ -164,11 +160,9 @@ class _AnswerJob:
         arm = self.context.arms.get(decision.arm)
         facts = {"action": "answer", "decision": decision.id, "arm": decision.arm, "tries": tries}
         log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=facts)
-        return self._without_run(
-            stop_reason="worker_died",
-            error=f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}",
-            known={} if arm is None else arm.made_by(self._budget),
-        )
+        made_by = {} if arm is None else arm.made_by(self._budget)
+        error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
+        return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def _keep(self, outcome: Outcome) -> bool:
         """Write the outcome; True if it is the decision's first. It is tried for KEEP_S, since the answer was paid for.
@@ -220,11 +214,6 @@ def _end_process(context: Context, *, loop: EventLoop) -> None:
     os._exit(1)  # an ordinary end would wait for the threads that wait for the loop
 
 
-def spans_of(tracing: Tracing) -> Spans:
-    """What a run is to tell of its calls."""
-    return _ArmSpans(tracing) if tracing.enabled else NO_SPANS
-
-
 async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: Decision, attempt: int) -> Outcome:
     """The outcome of a run, within its span.
 
@@ -246,20 +235,18 @@ async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: De
     parent, link = (carrier, None) if attempt <= 1 else (None, carrier)
     with tracing.span(f"invoke_workflow {decision.arm}", attributes=attributes, parent=parent, link=link) as span:
         outcome = await work
-        span.set(_ended(outcome))
+        span.set(
+            {
+                names.STATUS: outcome.status,
+                names.STOP_REASON: outcome.stop_reason,
+                names.STEPS: outcome.steps,
+                names.PASSAGES: outcome.cost.passages,
+                names.DOLLARS: outcome.cost.dollars,
+            }
+        )
         if outcome.status == "failed":
             span.fail(outcome.stop_reason or "failed")
     return outcome
-
-
-def _ended(outcome: Outcome) -> dict[str, Attribute | None]:
-    return {
-        names.STATUS: outcome.status,
-        names.STOP_REASON: outcome.stop_reason,
-        names.STEPS: outcome.steps,
-        names.PASSAGES: outcome.cost.passages,
-        names.DOLLARS: outcome.cost.dollars,
-    }
 
 
 class _ArmSpans(Spans):
@@ -291,8 +278,13 @@ class _ArmSpans(Spans):
             names.REQUEST_MAX_TOKENS: request.max_tokens,
             names.PURPOSE: purpose,
             names.SPAN_KIND: "LLM",
-            names.INPUT_MESSAGES: _asked(request) if texts else None,
+            names.INPUT_MESSAGES: None,
         }
+        if texts:
+            prompt = request.prompt
+            said = [(one.role, one.text) for one in prompt.history]
+            asked = _messages(("system", prompt.instructions), *said, ("user", prompt.body))
+            attributes[names.INPUT_MESSAGES] = asked
         with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
             yield _TracedCall(span, texts=texts)
 
@@ -314,21 +306,11 @@ class _TracedCall(CallSpan):
                 names.INPUT_TOKENS: done.prompt_tokens,
                 names.OUTPUT_TOKENS: done.completion_tokens,
                 names.FINISH_REASONS: [done.finish],
-                names.OUTPUT_MESSAGES: _message("assistant", done.text) if self._texts else None,
+                names.OUTPUT_MESSAGES: _messages(("assistant", done.text)) if self._texts else None,
             }
         )
 
 
-def _asked(request: Request) -> str:
-    prompt = request.prompt
-    turns = [("system", prompt.instructions), *((one.role, one.text) for one in prompt.history), ("user", prompt.body)]
-    return json.dumps([_turn(role, text) for role, text in turns])
-
-
-def _message(role: str, text: str) -> str:
-    """One message in the JSON of the conventions."""
-    return json.dumps([_turn(role, text)])
-
-
-def _turn(role: str, text: str) -> dict[str, object]:
-    return {"role": role, "parts": [{"type": "text", "content": text}]}
+def _messages(*turns: tuple[str, str]) -> str:
+    """Messages in the JSON of the conventions. turns: role and text of each."""
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in turns])

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from secrets import token_hex
 from typing import Final
 
@@ -58,13 +59,8 @@ class JudgeOfArm:
     def __init__(self, settings: JudgeSettings, *, generator: Generator) -> None:
         self.generator, self.max_tokens = generator, settings.max_tokens
         self._weights = settings.criterion_weights
-        self._maker = PromptMaker(
-            template=judge_templates(settings.templates)[RUBRIC],
-            generator=generator,
-            max_tokens=settings.max_tokens,
-            passage_words=settings.passage_words,
-            text_chars=settings.text_chars,
-        )
+        template = judge_templates(settings.templates)[RUBRIC]
+        self._maker = PromptMaker.of(settings, template=template, generator=generator)
         self._most = settings.passages
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
@@ -107,13 +103,8 @@ def check_room(settings: Settings, *, template: Template, generator: Generator) 
     text = "word " * (_LEAST_CHARS // 5)
     passages = (Passage(id="1", title="", text=text),) if chosen.passages else ()
     try:
-        maker = PromptMaker(
-            template=template,
-            generator=generator,
-            max_tokens=chosen.max_tokens,
-            passage_words=2 * len(text.split()),  # the bars count as well
-            text_chars=_LEAST_CHARS,
-        )
+        maker = PromptMaker.of(chosen, template=template, generator=generator)
+        maker = replace(maker, passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)  # the bars count as well
         material = JudgedAnswer(question=text, answer=text, passages=passages)
         shown = maker.prompt(material, mark=mark_of("", attempt=0, secret=b"")).prompt.body
         fits = shown.count(text.strip()) >= 2 + len(passages)

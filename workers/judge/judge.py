@@ -1,9 +1,10 @@
 """Judge: a model, its prompt and the passages that it reads; one answer in, one verdict out."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
@@ -95,7 +96,7 @@ class Judge:
         self.generator = generator
         self.rater = model
         self.rubric = rubric_hash(template, weights=settings.criterion_weights)
-        self._template = template
+        self._maker = PromptMaker.of(settings, template=template, generator=generator)
         self._retriever, self._others = retriever, tuple(others)
         self._owns_generator = owns_generator
         self._mark = partial(mark_of, secret=secret)
@@ -149,31 +150,20 @@ class Judge:
             await self.generator.close()
 
     def _prompt(self, material: JudgedAnswer, *, mark: str, again: str) -> RubricPrompt:
-        maker = PromptMaker(
-            template=self._template,
-            generator=self.generator,
-            max_tokens=self.settings.max_tokens,
-            passage_words=self.settings.passage_words,
-            text_chars=self.settings.text_chars,
-        )
         try:
-            return maker.prompt(material, mark=mark, again=again)
+            return self._maker.prompt(material, mark=mark, again=again)
         except PromptTooLong as error:
             raise NoVerdict(str(error), spent=Spent()) from error
 
     async def _complete(self, prompt: RubricPrompt, *, spent: Spent) -> Completion:
         """The reply to one call. spent: on the calls before."""
-        request = Request(
-            prompt=prompt.prompt,
-            max_tokens=self.settings.max_tokens,
-            deadline=time.monotonic() + self.settings.seconds,
-        )
+        deadline = time.monotonic() + self.settings.seconds
+        request = Request(prompt=prompt.prompt, max_tokens=self.settings.max_tokens, deadline=deadline)
         try:
             done = await self.generator.complete(request)
         except ArmFailed as error:
-            cost = error.spent if isinstance(error, CallBroke) else None
-            if cost is not None:
-                spent += _cost_of(cost)
+            if isinstance(error, CallBroke) and error.spent is not None:
+                spent += _cost_of(error.spent)
             raise ServerFailed(without_secrets(str(error)), spent=spent) from error
         if done.finish == "deadline":
             late = f"the judge did not reply within {self.settings.seconds:g} s"
@@ -183,7 +173,8 @@ class Judge:
     async def _passages(self, decision: Decision, *, outcome: Outcome) -> tuple[tuple[Passage, ...], PassagesFrom]:
         """The passages that the arm looked up; where there are none, those that a search for the question finds."""
         limit = self.settings.passages
-        ids = list(_retrieved(outcome))[:limit]
+        retrieved = (event.ids for event in outcome.trace if isinstance(event, Retrieved))
+        ids = list(dict.fromkeys(chain.from_iterable(retrieved)))[:limit]
         try:
             passages = await self._by_id(outcome, ids=ids) if ids else ()
             if passages:
@@ -203,11 +194,6 @@ class Judge:
             if same and isinstance(retriever, PassageSource):
                 return await retriever.passages(ids)
         return ()
-
-
-def _retrieved(outcome: Outcome) -> Iterable[str]:
-    """Ids of the passages that came back for the arm, each once, in their order."""
-    return dict.fromkeys(key for event in outcome.trace if isinstance(event, Retrieved) for key in event.ids)
 
 
 def _spent(done: Completion) -> Spent:

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
+from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
 from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong, Request
 from ragbandit.strategies.prompting.prompts import Template, fit
@@ -144,6 +145,12 @@ class PromptMaker:
     #: of each passage, and of question, answer and reference
     passage_words: int
     text_chars: int
+
+    @classmethod
+    def of(cls, settings: JudgeSettings, *, template: Template, generator: Generator) -> "PromptMaker":
+        """As the settings have it."""
+        names = ("max_tokens", "passage_words", "text_chars")
+        return cls(template=template, generator=generator, **{name: getattr(settings, name) for name in names})
 
     def prompt(self, material: JudgedAnswer, *, mark: str, again: str = "") -> RubricPrompt:
         """The prompt for this material, made to fit: texts are cut before the last passage is left out.

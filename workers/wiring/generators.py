@@ -4,7 +4,7 @@ import importlib.util
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -59,10 +59,24 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
 
 def _made(settings: GeneratorSettings, *, section: str) -> Generator:
     with errors_of(section, kind="generator"):
-        generator = _GENERATORS[settings.name](settings)
+        generator = _unwrapped(settings)
     if isinstance(generator, OpenAiGenerator):
         generator.section = section
     return generator
+
+
+def _unwrapped(settings: GeneratorSettings) -> Generator:
+    context_tokens = settings.context_tokens
+    if settings.name == "scripted":
+        seconds, word_seconds = settings.script_s, settings.script_word_s
+        return ScriptedGenerator(
+            settings.script, seconds=seconds, word_seconds=word_seconds, context_tokens=context_tokens
+        )
+    if settings.name == "openai":
+        return OpenAiGenerator(settings.model, options=_priced(settings), context_tokens=context_tokens)
+    folder = resolve(settings.model, setting="generator.model").folder
+    names = ("precision", "device", "threads", "context_tokens", "trained_tokens", "max_batch")
+    return LocalGenerator(folder, name=settings.model, **{name: getattr(settings, name) for name in names})
 
 
 def generator_and_concurrency(
@@ -130,47 +144,12 @@ _AS_STORED: Mapping[str, str] = MappingProxyType(
 
 def _priced(settings: GeneratorSettings) -> OpenAiOptions:
     """The options of the server, with the model's price among theirs."""
-    return (
-        replace(settings.openai, token_prices=settings.prices_by_model)
-        if settings.name == "openai"
-        else settings.openai
-    )
-
-
-def _make_scripted(settings: GeneratorSettings) -> Generator:
-    return ScriptedGenerator(
-        settings.script,
-        seconds=settings.script_s,
-        word_seconds=settings.script_word_s,
-        context_tokens=settings.context_tokens,
-    )
-
-
-def _make_local(settings: GeneratorSettings) -> Generator:
-    weights = resolve(settings.model, setting="generator.model")
-    return LocalGenerator(
-        weights.folder,
-        name=settings.model,
-        precision=settings.precision,
-        device=settings.device,
-        threads=settings.threads,
-        context_tokens=settings.context_tokens,
-        trained_tokens=settings.trained_tokens,
-        max_batch=settings.max_batch,
-    )
-
-
-def _make_openai(settings: GeneratorSettings) -> Generator:
-    return OpenAiGenerator(settings.model, options=_priced(settings), context_tokens=settings.context_tokens)
+    options = settings.openai
+    return replace(options, token_prices=settings.prices_by_model) if settings.name == "openai" else options
 
 
 #: settings that change how fast an answer comes, or which requests come, and not what it says
 _SPEED = ("cache", "threads", "max_batch", "script_word_s", "supports")
-
-#: generator.name -> its maker
-_GENERATORS: Mapping[str, Callable[[GeneratorSettings], Generator]] = MappingProxyType(
-    {"local": _make_local, "openai": _make_openai, "scripted": _make_scripted}
-)
 
 
 def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
@@ -183,7 +162,7 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
         extra = "models" if chosen.name == "local" else chosen.name
         raise missing_package(missing[0], extra=extra, field="generator.name")
     if chosen.name != "local":
-        _GENERATORS[chosen.name](chosen)
+        _unwrapped(chosen)
     elif not at_hand(chosen.model, setting="generator.model") and fetch:
         # In a process of its own: what conversion takes of memory goes with it.
         spawned = multiprocessing.get_context("spawn")
@@ -192,18 +171,13 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
                 fetching.submit(resolve, chosen.model, setting="generator.model").result()
             except RagBanditError:
                 raise
-            except BrokenProcessPool as error:
-                raise ConfigError(
-                    f"the process that made {chosen.model!r} ready was killed",
-                    field="generator.model",
-                    remedy="most often memory ran out: give a model that is in safetensors already, or a smaller one",
-                ) from error
             except Exception as error:  # of whatever reads a file that somebody made
-                raise ConfigError(
-                    f"{chosen.model!r} cannot be made ready: {type(error).__name__}: {error}",
-                    field="generator.model",
-                    remedy="give another file or folder",
-                ) from error
+                fault, remedy = f"cannot be made ready: {type(error).__name__}: {error}", "give another file or folder"
+                message = f"{chosen.model!r} {fault}"
+                if isinstance(error, BrokenProcessPool):
+                    message = f"the process that made {chosen.model!r} ready was killed"
+                    remedy = "most often memory ran out: give a model that is in safetensors already, or a smaller one"
+                raise ConfigError(message, field="generator.model", remedy=remedy) from error
 
 
 def _begin_fetching() -> None:

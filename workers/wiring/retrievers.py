@@ -100,11 +100,8 @@ def _of_others(path: str, *, where: str, methods: Iterable[str], remedy: str) ->
         fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
         raise ConfigError(fault, field=where, remedy="it is called without arguments") from error
     faults = [] if isinstance(getattr(part, "name", None), str) and part.name else ["has no name"]
-    faults += [
-        f"has no `async def {method}`"
-        for method in methods
-        if not inspect.iscoroutinefunction(getattr(part, method, None))
-    ]
+    missing = [each for each in methods if not inspect.iscoroutinefunction(getattr(part, each, None))]
+    faults += [f"has no `async def {method}`" for method in missing]
     if faults:
         raise ConfigError(f"{path!r} {', '.join(faults)}", field=where, remedy=remedy)
     return part
@@ -183,11 +180,6 @@ def index_folder(settings: Settings, *, name: str | None = None) -> Path:
     return given if given.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / given
 
 
-def _dense_folder(settings: Settings) -> Path:
-    folder = index_folder(settings)
-    return folder if folder.name.endswith("-dense") else folder.with_name(f"{folder.name}-dense")
-
-
 def _bm25(settings: Settings) -> Kind:
     from ragbandit.strategies.retrievers import bm25  # bm25s and its numbers are loaded by whoever searches
 
@@ -200,12 +192,8 @@ def _bm25(settings: Settings) -> Kind:
     )
 
 
-def _encoder(settings: Settings) -> "SentenceEncoder":
-    return _loaded_encoder(settings.retriever.model)
-
-
 @lru_cache(maxsize=4)
-def _loaded_encoder(model: str) -> "SentenceEncoder":
+def _encoder(model: str) -> "SentenceEncoder":
     """One for both halves of a hybrid, and for all retrievers of that model."""
     try:
         from ragbandit.strategies.retrievers.sentences import SentenceEncoder
@@ -219,12 +207,11 @@ def _dense(settings: Settings) -> Kind:
     required_module("torch", extra="models", field="retriever.name")  # the module below cannot do without it
     from ragbandit.strategies.retrievers import sentences
 
-    folder = _dense_folder(settings)
+    folder, model = index_folder(settings), settings.retriever.model
+    folder = folder if folder.name.endswith("-dense") else folder.with_name(f"{folder.name}-dense")
     return Kind(
-        open=lambda: sentences.DenseRetriever(folder, encoder=_encoder(settings)),
-        build=lambda rows, progress: sentences.build_index(
-            rows(), folder, encoder=_encoder(settings), progress=progress
-        ),
+        open=lambda: sentences.DenseRetriever(folder, encoder=_encoder(model)),
+        build=lambda rows, progress: sentences.build_index(rows(), folder, encoder=_encoder(model), progress=progress),
         read=lambda: sentences.DenseRetriever.read_meta(folder),
         location={"folder": str(folder)},
     )
@@ -286,7 +273,7 @@ def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, loca
     """encodes: whether passages have vectors, of the configured model."""
 
     def encoder() -> "SentenceEncoder | None":
-        return _encoder(settings) if encodes else None
+        return _encoder(settings.retriever.model) if encodes else None
 
     return Kind(
         open=lambda: make().opened(encoder()),

@@ -65,12 +65,11 @@ async def answered(
 ) -> Response:
     """The reply to a question: it is decided, and a worker answers it.
 
-    chat: what it asks for. key: the id that the decision is to have. named: the caller
-    chose that, and may ask for it again. whole: writes the reply of (decision, outcome, base=URL of this service,
-    saved=dollars or None). stream: the events of the reply to (decision, base=...). session: the conversation, where
-    no header names one. facts: what else is kept of the request. Raises what is wrong before there is a decision. What
-    fails later is replied so that clients do not ask again by themselves: they would have a second decision made for
-    the same question.
+    chat: what it asks for. key: the id that the decision is to have. named: the caller chose that, and may ask for it
+    again. whole: writes the reply of (decision, outcome, base=URL of this service, saved=dollars or None). stream: the
+    events of the reply to (decision, base=...). session: the conversation, where no header names one. facts: what else
+    is kept of the request. Raises what is wrong before there is a decision. What fails later is replied so that clients
+    do not ask again by themselves: they would have a second decision made for the same question.
     """
     query = query_of(request, body, chat=chat, key=key, session=session, facts=facts or {})
     query = await paced(request, await _with_turn(request, query, results=chat.results))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 from ragbandit.router.api.openai.errors import Unsupported
@@ -49,11 +50,7 @@ _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
 #: types of parts with text -> where the text is
 _TEXTS: Final = {"text": "text", "refusal": "refusal"}
 #: types of other parts -> what stands for them in the question, and what an arm must take for them
-_OTHERS: Final = {
-    "image_url": ("[image]", "images"),
-    "input_audio": ("[audio]", "audio"),
-    "file": ("[file]", "files"),
-}
+_OTHERS: Final = {"image_url": ("[image]", "images"), "input_audio": ("[audio]", "audio"), "file": ("[file]", "files")}
 _URL: Final = {"type": "object", "required": ["url"], "properties": {"url": {"type": "string"}}}
 _OBJECTS: Final = {name: {name: _URL if name == "image_url" else {"type": "object"}} for name in _OTHERS}
 MESSAGE: Final = message_schema(roles=tuple(_ROLES), texts=_TEXTS, others=_OBJECTS)
@@ -144,41 +141,39 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
     return {name for name, needed in wanted.items() if needed}
 
 
+#: what cannot be written as JSON -> what is wrong with it, and what to send
+_UNSTORABLE: Final = {
+    UnicodeEncodeError: ("has half of a surrogate pair", "send whole characters"),
+    ValueError: ("has a number that is not finite", "send finite numbers"),
+    RecursionError: ("is nested too deep", "send less of it"),
+}
+
+
 def _check_storable(sent: Mapping[str, Any], *, at: str) -> None:
     """Raises InvalidInput for what no database and no model's server takes: a request is kept until it is answered."""
     for name, value in sent.items():
         field = at if name == "messages" else name
         try:
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-        except UnicodeEncodeError:
-            message = f'"{field}" has half of a surrogate pair'
-            raise InvalidInput(message, field=field, remedy="send whole characters") from None
-        except ValueError:
-            message = f'"{field}" has a number that is not finite'
-            raise InvalidInput(message, field=field, remedy="send finite numbers") from None
-        except RecursionError:
-            raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="send less of it") from None
+        except (ValueError, RecursionError) as error:
+            fault, remedy = next(words for kind, words in _UNSTORABLE.items() if isinstance(error, kind))
+            raise InvalidInput(f'"{field}" {fault}', field=field, remedy=remedy) from None
 
 
 def _results(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Ids of the calls whose results end the messages."""
-    ids: list[str] = []
-    for message in reversed(messages):
-        if message.get("role") != "tool":
-            break
-        if isinstance(call := message.get("tool_call_id"), str):
-            ids.append(call)
+    last = takewhile(lambda message: message.get("role") == "tool", reversed(messages))
+    ids = [call for message in last if isinstance(call := message.get("tool_call_id"), str)]
     return tuple(reversed(ids))
 
 
 def _turn(message: Mapping[str, Any], *, at: str, needs: set[str]) -> Message | None:
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        named = ", ".join(_ROLES)
-        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=f"use {named}")
-    known = _ROLES[role]
+        remedy = f"use {', '.join(_ROLES)}"
+        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
     text = _text(message.get("content"), at=f"{at}.content", needs=needs)
-    return None if known is None else Message(role=known, text=text)
+    return None if (known := _ROLES[role]) is None else Message(role=known, text=text)
 
 
 def _text(content: object, *, at: str, needs: set[str]) -> str:
@@ -207,9 +202,7 @@ def _part(part: object, *, at: str, needs: set[str]) -> str:
     if kind not in _TEXTS:
         message = f"parts of messages are {', '.join((*_TEXTS, *_OTHERS))}, not {kind:.40}"
         raise Unsupported(message, field=f"{at}.type", remedy="send the text of it, as a part of the type text")
-    key = _TEXTS[kind]
-    text = part.get(key)
-    if not isinstance(text, str):
+    if not isinstance(text := part.get(key := _TEXTS[kind]), str):
         raise InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
     return text
 

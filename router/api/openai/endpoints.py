@@ -42,11 +42,7 @@ from ragbandit.shared.types import NAMED_ID
 endpoints = documented("OpenAI")
 
 
-@endpoints.get(
-    "/v1/models",
-    summary="List the models",
-    responses={**ERRORS, 200: described("All models.", ModelList)},
-)
+@endpoints.get("/v1/models", summary="List the models", responses={**ERRORS, 200: described("All models.", ModelList)})
 async def models(request: Request) -> Response:
     """List the models: `auto`, by which the policy chooses; `auto:<price>`, at each of the setting `cost_weights`; and
     `arm/<name>`, each arm that our workers run.
@@ -82,12 +78,16 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
     the decision, which feedback may be sent for.
     """
-    sent = None if idempotency_key is None else plain_decision_id(idempotency_key)
-    key, asked = identity(None, key=sent, field=KEY_HEADER), read_chat(body.sent)
+    key, asked = _own_id(idempotency_key), read_chat(body.sent)
     check_supported(body)
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
     return await answered(request, body, chat=asked, key=key, named=key is not None, whole=completion, stream=stream)
+
+
+def _own_id(sent: str | None) -> str | None:
+    """The decision's id that the header Idempotency-Key has. Raises InvalidInput."""
+    return identity(None, key=sent and plain_decision_id(sent), field=KEY_HEADER)
 
 
 @endpoints.post("/v1/completions", include_in_schema=False)
@@ -124,10 +124,11 @@ async def record_of(
 
 def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
     """The response of a record."""
-    error, outcome = None, record.outcome
-    if outcome is None and record.state == "closed":
+    error, saved, outcome = None, None, record.outcome
+    if outcome is not None:
+        saved = router_of(request).savings.of(outcome.cost)
+    elif record.state == "closed":
         error = {"code": "not_answered", "message": f"no arm answered: {record.reason or 'it waited too long'}"}
-    saved = None if outcome is None else router_of(request).savings.of(outcome.cost)
     return response(record.decision, outcome, base=str(request.base_url), saved=saved, error=error)
 
 
@@ -181,7 +182,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     feedback may be sent for.
     """
     check_response(body)
-    key = identity(None, key=None if idempotency_key is None else plain_decision_id(idempotency_key), field=KEY_HEADER)
+    key = _own_id(idempotency_key)
     own, before = key or f"{ID_PREFIX}{new_id()}", list[dict[str, Any]]()
     session: str | None = None if body.store is False else own
     if body.previous_response_id is not None:

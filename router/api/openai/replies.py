@@ -271,14 +271,13 @@ class ChatStream:
         """The last events of an answer that came."""
         urls = urls_of(outcome, base=self._base)
         sources = _sources(outcome, urls=urls) if self._open_webui else []
-        delta: dict[str, Any] = {}
-        if urls and not self._open_webui:
-            delta["annotations"] = annotations_of(outcome, urls=urls)
-        facts = {"ragbandit": facts_of(self._decision, outcome, urls=urls)}
-        ends = [self._chunk(delta, finish=finish_of(outcome), more=facts)]
+        cited = urls and not self._open_webui
+        delta = {"annotations": annotations_of(outcome, urls=urls)} if cited else {}
+        facts = facts_of(self._decision, outcome, urls=urls)
+        ends = [self._chunk(delta, finish=finish_of(outcome), ragbandit=facts)]
         if self._include_usage:
             ends.append(self._event(usage=usage_of(outcome.cost, saved=saved)))
-        return [*self._settled(), *(self._event(**self._no_usage(), event=each) for each in sources), *ends, DONE]
+        return [*self._settled(), *(self._event(event=each) for each in sources), *ends, DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed: clients raise what `error` says."""
@@ -292,24 +291,17 @@ class ChatStream:
     def _status(self, text: str, *, done: bool) -> bytes:
         """What Open WebUI shows above the answer while it is made; other clients take it for an empty chunk."""
         status = {"type": "status", "data": {"description": text, "done": done}}
-        return self._event(**self._no_usage(), event=status)
+        return self._event(event=status)
 
     def _chunk(
-        self,
-        delta: Mapping[str, Any],
-        *,
-        finish: str | None = None,
-        logprobs: object = None,
-        more: Mapping[str, Any] = {},
+        self, delta: Mapping[str, Any], *, finish: str | None = None, logprobs: object = None, **more: Any
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-        return event_of({**self._head, "choices": [choice], **self._no_usage(), **more}, name=None)
+        return self._event(choices=[choice], **more)
 
     def _event(self, **more: Any) -> bytes:
-        return event_of({**self._head, "choices": [], **more}, name=None)
-
-    def _no_usage(self) -> dict[str, None]:
-        return {"usage": None} if self._include_usage else {}
+        usage = {"usage": None} if self._include_usage else {}
+        return event_of({**self._head, "choices": [], **usage, **more}, name=None)
 
 
 def _sources(outcome: Outcome, *, urls: Sequence[str]) -> list[dict[str, Any]]:

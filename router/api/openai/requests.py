@@ -58,14 +58,11 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
 
 def _chosen_by_policy(router: Router, *, caller: Caller | None = None) -> list[str]:
     """`auto`, and the prices that the policy can serve and the caller may have; None: any caller."""
-    prices = router.settings.cost_weights if serves_prices(router.service.serving.policy) else {}
-    terms = (
-        {}
-        if caller is None
-        else price_terms(caller.scopes, tenant=caller.tenant or "default", settings=router.settings)
-    )
-    among = terms.get("cost_weights")
-    least, largest = among if isinstance(among, list) else (0.0, math.inf)
+    settings, least, largest = router.settings, 0.0, math.inf
+    prices = settings.cost_weights if serves_prices(router.service.serving.policy) else {}
+    if caller is not None:
+        among = price_terms(caller.scopes, tenant=caller.tenant or "default", settings=settings).get("cost_weights")
+        least, largest = among if isinstance(among, list) else (least, largest)
     return [AUTO, *(f"{AUTO}:{name}" for name, weight in prices.items() if least <= weight <= largest)]
 
 

@@ -247,15 +247,11 @@ class ResponseBody(OpenAIBody):
 
         Raises InvalidInput, Unsupported naming the item.
         """
-        messages: list[dict[str, Any]] = [
-            *([{"role": "system", "content": self.instructions}] if self.instructions else []),
-            *before,
-        ]
-        if isinstance(self.input, str):
-            messages.append({"role": "user", "content": self.input})
-        else:
-            for index, item in enumerate(self.input):
-                add_item(messages, item, at=f"input.{index}")
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        messages: list[dict[str, Any]] = [*system, *before]
+        alone = {"role": "user", "content": self.input}
+        for index, item in enumerate([alone] if isinstance(self.input, str) else self.input):
+            add_item(messages, item, at=f"input.{index}")
         given = {**(self.model_extra or {}), **{name: getattr(self, name) for name in type(self).model_fields}}
         sent = {name: given[name] for name in PASSED_PARAMETERS & given.keys() if given[name] is not None}
         reasoning = sent.pop("reasoning", None)
@@ -329,13 +325,9 @@ class ResponseStream:
         return [*begun, *last, *self._last(reply)]
 
     def _ended_message(self, item: Mapping[str, Any]) -> list[bytes]:
-        (part,) = item["content"]
-        cited = [
-            self._in_part("output_text.annotation.added", annotation_index=index, annotation=annotation)
-            for index, annotation in enumerate(part["annotations"])
-        ]
+        (part,), added = item["content"], "output_text.annotation.added"
         return [
-            *cited,
+            *(self._in_part(added, annotation_index=n, annotation=one) for n, one in enumerate(part["annotations"])),
             self._in_part("output_text.done", text=part["text"], logprobs=part["logprobs"]),
             self._in_part("content_part.done", part=part),
             self._event("output_item.done", output_index=self._place, item=item),
@@ -348,9 +340,8 @@ class ResponseStream:
         arguments = (call.get("function") or {}).get("arguments") or ""
         if place is None:
             place = self._at[index] = self._next_place()
-            item = call_item(
-                {**call, "function": {**(call.get("function") or {}), "arguments": ""}}, status="in_progress"
-            )
+            begun = {**call, "function": {**(call.get("function") or {}), "arguments": ""}}
+            item = call_item(begun, status="in_progress")
             self._calls[place] = {"item": item["id"]}
             events.append(self._event("output_item.added", output_index=place, item=item))
         if arguments:

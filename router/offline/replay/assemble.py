@@ -3,11 +3,14 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from ragbandit.router.offline.estimation import (
+    ESTIMATORS,
     Estimator,
     Interval,
     Moments,
@@ -19,7 +22,8 @@ from ragbandit.router.offline.estimation import (
     rows_needed,
     verdict,
 )
-from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT, WeightTally
+from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_FEATURES, BY_ID, BY_TEXT, WeightTally
+from ragbandit.router.offline.replay.comparison import LoggedPolicies
 from ragbandit.router.offline.replay.plan import (
     Arm,
     CandidatePmf,
@@ -30,16 +34,20 @@ from ragbandit.router.offline.replay.plan import (
     ImportanceWeights,
     Pair,
     Plan,
+    ReplayResult,
     SegmentResult,
+    Skipped,
 )
-from ragbandit.router.offline.replay.sums import LogSummary, RewardModel, ScoreColumns, ScoreSums
+from ragbandit.router.offline.replay.sums import LogSummary, Scores, ScoreSums, ranked
 from ragbandit.shared.confidence_sequences import Tried
-from ragbandit.shared.types import ArmName, Matrix, Vector
+from ragbandit.shared.types import ArmName, Vector
 
 #: why nothing of a log has an interval whose arms were not drawn, or not rated, as it says
 WRONG_LOG = "the log contradicts its own probabilities, so that no interval holds"
-#: versions that are named
-MOST_VERSIONS = 4
+#: versions, and bad rows, that are named
+MOST_VERSIONS, MOST_NAMED = 4, 20
+#: a log with a smaller share of different questions says so
+FRESH = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,26 +55,72 @@ class ResultAssembler:
     """Builds the results of a replay from its sums."""
 
     plan: Plan
-    columns: ScoreColumns
+    candidates: Sequence[CandidateSpec]
+    columns: Scores
     summary: LogSummary
     sums: ScoreSums
     #: index of the candidate that is the baseline; None: the logged policy
     baseline: int | None
-    #: arms were not drawn or rated as logged: no interval holds
-    is_wrong: bool = False
+
+    def result(
+        self,
+        candidate_pmfs: Sequence[CandidatePmf],
+        *,
+        logged: LoggedPolicies | None,
+        notes: Sequence[str],
+        skipped: Sequence[Skipped],
+        **about: Any,
+    ) -> ReplayResult:
+        """All of it; about: what it has of the log as it is."""
+        summary = self.summary
+        versions: Mapping[str, int] = summary.fields.get("version", {})
+        reward, quality, cost = self._baseline_values()
+        timed = summary.least[3] <= summary.most[3]
+        sources = {"explicit": summary.rows - summary.defaulted, "default": summary.defaulted, "late": summary.late}
+        return ReplayResult(
+            **about,
+            rows=summary.rows,
+            begin=float(summary.least[3]) if timed else None,
+            end=float(summary.most[3]) if timed else None,
+            plan=self.plan,
+            baseline="the logged policy" if self.baseline is None else self.candidates[self.baseline].name,
+            baseline_reward=reward,
+            baseline_quality=quality,
+            baseline_cost=cost,
+            comparisons=self._compared,
+            arms=self._arms(),
+            sources={name: count for name, count in sources.items() if count},
+            versions=others_largest({name: rows for name, rows in versions.items() if name}),
+            logged=() if logged is None else logged.of(versions),
+            candidates=tuple(self._candidate(index, described=each) for index, each in enumerate(candidate_pmfs)),
+            pairs=self._pairs(),
+            faults=self.faults,
+            notes=(*notes, *notes_on(summary)),
+            skipped_rows=len(skipped),
+            skipped=tuple(skipped[:MOST_NAMED]),
+        )
 
     @property
-    def compared(self) -> int:
+    def _alpha(self) -> float:
+        """Chance that each check calls a right log wrong; the checks share ALPHA."""
+        return ALPHA / (1 + len(self.summary.names) + len(self.summary.weights))
+
+    @property
+    def _compared(self) -> int:
         """Differences to the baseline, that share the error."""
         return max(1, len(self.summary.weights) - (self.baseline is not None))
 
-    def candidate(self, index: int, *, spec: CandidateSpec, described: CandidatePmf, alpha: float) -> CandidateResult:
-        """All of one candidate. alpha: chance that each check calls a right log wrong."""
-        weights, names = self.summary.weights[index], self.summary.names
-        reward, quality, cost = self._values(index)
-        gap, better, costlier = self._differences(index)
-        tried = self._tried(index, self.baseline)
+    def _candidate(self, index: int, *, described: CandidatePmf) -> CandidateResult:
+        """All of one candidate."""
+        weights, names, spec = self.summary.weights[index], self.summary.names, self.candidates[index]
+        reward, quality, cost = (self._shown(index, target=target) for target in range(3))
+        gaps: list[EstimateWithInterval] | list[None] = [None] * 3
+        if index != self.baseline:
+            share = corrected(self.plan.confidence, comparisons=self._compared)
+            gaps = [self._shown(index, self.baseline, target=target, confidence=share) for target in range(3)]
+        gap = gaps[0]
         standing = _standing(gap, unsupported_mass=weights.unsupported_mass)
+        ends = None if reward.low is None or reward.high is None else (reward.low, reward.high)
         return CandidateResult(
             name=spec.name,
             described=described.described,
@@ -75,64 +129,59 @@ class ResultAssembler:
             quality=quality,
             cost=cost,
             difference=gap,
-            quality_difference=better,
-            cost_difference=costlier,
+            quality_difference=gaps[1],
+            cost_difference=gaps[2],
             verdict=standing,
-            missing=WRONG_LOG if self.is_wrong else tried.missing,
+            missing=WRONG_LOG if self.faults else self._tried(index, self.baseline).missing,
             rows_needed=self._needed(gap) if standing == "cannot tell" else None,
-            weights=_weights(weights, alpha=alpha),
+            weights=_weights(weights, alpha=self._alpha),
             unsupported={
                 arm: float(h) / weights.rows for arm, h in zip(names, weights.unsupported, strict=True) if h > 0.0
             },
-            bounds=None
-            if not weights.unsupported_mass or reward.low is None or reward.high is None
-            else (reward.low, reward.high),
+            bounds=ends if weights.unsupported_mass else None,
             shares={arm: float(s) / weights.rows for arm, s in zip(names, weights.shares, strict=True)},
             segments={
                 name: tuple(self._segment(value, moments, index=index) for value, moments in groups.items())
                 for name, groups in self.sums.segments.items()
             },
-            others={name: self._shown(index, other=name) for name in self.columns.others},
-            notes=described.notes,
+            others={
+                name: self._shown(index, other=name)
+                for name in ESTIMATORS
+                if name != self.plan.estimator and (self.columns.modelled or not Estimator(name=name).needs_model)
+            },
+            notes=(*self._not_offered(spec), *described.notes),
         )
 
-    def _values(self, index: int) -> list[EstimateWithInterval]:
-        """Reward, quality and cost."""
-        return [self._shown(index, target=target) for target in range(3)]
+    def _not_offered(self, spec: CandidateSpec) -> list[str]:
+        """A word on rows that did not offer the arm of a fixed candidate."""
+        summary = self.summary
+        if spec.kind != "fixed" or spec.what not in summary.names:
+            return []
+        missing = summary.rows - int(summary.offered[summary.names.index(ArmName(spec.what))])
+        return [f"{spec.what} was not offered in {missing} rows: there all offered arms alike"] if missing else []
 
-    def _differences(self, index: int) -> list[EstimateWithInterval] | list[None]:
-        """Differences of reward, quality and cost to the baseline; None for the baseline itself."""
-        if index == self.baseline:
-            return [None] * 3
-        share = corrected(self.plan.confidence, comparisons=self.compared)
-        return [self._shown(index, self.baseline, target=target, confidence=share) for target in range(3)]
-
-    def pairs(self, candidates: Sequence[CandidateSpec]) -> tuple[Pair, ...]:
+    def _pairs(self) -> tuple[Pair, ...]:
         """Every candidate against every other one, but for the policy that serves: with it all are compared."""
-        names = [spec.name for spec in candidates]
-        asked = [number for number, spec in enumerate(candidates) if not spec.current]
+        asked = [number for number, spec in enumerate(self.candidates) if not spec.current]
         numbers = list(itertools.combinations(asked, 2))
         share = corrected(self.plan.confidence, comparisons=max(1, len(numbers)))
         return tuple(
-            Pair(first=names[pair[0]], second=names[pair[1]], difference=self._shown(*pair, confidence=share))
-            for pair in numbers
+            Pair(
+                first=self.candidates[first].name,
+                second=self.candidates[second].name,
+                difference=self._shown(first, second, confidence=share),
+            )
+            for first, second in numbers
         )
 
-    def baseline_values(self) -> list[EstimateWithInterval]:
+    def _baseline_values(self) -> list[EstimateWithInterval]:
         """Reward, quality and cost of the baseline."""
         if self.baseline is not None:
-            return self._values(self.baseline)
+            return [self._shown(self.baseline, target=target) for target in range(3)]
         values = []
         for target in range(3):
-            logged = self.sums.whole.part([self.columns.logged(target)])
-            value = float(logged.mean[0])
-            extremes = extreme_rows([1.0], rewards=self.summary.bounds(target))
-            # Of the logged policy every weight is 1.
-            scored = Moments(
-                rows=logged.rows, mean=np.array([value, 1.0]), scatter=np.diag([float(logged.scatter[0, 0]), 0.0])
-            )
-            low, high = cressie_read(scored, confidence=self.plan.confidence, extremes=extremes, value=value)
-            measured = EstimateWithInterval(value=value, low=low, high=high)
+            moments = self.sums.whole.combined(self.columns.logged(target)[None])
+            measured = _mean(moments, possible=self.summary.bounds(target), confidence=self.plan.confidence)
             values.append(measured if self._holds(self._tried(None)) else _open(measured))
         return values
 
@@ -168,22 +217,20 @@ class ResultAssembler:
         sides: indices of candidates; the second may be None, the logged policy. other: by another estimator than the
         candidate's.
         """
-        estimator = self.columns.estimator if other is None else Estimator(name=other)
-        value, columns, score = 0.0, list[int](), list[float]()
-        heavy, predicted, weights = list[float](), list[float](), list[int]()
+        estimator = Estimator(name=other or self.plan.estimator)
+        value, score, weights = 0.0, np.zeros(len(moments.mean)), list[Vector]()
+        heavy, predicted = list[float](), list[float]()
         for sign, side in zip((1.0, -1.0), sides, strict=False):
             if side is None:
-                own = [self.columns.logged(target)]
-                value += sign * float(moments.mean[own[0]])
-                score.append(sign)
-            else:
-                own = self.columns.of(side, target=target, other=other)
-                value += sign * estimated(estimator, moments=moments.part(own)).value
-                heavy.append(heavy_weight(self.summary.weights[side].powers))
-                predicted.append(float(moments.mean[own[2]]))
-                weights.append(len(score))
-                score += [0.0, sign, sign]
-            columns += own
+                logged = self.columns.logged(target)
+                value, score = value + sign * float(moments.mean @ logged), score + sign * logged
+                continue
+            own = self.columns.of(side, target=target, estimator=estimator)
+            parts = moments.combined(own)
+            value, score = value + sign * estimated(estimator, moments=parts).value, score + sign * (own[1] + own[2])
+            weights.append(own[0])
+            heavy.append(heavy_weight(self.summary.weights[side].powers))
+            predicted.append(float(parts.mean[2]))
         if estimator.biased:
             return EstimateWithInterval(value=value)
         extremes = extreme_rows(
@@ -193,7 +240,7 @@ class ResultAssembler:
             baseline=fmean(predicted) if estimator.needs_model else 0.0,
             minus_logged=None in sides,
         )
-        scored = moments.part(columns).combined(np.vstack([score, np.eye(len(score))[weights]]))
+        scored = moments.combined(np.stack([score, *weights]))
         confidence = self.plan.confidence if confidence is None else confidence
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return EstimateWithInterval(value=value, low=low, high=high)
@@ -208,7 +255,7 @@ class ResultAssembler:
         rows = moments.rows
         tried = Tried(draws=rows, judged=rows, effective=min(effective, *others, rows), questions=rows)
         # The unsupported mass is not counted per group.
-        if self.is_wrong or not tried.enough or any(self.summary.weights[each].unsupported_mass for each in both):
+        if self.faults or not tried.enough or any(self.summary.weights[each].unsupported_mass for each in both):
             value, gap = _open(value), _open(gap)
         return SegmentResult(
             name=name,
@@ -221,8 +268,9 @@ class ResultAssembler:
 
     def _effective(self, moments: Moments, *, index: int) -> float:
         """Effective rows of a candidate in a group."""
-        mine = moments.part(self.columns.of(index))
-        return estimated(self.columns.estimator, moments=mine).effective_rows
+        estimator = Estimator(name=self.plan.estimator)
+        mine = moments.combined(self.columns.of(index, target=0, estimator=estimator))
+        return estimated(estimator, moments=mine).effective_rows
 
     def _tried(self, *candidates: int | None) -> Tried:
         """What the log has of these candidates: of the one that it has least of; None: the logged policy."""
@@ -235,7 +283,7 @@ class ResultAssembler:
 
     def _holds(self, tried: Tried) -> bool:
         """Whether the log has enough for an interval; that of no rows at all is all that can be."""
-        return not self.is_wrong and (tried.enough or not tried.draws)
+        return not self.faults and (tried.enough or not tried.draws)
 
     def _needed(self, gap: EstimateWithInterval | None) -> int | None:
         """Rows needed for a verdict; None where too little is known for a forecast."""
@@ -243,18 +291,68 @@ class ResultAssembler:
             return None
         return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
 
+    def _arms(self) -> tuple[Arm, ...]:
+        """The log's own table."""
+        tally, never = self.summary.arms, self.summary.arms.drawn == 0
+        means = np.where(never[:, None], np.nan, tally.sums / np.where(never, 1.0, tally.drawn)[:, None])
+        return tuple(
+            Arm(
+                name=arm,
+                drawn=float(tally.drawn[index]) / tally.rows,
+                expected=float(tally.expected[index]) / tally.rows,
+                plausible=plausible,
+                **dict(zip(("reward", "quality", "cost"), _known(means[index]), strict=True)),
+            )
+            for index, (arm, plausible) in enumerate(
+                zip(self.summary.names, tally.plausible(alpha=self._alpha), strict=True)
+            )
+        )
+
+    @cached_property
+    def faults(self) -> tuple[str, ...]:
+        """Faults of the log: arms were not drawn or rated as logged, and no interval holds."""
+        faults, tally = [], self.summary.arms
+        for arm, plausible, drawn, expected in zip(
+            self.summary.names, tally.plausible(alpha=self._alpha), tally.drawn, tally.expected, strict=True
+        ):
+            if not plausible:
+                less = "less" if drawn < expected else "more"
+                faults.append(
+                    f"{arm} has {drawn:.0f} rows where the logged probabilities give {expected:.1f}: it was not drawn "
+                    f"as logged, or its answers were judged {less} often than others"
+                )
+        if not tally.likely(alpha=self._alpha):
+            more = "more" if tally.surplus > 0.0 else "less"
+            faults.append(f"the arms that were drawn are {more} likely by the logged probabilities than chance allows")
+        for spec, weights in zip(self.candidates, self.summary.weights, strict=True):
+            if not weights.plausible(alpha=self._alpha):
+                low, high = weights.mean_interval(alpha=self._alpha)
+                faults.append(
+                    f"the weights of {spec.name} average {weights.total / weights.rows:.3f} ({low:.3f} to {high:.3f}), "
+                    f"where true probabilities give {1.0 - weights.unsupported_mass:.3f}"
+                )
+        return tuple(faults)
+
 
 def mean_of(values: Vector, *, possible: Interval, confidence: float) -> EstimateWithInterval:
     """Mean of rows of weight 1, shape (n,), with an interval; without one where there are too few.
 
     possible: the least and the largest value that a row can have: a few rows need not show either.
     """
-    mean, rows = float(values.mean()), len(values)
-    if not Tried(draws=rows, judged=rows, effective=rows, questions=rows).enough:
-        return EstimateWithInterval(value=mean)
-    moments, extremes = Moments.of(values, np.ones(rows)), extreme_rows([1.0], rewards=possible)
-    low, high = cressie_read(moments, confidence=confidence, extremes=extremes, value=mean)
-    return EstimateWithInterval(value=mean, low=low, high=high)
+    rows = len(values)
+    measured = _mean(Moments.of(values), possible=possible, confidence=confidence)
+    return measured if Tried(draws=rows, judged=rows, effective=rows, questions=rows).enough else _open(measured)
+
+
+def _mean(moments: Moments, *, possible: Interval, confidence: float) -> EstimateWithInterval:
+    """The mean of one column, of which every row has weight 1, with its interval."""
+    value = float(moments.mean[0])
+    scored = Moments(
+        rows=moments.rows, mean=np.array([value, 1.0]), scatter=np.diag([float(moments.scatter[0, 0]), 0.0])
+    )
+    extremes = extreme_rows([1.0], rewards=possible)
+    low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
+    return EstimateWithInterval(value=value, low=low, high=high)
 
 
 def _open(measured: EstimateWithInterval) -> EstimateWithInterval:
@@ -281,116 +379,46 @@ def _weights(tally: WeightTally, *, alpha: float) -> ImportanceWeights:
     )
 
 
-def arms_of(summary: LogSummary, *, alpha: float) -> tuple[Arm, ...]:
-    """The log's own table."""
-    tally = summary.arms
-    means: Matrix = np.divide(
-        tally.sums, tally.drawn[:, None], out=np.full(tally.sums.shape, np.nan), where=tally.drawn[:, None] > 0
-    )
-    arms = []
-    for index, (arm, plausible) in enumerate(zip(summary.names, tally.plausible(alpha=alpha), strict=True)):
-        reward, quality, cost = (None if np.isnan(value) else float(value) for value in means[index])
-        arms.append(
-            Arm(
-                name=arm,
-                drawn=float(tally.drawn[index]) / tally.rows,
-                expected=float(tally.expected[index]) / tally.rows,
-                plausible=plausible,
-                reward=reward,
-                quality=quality,
-                cost=cost,
-            )
-        )
-    return tuple(arms)
+def _known(values: Vector) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]
 
 
 def others_largest(counts: Mapping[str, int], *, most: int = MOST_VERSIONS) -> dict[str, int]:
     """The largest ones by name, the rest together, with how many they are."""
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    largest = dict(ranked[:most])
-    if len(ranked) > most:
-        largest[f"by {len(ranked) - most} others"] = sum(count for _, count in ranked[most:])
+    names = ranked(counts)
+    largest = {name: counts[name] for name in names[:most]}
+    if names[most:]:
+        largest[f"by {len(names) - most} others"] = sum(counts[name] for name in names[most:])
     return largest
 
 
-#: a log with a smaller share of different questions says so
-FRESH = 0.8
-
-
-def faults_of(summary: LogSummary, *, candidates: Sequence[CandidateSpec], alpha: float) -> tuple[str, ...]:
-    """Faults of the log; the checks share ALPHA."""
-    faults = []
-    for arm, plausible, drawn, expected in zip(
-        summary.names, summary.arms.plausible(alpha=alpha), summary.arms.drawn, summary.arms.expected, strict=True
-    ):
-        if not plausible:
-            less = "less" if drawn < expected else "more"
-            faults.append(
-                f"{arm} has {drawn:.0f} rows where the logged probabilities give {expected:.1f}: it was not drawn as "
-                f"logged, or its answers were judged {less} often than others"
-            )
-    if not summary.arms.likely(alpha=alpha):
-        more = "more" if summary.arms.surplus > 0.0 else "less"
-        faults.append(f"the arms that were drawn are {more} likely by the logged probabilities than chance allows")
-    for spec, tally in zip(candidates, summary.weights, strict=True):
-        if not tally.plausible(alpha=alpha):
-            low, high = tally.mean_interval(alpha=alpha)
-            faults.append(
-                f"the weights of {spec.name} average {tally.total / tally.rows:.3f} ({low:.3f} to {high:.3f}), "
-                f"where true probabilities give {1.0 - tally.unsupported_mass:.3f}"
-            )
-    return tuple(faults)
-
-
-def noted(described: CandidatePmf, spec: CandidateSpec, summary: LogSummary) -> CandidatePmf:
-    """With a word on rows that did not offer the arm of a fixed candidate."""
-    if spec.kind != "fixed" or spec.what not in summary.names:
-        return described
-    missing = summary.rows - int(summary.offered[summary.names.index(ArmName(spec.what))])
-    if not missing:
-        return described
-    note = f"{spec.what} was not offered in {missing} rows: there all offered arms alike"
-    return replace(described, notes=(note, *described.notes))
-
-
-def notes_on(summary: LogSummary, *, model: RewardModel, undrawn: int) -> list[str]:
-    """What the reader must know of the log. undrawn: rows that were left out, as nobody drew their arm."""
-    plan = model.plan
-    notes = _notes_on_rows(summary, undrawn=undrawn) + _notes_on_questions(summary)
-    if not model.has_features and plan.reward_model != "mean":
-        notes.append("the rows have no features: the reward model knows the arms' means only")
-    if plan.weight is not None and summary.raw:
-        notes.append(f"{summary.raw} rewards came whole: they keep their value whatever the weight of cost")
-    if summary.defaulted:
-        notes.append(f"{summary.defaulted} of {summary.rows} rewards are the default: nobody judged those answers")
-    return notes
-
-
-def _notes_on_rows(summary: LogSummary, *, undrawn: int) -> list[str]:
-    """Rows that no candidate could have moved, questions that come again and again, rewards of a judge."""
-    notes = []
-    if undrawn:
+def notes_on(summary: LogSummary) -> list[str]:
+    """What the reader must know of the log: rows left out, questions that come again, how they are recognised, where
+    not by their text, as the folds hang on it, and rewards that are no person's.
+    """
+    notes, plan, rows = [], summary.model.plan, summary.rows
+    if summary.left_out.undrawn:
         reason = "each stayed on the arm of an earlier turn of its session, or was pinned"
-        notes.append(f"{undrawn:,} decisions are left out: {reason}")
+        notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
     texts, different = int(summary.known_by[BY_TEXT]), summary.different_texts
     if texts and different <= FRESH * texts:
         reason = "the intervals speak of more traffic with these questions, not of new ones"
         notes.append(f"{different} different questions in {texts} rows: {reason}")
     if summary.judged:
         notes.append(
-            f"{summary.judged:,} of {summary.rows:,} rewards are a judge's, taken as they were learned: the intervals "
+            f"{summary.judged:,} of {rows:,} rewards are a judge's, taken as they were learned: the intervals "
             "do not count what the judge gets wrong"
         )
-    return notes
-
-
-def _notes_on_questions(summary: LogSummary) -> list[str]:
-    """How repeated questions are recognised, where not by their text: the folds hang on it."""
-    notes = []
     if summary.known_by[BY_FEATURES]:
         reason = "those with the same features count as the same question in the folds"
         notes.append(f"{summary.known_by[BY_FEATURES]:,} rows have no text: {reason}")
     if summary.known_by[BY_ID]:
         reason = "a question that occurs several times is not recognised, and may lie in several folds"
         notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
+    if not summary.model.has_features and plan.reward_model != "mean":
+        notes.append("the rows have no features: the reward model knows the arms' means only")
+    if plan.weight is not None and summary.raw:
+        notes.append(f"{summary.raw} rewards came whole: they keep their value whatever the weight of cost")
+    if summary.defaulted:
+        notes.append(f"{summary.defaulted} of {rows} rewards are the default: nobody judged those answers")
     return notes

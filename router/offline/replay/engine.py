@@ -16,19 +16,12 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from ragbandit.router.offline.estimation import ESTIMATORS, Estimator, Progress, Tally, no_progress
-from ragbandit.router.offline.estimation.bandit_log import ALPHA, Log, WeightTally
+from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
+from ragbandit.router.offline.estimation.bandit_log import Log, WeightTally
 from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, drawn, offered_arms, row_named
 from ragbandit.router.offline.logs.parquet import BATCH, LogSource
 from ragbandit.router.offline.processes import each_part
-from ragbandit.router.offline.replay.assemble import (
-    ResultAssembler,
-    arms_of,
-    faults_of,
-    noted,
-    notes_on,
-    others_largest,
-)
+from ragbandit.router.offline.replay.assemble import ResultAssembler
 from ragbandit.router.offline.replay.comparison import LoggedPolicies
 from ragbandit.router.offline.replay.opening import all_older, no_times
 from ragbandit.router.offline.replay.plan import (
@@ -41,20 +34,14 @@ from ragbandit.router.offline.replay.plan import (
     Skipped,
     array_pmf,
 )
-from ragbandit.router.offline.replay.sums import LogSummary, RewardModel, ScoreColumns, ScoreSums, shown_segments
+from ragbandit.router.offline.replay.sums import LeftOut, LogSummary, RewardModel, Scores, ScoreSums, shown_segments
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName
-
-__all__ = ["ALPHA", "estimate_candidates"]
 
 Sums = TypeVar("Sums", bound=Tally)
 
 #: rows per fold from which on estimators with a model are shown unasked
 FEWEST_ROWS = 2
-#: bad rows that are named
-MOST_NAMED = 20
-
-
 #: bytes of arrays that are kept from one pass to the next, of all parts
 KEPT_BYTES: Final = 1 << 28
 
@@ -67,24 +54,13 @@ class LogPart(Protocol):
         ...
 
     @property
-    def left_out(self) -> "LeftOut":
+    def left_out(self) -> LeftOut:
         """Rows that the last pass left out."""
         ...
 
     def names_of(self, key: np.uint64) -> list[str]:
         """The rows with this key of their id, in words."""
         ...
-
-
-@dataclass(kw_only=True, slots=True)
-class LeftOut(Tally):
-    """Rows of a part that are not judged."""
-
-    #: nobody drew their arm
-    undrawn: int = 0
-    #: with a time asked for: rows that have none, and older rows
-    timeless: int = 0
-    older: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -119,6 +95,15 @@ class KeptPart:
     room: Room
     _kept: list[Log] | None = field(default=None, init=False)
 
+    @property
+    def left_out(self) -> LeftOut:
+        """As `LogPart` says."""
+        return self.part.left_out
+
+    def names_of(self, key: np.uint64) -> list[str]:
+        """As `LogPart` says."""
+        return self.part.names_of(key)
+
     def batches(self) -> Iterator[Log]:
         """As `LogPart` says."""
         if self._kept is not None:
@@ -135,15 +120,6 @@ class KeptPart:
             yield log
         if used <= self.room.free:
             self._kept, self.room.free = kept, self.room.free - used
-
-    @property
-    def left_out(self) -> LeftOut:
-        """As `LogPart` says."""
-        return self.part.left_out
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """As `LogPart` says."""
-        return self.part.names_of(key)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -178,7 +154,7 @@ class SourcePart:
 
     def names_of(self, key: np.uint64) -> list[str]:
         """As `LogPart` says; reads the source again."""
-        spec, place = replace(self._spec(), fields=(), own=(), features=False), self.source.place
+        spec, place = replace(self._spec(), fields=(), own=()), self.source.place
         return [
             row_named(rows, int(row), place=place)
             for rows in self._drawn(spec)
@@ -234,60 +210,38 @@ def estimate_candidates(
         room = Room(free=KEPT_BYTES)
         parts = [KeptPart(part=part, room=room) for part in parts]
     merged = partial(_merged, parts=parts, executor=executor, progress=progress)
-    first: SummedPart = merged("summarized", partial(learn_part, plan=plan, candidates=len(candidates)))
-    summary = first.summary
-    _check_summary(first, plan=plan, since=since, log=log, empty=empty)
+    summary: LogSummary = merged("summarized", partial(learn_part, plan=plan, candidates=len(candidates)))
+    _check_summary(summary, since=since, log=log, empty=empty)
     _check_ids(summary, parts=parts)
-    first.model.solve()
-    columns = ScoreColumns(
-        estimator=Estimator(name=plan.estimator),
-        candidates=len(candidates),
-        others=_other_estimators(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
-        middles=summary.middles,
-    )
+    summary.model.solve()
+    modelled = Estimator(name=plan.estimator).needs_model or summary.rows >= FEWEST_ROWS * plan.folds
+    middles = [sum(summary.bounds(target)) / 2.0 for target in range(3)]
+    columns = Scores(candidates=len(candidates), middles=middles, modelled=modelled)
     segments = {name: shown_segments(summary.fields[name]) for name in plan.segments}
-    measure = partial(measure_part, model=first.model, columns=columns, segments=segments, rows=summary.rows)
+    measure = partial(measure_part, model=summary.model, columns=columns, segments=segments, rows=summary.rows)
     sums: ScoreSums = merged("judged", measure)
-    assembler = ResultAssembler(plan=plan, columns=columns, summary=summary, sums=sums, baseline=baseline)
-    return _result(
-        assembler,
-        candidates=candidates,
-        candidate_pmfs=[noted(one, spec, summary) for one, spec in zip(candidate_pmfs, candidates, strict=True)],
-        logged=logged,
-        log=log,
-        since=since,
-        notes=(*notes, *notes_on(summary, model=first.model, undrawn=first.left_out.undrawn)),
-        skipped_rows=len(skipped),
-        skipped=tuple(skipped[:MOST_NAMED]),
+    assembler = ResultAssembler(
+        plan=plan, candidates=candidates, columns=columns, summary=summary, sums=sums, baseline=baseline
     )
+    return assembler.result(candidate_pmfs, log=log, logged=logged, since=since, notes=notes, skipped=skipped)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SummedPart(Tally):
-    """What is known of some rows after the first pass."""
-
-    summary: LogSummary
-    model: RewardModel
-    left_out: LeftOut
-
-
-def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> SummedPart:
-    """The first pass over a part: the summary and the reward model."""
-    summary = LogSummary(weights=[WeightTally() for _ in range(candidates)])
-    model = RewardModel(plan=plan)
+def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> LogSummary:
+    """The first pass over a part: the summary with the reward model."""
+    summary = LogSummary(model=RewardModel(plan=plan), weights=[WeightTally() for _ in range(candidates)])
     for log in part.batches():
         summary.add(log)
-        model.learn(log)
         progress("rows summarized", summary.rows, 0)
-    return SummedPart(summary=summary, model=model, left_out=part.left_out)
+    summary.left_out = part.left_out
+    return summary
 
 
 def measure_part(
     part: LogPart,
     *,
     model: RewardModel,
-    columns: ScoreColumns,
-    segments: dict[str, list[str]],
+    columns: Scores,
+    segments: Mapping[str, Sequence[str]],
     rows: int,
     progress: Progress = no_progress,
 ) -> ScoreSums:
@@ -331,50 +285,9 @@ def _check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
         )
 
 
-def _result(
-    assembler: ResultAssembler,
-    *,
-    candidates: Sequence[CandidateSpec],
-    candidate_pmfs: Sequence[CandidatePmf],
-    logged: LoggedPolicies | None,
-    **about: Any,
-) -> ReplayResult:
-    """The result of accumulated sums; about: what it has of the log as it is."""
-    plan, summary = assembler.plan, assembler.summary
-    #: chance that each check calls a right log wrong
-    alpha = ALPHA / (1 + len(summary.names) + len(summary.weights))
-    faults = faults_of(summary, candidates=candidates, alpha=alpha)
-    assembler = replace(assembler, is_wrong=bool(faults))
-    versions: Mapping[str, int] = summary.fields.get("version", {})
-    reward, quality, cost = assembler.baseline_values()
-    timed = summary.begin <= summary.end
-    return ReplayResult(
-        **about,
-        rows=summary.rows,
-        begin=summary.begin if timed else None,
-        end=summary.end if timed else None,
-        plan=plan,
-        baseline="the logged policy" if assembler.baseline is None else candidates[assembler.baseline].name,
-        baseline_reward=reward,
-        baseline_quality=quality,
-        baseline_cost=cost,
-        comparisons=assembler.compared,
-        arms=arms_of(summary, alpha=alpha),
-        sources=_sources(summary),
-        versions=others_largest({name: rows for name, rows in versions.items() if name}),
-        logged=() if logged is None else logged.of(versions),
-        candidates=tuple(
-            assembler.candidate(index, spec=spec, described=described, alpha=alpha)
-            for index, (spec, described) in enumerate(zip(candidates, candidate_pmfs, strict=True))
-        ),
-        pairs=assembler.pairs(candidates),
-        faults=faults,
-    )
-
-
-def _check_summary(first: SummedPart, *, plan: Plan, since: float | None, log: str, empty: InvalidInput | None) -> None:
+def _check_summary(summary: LogSummary, *, since: float | None, log: str, empty: InvalidInput | None) -> None:
     """Raises InvalidInput for a log without rows, rows without the times asked for, and a segment that no row has."""
-    summary, left = first.summary, first.left_out
+    left = summary.left_out
     if left.timeless:
         raise no_times(left.timeless, rows=summary.rows + left.older, log=log)
     if not summary.rows and left.older and since is not None:
@@ -383,17 +296,11 @@ def _check_summary(first: SummedPart, *, plan: Plan, since: float | None, log: s
         raise empty or InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
         )
-    for name in plan.segments:
+    for name in summary.model.plan.segments:
         if not any(summary.fields[name]):
             raise InvalidInput(
                 "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
             )
-
-
-def _other_estimators(plan: Plan, *, modelled: bool) -> list[str]:
-    """The names of the estimators beside; without a model where the folds are too small to fit one."""
-    names = [name for name in ESTIMATORS if name != plan.estimator]
-    return [name for name in names if modelled or not Estimator(name=name).needs_model]
 
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
@@ -408,8 +315,3 @@ def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
             remedy=f"use {CURRENT}, {LOGGED}, or one of {', '.join(names)}",
         )
     return names.index(plan.baseline)
-
-
-def _sources(summary: LogSummary) -> Mapping[str, int]:
-    counts = {"explicit": summary.rows - summary.defaulted, "default": summary.defaulted, "late": summary.late}
-    return {name: count for name, count in counts.items() if count}

@@ -11,14 +11,14 @@ Chernozhukov et al. 2018).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import reduce
 from typing import Final
 
 import numpy as np
 
-from ragbandit.router.offline.estimation import Choices, Estimator, Keys, Moments, Strings, Tally, terms
+from ragbandit.router.offline.estimation import Choices, Estimator, Keys, Moments, Tally, terms
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, ArmTally, Log, WeightTally
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.shared.errors import InvalidInput
@@ -113,7 +113,11 @@ class Ridge:
             return self._solved[fold]
         counts = self.sums[0] if self.sums else np.zeros(self._folds)
         if not np.delete(counts, fold).any():
-            raise _no_others(fold, rows=int(counts.sum()))
+            if counts.sum() == 1.0:
+                what = "has one row: what a row would earn is learned from the other rows"
+                raise InvalidInput(what, field="log", remedy="replay a log of two rows or more")
+            remedy = "use a longer log, or a fixed model"
+            raise InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy=remedy)
         count, total, gram, moment = (np.delete(one, fold, axis=0).sum(axis=0) for one in self.sums)
         size, mean = gram.shape[1], total / count
         scale = np.sqrt(np.einsum("kii->i", gram) / count)
@@ -133,13 +137,6 @@ def _row_groups(groups: Choices) -> Iterator[tuple[int, Choices]]:
     for group, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
         for first in range(start, stop, ROWS):
             yield group, order[first : min(first + ROWS, stop)]
-
-
-def _no_others(fold: int, *, rows: int) -> InvalidInput:
-    if rows == 1:
-        what = "has one row: what a row would earn is learned from the other rows"
-        return InvalidInput(what, field="log", remedy="replay a log of two rows or more")
-    return InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy="use a longer log, or a fixed model")
 
 
 @dataclass(kw_only=True)
@@ -163,10 +160,9 @@ class RewardModel:
     def merged(self, other: "RewardModel") -> "RewardModel":
         """What both have learned."""
         both = RewardModel(plan=self.plan, kinds=self.kinds | other.kinds)
-        for ridge in (self.ridge, other.ridge):
-            if ridge is not None:
-                ridge = ridge if both.reads_features else ridge.without_features()
-                both.ridge = ridge if both.ridge is None else both.ridge.merged(ridge)
+        ridges = [model.ridge for model in (self, other) if model.ridge is not None]
+        ridges = ridges if both.reads_features else [ridge.without_features() for ridge in ridges]
+        both.ridge = reduce(Ridge.merged, ridges) if ridges else None
         return both
 
     def solve(self) -> None:
@@ -194,44 +190,41 @@ class RewardModel:
         return log.features if self.reads_features else None
 
 
-#: segments of a field that are shown, the largest ones
-MOST_SEGMENTS = 12
-OTHERS = "others"
-#: self-normalised estimators, made of the terms of another one
-_SAME_TERMS = {"snips": "ips", "sndr": "dr"}
+@dataclass(kw_only=True, slots=True)
+class LeftOut(Tally):
+    """Rows of a part that are not judged."""
+
+    #: nobody drew their arm
+    undrawn: int = 0
+    #: with a time asked for: rows that have none, and older rows
+    timeless: int = 0
+    older: int = 0
 
 
 def _each_merged(ours: list[WeightTally], theirs: list[WeightTally]) -> list[WeightTally]:
     return [mine.merged(other) for mine, other in zip(ours, theirs, strict=True)]
 
 
-_LEAST: Final = {"merge": np.minimum}
-_MOST: Final = {"merge": np.maximum}
-
-
 @dataclass(kw_only=True)
 class LogSummary(Tally):
-    """Summary statistics of a log, from the first pass."""
+    """What the first pass knows of a log: its counts and ranges, and the reward model."""
 
+    model: RewardModel
+    weights: list[WeightTally] = field(metadata={"merge": _each_merged})
+    left_out: LeftOut = field(default_factory=LeftOut)
     rows: int = 0
     #: the arms, in the order of the columns
     names: tuple[ArmName, ...] = field(default=(), metadata={"merge": lambda ours, theirs: ours or theirs})
-    #: of the rows that have a time
-    begin: float = field(default=np.inf, metadata=_LEAST)
-    end: float = field(default=-np.inf, metadata=_MOST)
-    minimum: float = field(default=np.inf, metadata=_LEAST)
-    maximum: float = field(default=-np.inf, metadata=_MOST)
-    #: least and largest reward, quality and cost, shape (3,)
-    least: Vector = field(default_factory=lambda: np.full(3, np.inf), metadata=_LEAST)
-    most: Vector = field(default_factory=lambda: np.full(3, -np.inf), metadata=_MOST)
+    #: least and largest reward (as declared), quality ([0, 1] and what was seen), cost (from 0) and known time
+    least: Vector = field(default_factory=lambda: np.array([np.inf, 0, 0, np.inf]), metadata={"merge": np.minimum})
+    most: Vector = field(default_factory=lambda: np.array([-np.inf, 1, *[-np.inf] * 2]), metadata={"merge": np.maximum})
     arms: ArmTally = field(default_factory=ArmTally)
     #: rows that offered each arm, shape (K,)
     offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
-    weights: list[WeightTally] = field(default_factory=list, metadata={"merge": _each_merged})
+    #: rows whose reward is the default, had more feedback later, came whole, is a judge's
     defaulted: int = 0
     late: int = 0
     raw: int = 0
-    #: rewards that a judge made
     judged: int = 0
     #: keys of the ids, and of the texts that are known, each once; one array per batch
     keys: list[Keys] = field(default_factory=list)
@@ -243,13 +236,12 @@ class LogSummary(Tally):
 
     def add(self, log: Log) -> None:
         """Take in some rows."""
+        self.model.learn(log)
         self.rows, self.names = self.rows + len(log), log.arms
         known = log.made_at[log.made_at != 0.0]  # 0 is how a log says that it does not know the time
-        self.begin = min(self.begin, float(known.min(initial=np.inf)))
-        self.end = max(self.end, float(known.max(initial=-np.inf)))
-        self.minimum, self.maximum = min(self.minimum, log.minimum), max(self.maximum, log.maximum)
-        amounts = np.stack([log.reward, log.quality, log.cost])
-        self.least, self.most = np.minimum(self.least, amounts.min(axis=1)), np.maximum(self.most, amounts.max(axis=1))
+        columns = np.append(log.reward, [log.minimum, log.maximum]), log.quality, log.cost, known
+        self.least = np.minimum(self.least, [each.min(initial=np.inf) for each in columns])
+        self.most = np.maximum(self.most, [each.max(initial=-np.inf) for each in columns])
         self.arms.add(log)
         for tally, pmf in zip(self.weights, log.candidates, strict=True):
             tally.add(log, candidate=pmf)
@@ -270,89 +262,68 @@ class LogSummary(Tally):
         return len(np.unique(np.concatenate(self.texts))) if self.texts else 0
 
     def bounds(self, target: int) -> tuple[float, float]:
-        """Range of the reward (as declared), the quality ([0, 1] and what was seen) or cost (0 to what was seen)."""
-        low, high = float(self.least[target]), float(self.most[target])
-        if target == 0:
-            return min(self.minimum, low), max(self.maximum, high)
-        return (min(0.0, low), max(1.0, high)) if target == 1 else (min(0.0, low), high)
+        """Range of the reward, the quality or the cost."""
+        return float(self.least[target]), float(self.most[target])
 
-    @property
-    def middles(self) -> list[float]:
-        """Middles of the ranges of reward, quality and cost."""
-        return [sum(self.bounds(target)) / 2.0 for target in range(3)]
+
+#: scores of a candidate: weight, unsupported mass; of reward, quality and cost w r, w (r - model) and sum of Q model
+_WIDTH: Final = 2 + 3 * 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreColumns:
-    """The columns of a row's scores: of each candidate its weight, then (correction, baseline) of the reward, the
-    quality and the cost by its estimator, and of the reward by the others; last the logged reward, quality and cost.
-    """
+class Scores:
+    """The columns of a row's scores: _WIDTH of each candidate, last the logged reward, quality and cost."""
 
-    estimator: Estimator
     #: how many there are
     candidates: int
-    #: names of those that are shown beside
-    others: Sequence[str]
     #: of the ranges of the reward, the quality and the cost
     middles: Sequence[float]
+    #: whether there is a model; without one its columns are 0
+    modelled: bool
 
-    @cached_property
-    def beside(self) -> list[str]:
-        """The others with terms of their own."""
-        names = dict.fromkeys(_SAME_TERMS.get(name, name) for name in self.others)
-        return [name for name in names if name != self._main]
-
-    @property
-    def _main(self) -> str:
-        return _SAME_TERMS.get(self.estimator.name, self.estimator.name)
-
-    @property
-    def _width(self) -> int:
-        return 7 + 2 * len(self.beside)
-
-    def of(self, candidate: int, *, target: int = 0, other: str | None = None) -> list[int]:
-        """Weight, correction and baseline of a candidate; other: of its reward by another estimator."""
-        start = candidate * self._width
-        name = self._main if other is None else _SAME_TERMS.get(other, other)
-        pair = start + 1 + 2 * (target if name == self._main else 3 + self.beside.index(name))
-        return [start, pair, pair + 1]
-
-    def logged(self, target: int) -> int:
-        """The column of what was logged."""
-        return self.candidates * self._width + target
-
-    def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
-        """The scores of some rows, shape (columns, n).
+    def of(self, candidate: int, *, target: int, estimator: Estimator) -> Matrix:
+        """(weight, correction, baseline) of this estimator as combinations of the columns, shape (3, columns).
 
         Unsupported actions (logged probability 0) are imputed with the midpoint of the range; the bias is at most
-        range / 2 x unsupported mass. That mass, added to the weight, makes its mean 1.
+        range / 2 x unsupported mass.
         """
-        estimators = [Estimator(name=name) for name in (self._main, *self.beside)]
-        modelled = any(one.needs_model for one in estimators)
-        predicted = model.predicted(log) if modelled else np.zeros((3, 1, 1))
+        rows, start = np.zeros((3, self.candidates * _WIDTH + 3)), candidate * _WIDTH
+        rows[0, start] = 1.0
+        whole = start + 2 + 3 * target
+        if estimator.needs_model:
+            rows[1, whole + 1], rows[2, whole + 2] = not estimator.biased, 1.0
+        else:
+            rows[1, whole], rows[2, start + 1] = 1.0, self.middles[target]
+        return rows
+
+    def logged(self, target: int) -> Vector:
+        """What was logged in the same way, shape (columns,)."""
+        return np.asarray(np.eye(1, self.candidates * _WIDTH + 3, self.candidates * _WIDTH + target)[0])
+
+    def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
+        """The scores of some rows, shape (columns, n). The unsupported mass, added to a weight, makes its mean 1."""
+        predicted = model.predicted(log) if self.modelled else np.zeros((3, *log.pmf.shape))
         targets = log.reward, log.quality, log.cost
-        scores = np.empty((self.logged(3), len(log)))
+        scores, doubly = np.empty((self.candidates * _WIDTH + 3, len(log))), Estimator(name="dr")
         for index, pmf in enumerate(log.candidates):
+            mine, guess = scores[index * _WIDTH :], predicted
             unsupported = (log.pmf <= 0.0) & (pmf > 0.0)
-            imputed, mass = predicted, np.zeros(len(log))
-            if unsupported.any():
-                imputed = np.where(unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
-                mass = np.where(unsupported, pmf, 0.0).sum(axis=1)
-            for estimator in estimators:
-                needs = estimator.needs_model
-                for target in range(3 if estimator is estimators[0] else 1):
-                    weight, correction, baseline = terms(
-                        estimator,
-                        reward=targets[target],
-                        action=log.action,
-                        logged=log.pmf,
-                        candidate=pmf,
-                        predicted=imputed[target] if needs else None,
-                    )
-                    columns = self.of(index, target=target, other=estimator.name)
-                    scores[columns] = weight + mass, correction, baseline if needs else mass * self.middles[target]
-        scores[self.logged(0) :] = targets
+            mine[1] = np.where(unsupported, pmf, 0.0).sum(axis=1)
+            if mine[1].any():
+                guess = np.where(unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
+            for at, (reward, of_arms) in enumerate(zip(targets, guess, strict=True)):
+                weight, correction, baseline = terms(
+                    doubly, reward=reward, action=log.action, logged=log.pmf, candidate=pmf, predicted=of_arms
+                )
+                mine[2 + 3 * at : 5 + 3 * at] = weight * reward, correction, baseline
+            mine[0] = weight + mine[1]
+        scores[-3:] = targets
         return scores
+
+
+#: segments of a field that are shown, the largest ones
+MOST_SEGMENTS = 12
+OTHERS = "others"
 
 
 @dataclass(kw_only=True)
@@ -364,7 +335,7 @@ class ScoreSums(Tally):
     segments: dict[str, dict[str, Moments]]
 
     @classmethod
-    def empty(cls, segments: dict[str, list[str]]) -> "ScoreSums":
+    def empty(cls, segments: Mapping[str, Sequence[str]]) -> "ScoreSums":
         """Of no rows. segments: field -> the values that get a segment of their own, OTHERS among them."""
         nothing = Moments.of(*np.empty((1, 0)))
         return cls(whole=nothing, segments={name: dict.fromkeys(values, nothing) for name, values in segments.items()})
@@ -373,19 +344,18 @@ class ScoreSums(Tally):
         """Take in some rows with their scores, shape (columns, n)."""
         self.whole = self.whole.merged(Moments.of(*scores))
         for name, groups in self.segments.items():
+            values, named = log.fields[name], np.array([value for value in groups if value != OTHERS])
             for value, moments in groups.items():
-                own = _of_segment(log.fields[name], value, named=[name for name in groups if name != OTHERS])
-                groups[value] = moments.merged(Moments.of(*scores[:, own]))
+                own = values == value if value != OTHERS else ~np.isin(values.astype(str), named)
+                groups[value] = moments.merged(Moments.of(*scores[:, np.flatnonzero(own)]))
 
 
-def shown_segments(counts: Counter[str]) -> list[str]:
+def ranked(counts: Mapping[str, int]) -> list[str]:
+    """The largest first, equal ones by name."""
+    return sorted(counts, key=lambda name: (-counts[name], name))
+
+
+def shown_segments(counts: Mapping[str, int]) -> list[str]:
     """The values that get a segment of their own; the rest share one."""
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    common = [value for value, _ in ranked[:MOST_SEGMENTS]]
+    common = ranked(counts)[:MOST_SEGMENTS]
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
-
-
-def _of_segment(values: Strings, value: str, *, named: Sequence[str]) -> Choices:
-    """The rows with this value; of OTHERS those with none of the named ones."""
-    own = values == value if value != OTHERS else ~np.isin(values.astype(str), np.array(named))
-    return np.flatnonzero(own)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, bindparam, case, delete, func, or_, sel
 
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
-from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.child_process import ProcessIdentity
@@ -28,10 +28,8 @@ _ORDER: Final = answer_queue.c.turn, answer_queue.c.queued_at
 #: the turn that is next, or while none waits the one that was taken last; and the last turn of a tenant
 _NEXT: Final = select(answer_queue.c.turn).where(_WAITS).order_by(answer_queue.c.turn).limit(1).scalar_subquery()
 _TAKEN: Final = select(func.max(answer_queue.c.turn)).where(~_WAITS).scalar_subquery()
-_LAST: Final = (
-    select(func.max(answer_queue.c.turn)).where(answer_queue.c.tenant == bindparam("tenant")).scalar_subquery()
-)
-_TURNS: Final = select(func.coalesce(_NEXT, _TAKEN, 1), func.coalesce(_LAST, 0))
+_LAST: Final = select(func.max(answer_queue.c.turn)).where(answer_queue.c.tenant == bindparam("tenant"))
+_TURNS: Final = select(func.coalesce(_NEXT, _TAKEN, 1), func.coalesce(_LAST.scalar_subquery(), 0))
 
 
 def enqueue(connection: Connection, decisions: Iterable[Decision]) -> None:
@@ -64,8 +62,7 @@ def remove(connection: Connection, ids: Collection[str], *, running: bool = True
     running: also those that a worker is at.
     """
     if ids:
-        if connection.dialect.name == "sqlite":  # what a chat brought is not to stay in free pages of the file
-            connection.exec_driver_sql("PRAGMA secure_delete=ON")
+        overwrite_freed(connection)  # what a chat brought
         here = answer_queue.c.decision_id.in_(sorted(ids))
         connection.execute(delete(answer_queue).where(here if running else and_(here, _WAITS)))
 

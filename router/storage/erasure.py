@@ -12,6 +12,7 @@ damaged one. The judge does not see it any more.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
@@ -36,7 +37,7 @@ from ragbandit.router.storage.rows.conversion import Row, canonical, without_mes
 from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
-from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.tables import (
     answer_queue,
     cancellations,
@@ -124,19 +125,10 @@ def erase(
         after, done = step[0], Erased(decisions=done.decisions + step[1], waiting=done.waiting + step[2])
         progress(done.decisions)
     if database.is_sqlite:
-        _fold_log(database)
+        # Its log of changes has the texts until it is folded into the file. What is read meanwhile keeps it.
+        with closing(database.engine.raw_connection()) as raw, closing(raw.cursor()) as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return done
-
-
-def _fold_log(database: Database) -> None:
-    """SQLite's log of changes has the texts until it is folded into the file. What is read meanwhile keeps it."""
-    raw = database.engine.raw_connection()
-    try:
-        cursor = raw.cursor()
-        cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        cursor.close()
-    finally:
-        raw.close()
 
 
 def _erase_batch(
@@ -144,7 +136,7 @@ def _erase_batch(
 ) -> tuple[str, int, int] | None:
     """The last id that was looked at, how many were erased and how many of these waited; None after the last."""
     with counting(database) as (connection, moves):
-        _overwrite(connection)
+        overwrite_freed(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
         if selection.decision is not None:
             window = window.where(selection.rows())
@@ -156,18 +148,13 @@ def _erase_batch(
         # Not against who refers to a decision: feedback and updates do so after they have locked its row of `waiting`.
         locked = chosen.order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
-        waited = _close(connection, rows, moves=moves, now=now) if rows else 0
+        waited = 0
         if rows:
+            waited = _close(connection, rows, moves=moves, now=now)
             for kind in get_args(JobKind):
                 drop_jobs(connection, [row["id"] for row in rows], kind=kind, moves=moves)
             _blank_rows(connection, rows, features=features)
     return ids[-1], len(rows), waited
-
-
-def _overwrite(connection: Connection) -> None:
-    """Leave nothing of what this transaction changes in free pages."""
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("PRAGMA secure_delete=ON")
 
 
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:
@@ -224,13 +211,9 @@ def _blank(table: str, row: Row, *, features: bool) -> dict[str, Any]:
         case "decisions":
             return _blank_decision(row, features=features)
         case "outcomes":
-            kept = {"error": row["error"] and ERASED}
-            return kept | dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
+            return {"error": row["error"] and ERASED, **dict.fromkeys(("answer", "trace", "sources", "reply", "call"))}
         case "feedback":
-            notes = {
-                "rater": row["rater"] and ERASED,
-                "facts": None if row["facts"] is None else _numbers_of(row["facts"]),
-            }
+            notes = {"rater": row["rater"] and ERASED, "facts": row["facts"] and _numbers_of(row["facts"])}
             return notes | ({"value": "[]"} if row["kind"] == "label" and row["value"] != "null" else {})
         case "closures" if row["state"] == "quarantined":
             return {"reason": ERASED}

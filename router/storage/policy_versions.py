@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
@@ -71,36 +71,21 @@ def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> Po
     return _VERSIONS.value(row)
 
 
-def configured_version(base: PolicyLabel, *, actor: str, now: float) -> PolicyVersion:
-    """The version that is the configuration itself: champion until another one is promoted. It has the base's name."""
-    return PolicyVersion(
-        name=base,
-        base=base,
-        label=base,
-        state="champion",
-        weight=1.0,
-        former=None,
-        changes={},
-        revision=1,
-        reason="defined in config.yaml",
-        made_by=actor,
-        made_at=now,
-        since=now,
-    )
-
-
 def add_version(connection: Connection, version: PolicyVersion) -> PolicyVersion:
-    """Add a version, and before the first one the configuration's own, as champion.
+    """Add a version, and before the first one the configuration's own, as champion: it has the base's name.
 
     In the caller's write transaction, as all that follows. Raises Conflict if the name is taken.
     """
-    configured = configured_version(version.base, actor=version.made_by, now=version.made_at)
+    base, actor, now = version.base, version.made_by, version.made_at
+    first: dict[str, Any] = {"state": "champion", "weight": 1.0, "former": None, "changes": {}, "revision": 1}
+    told: dict[str, Any] = {"reason": "defined in config.yaml", "waits_for": ""}
+    configured = replace(version, name=base, label=base, since=now, **first, **told)
     insert_new(connection, policy_versions, [_VERSIONS.row(configured)], key="name")
     if version.name not in insert_new(connection, policy_versions, [_VERSIONS.row(version)], key="name"):
         raise Conflict(f"there is a version named {version.name!r} already", field="name", remedy="give another name")
     facts = {"changes": dict(version.changes), "state": version.state, "reason": version.reason}
-    _record(connection, version, action="policy.add", actor=version.made_by, facts=facts, now=version.made_at)
-    _bump(connection, base=version.base, actor=version.made_by, now=version.made_at)
+    record(connection, actor=actor, action="policy.add", target=f"policy:{version.name}", facts=facts, now=now)
+    _bump(connection, base=base, actor=actor, now=now)
     return version
 
 
@@ -131,9 +116,16 @@ def change_version(
         revision=seen.revision + 1,
         since=now,
     )
-    _write(connection, changed, seen=seen)
+    done = connection.execute(update(policy_versions).where(*_same(seen)).values(**_VERSIONS.row(changed)))
+    if done.rowcount != 1:
+        there = version_named(connection, seen.name, base=seen.base)
+        raise Conflict(
+            f"the version {seen.name!r} was changed meanwhile: it is {there.state} now",
+            field="state",
+            remedy="look at it again, then decide: ragbandit policy show " + seen.name,
+        )
     changes = {"from": [seen.state, seen.weight], "to": [state, weight], "reason": reason, **(facts or {})}
-    _record(connection, changed, action=action, actor=actor, facts=changes, now=now)
+    record(connection, actor=actor, action=action, target=f"policy:{seen.name}", facts=changes, now=now)
     _bump(connection, base=seen.base, actor=actor, now=now)
     return changed
 
@@ -168,8 +160,7 @@ def add_verdict(
     last = connection.execute(newest.offset(VERDICTS_KEPT).limit(1)).scalar()
     if last is not None:
         connection.execute(policy_verdicts.delete().where(named, policy_verdicts.c.number <= last))
-    ours = (policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision)
-    connection.execute(update(policy_versions).where(*ours).values(waits_for=waits_for))
+    connection.execute(update(policy_versions).where(*_same(seen)).values(waits_for=waits_for))
     return verdict
 
 
@@ -208,20 +199,6 @@ def _bump(
     connection.execute(update(policy_control).where(policy_control.c.base == base).values(**risen))
 
 
-def _write(connection: Connection, changed: PolicyVersion, *, seen: PolicyVersion) -> None:
-    ours = (policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision)
-    done = connection.execute(update(policy_versions).where(*ours).values(**_VERSIONS.row(changed)))
-    if done.rowcount == 1:
-        return
-    now = version_named(connection, seen.name, base=seen.base)
-    raise Conflict(
-        f"the version {seen.name!r} was changed meanwhile: it is {now.state} now",
-        field="state",
-        remedy="look at it again, then decide: ragbandit policy show " + seen.name,
-    )
-
-
-def _record(
-    connection: Connection, version: PolicyVersion, *, action: str, actor: str, facts: Mapping[str, Json], now: float
-) -> None:
-    record(connection, actor=actor, action=action, target=f"policy:{version.name}", facts=facts, now=now)
+def _same(seen: PolicyVersion) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """The row of a version, if nobody has changed it since."""
+    return policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision

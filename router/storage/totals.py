@@ -336,15 +336,12 @@ def _add_missed(
         known = stored.get((policy, arm), {})
         if sum(totals.get(name, 0) for name in names) <= sum(known.get(name, 0) for name in names):
             continue
-        missed = {name: _less(totals[name], known.get(name)) for name in _COUNTED_AGAIN if name in totals}
+        missed = {name: totals[name] for name in _COUNTED_AGAIN if name in totals}
+        for name, before in ((name, known[name]) for name in missed if name in known):
+            now = missed[name]
+            missed[name] = [a - b for a, b in zip(now, before, strict=True)] if name == "latency" else now - before
         extremes = {name: totals[name] for name in ("fastest", "slowest") if name in totals}
         deltas.add((policy, hour, arm), **missed, **extremes)
-
-
-def _less(now: Any, before: Any) -> Any:
-    if before is None:
-        return now
-    return [a - b for a, b in zip(now, before, strict=True)] if isinstance(now, list) else now - before
 
 
 #: rows that one step reads of a table

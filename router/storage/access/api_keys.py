@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, or_, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
@@ -115,11 +115,11 @@ class ApiKey:
     made_at: float
     made_by: str
     expires_at: float | None
-    revoked_at: float | None
+    revoked_at: float | None = None
     #: at most a minute old; None: never used
-    last_used_at: float | None
+    last_used_at: float | None = None
     #: public id of the key that it was rotated to
-    replaced_by: str | None
+    replaced_by: str | None = None
 
     def expired(self, now: float) -> bool:
         """Whether its time is over."""
@@ -169,16 +169,11 @@ class KeysInForce:
 
         The secret is hashed and compared in constant time, whether its public id is known or not.
         """
-        parts = split_key(text) or ("", "")
-        stored = self.keys.get(parts[0])
-        same = hmac.compare_digest(_sha256(parts[1]), _NOBODY if stored is None else stored.secret_sha256)
+        match = _KEY.fullmatch(text)
+        public_id, secret = ("", "") if match is None else match.groups()
+        stored = self.keys.get(public_id)
+        same = hmac.compare_digest(_sha256(secret), _NOBODY if stored is None else stored.secret_sha256)
         return stored.key if same and stored is not None else None
-
-
-def split_key(text: str) -> tuple[str, str] | None:
-    """Public id and secret of a key; None for a text that has not the form of one."""
-    match = _KEY.fullmatch(text)
-    return None if match is None else (match[1], match[2])
 
 
 class KeyStore:
@@ -200,11 +195,10 @@ class KeyStore:
     ) -> NewKey:
         """A new key. Raises InvalidInput naming field and remedy."""
         check_scopes(scopes or {})
-        checked = _checked(name=name, role=role, tenant=tenant, expires_at=expires_at, now=now)
-        new = _new(checked | {"scopes": dict(scopes or {}), "made_at": now, "made_by": actor[:64]})
+        given: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
+        _check(**given, now=now)
         with self.database.write() as connection:
-            self._check_room(connection, now=now)
-            _insert(connection, new)
+            new = _added(connection, given | {"scopes": dict(scopes or {})}, actor=actor, now=now)
             facts = {"name": name, "role": role, "scopes": dict(scopes or {}), "expires_at": expires_at}
             _record(connection, new.key, action="key.create", actor=actor, facts=facts, now=now)
         return new
@@ -226,14 +220,11 @@ class KeyStore:
             if former.state(now) != "active":
                 remedy = "make a new key: ragbandit keys create"
                 raise InvalidInput(f"the key {public_id} is {former.state(now)}", field="key", remedy=remedy)
-            self._check_room(connection, now=now)
-            life = None if former.expires_at is None else former.expires_at - former.made_at
-            new = _new(
-                {name: getattr(former, name) for name in ("name", "role", "tenant", "scopes")}
-                | {"made_at": now, "made_by": actor[:64], "expires_at": None if life is None else now + life}
-            )
-            _insert(connection, new)
-            ends = now + grace_s if former.expires_at is None else min(now + grace_s, former.expires_at)
+            same = {name: getattr(former, name) for name in ("name", "role", "tenant", "scopes")}
+            ends, until = now + grace_s, former.expires_at
+            if until is not None:
+                ends, until = min(ends, until), now + until - former.made_at
+            new = _added(connection, same | {"expires_at": until}, actor=actor, now=now)
             changed = {"expires_at": ends, "replaced_by": new.key.public_id}
             connection.execute(update(api_keys).where(api_keys.c.public_id == public_id).values(**changed))
             _record(connection, former, action="key.rotate", actor=actor, facts=changed, now=now)
@@ -254,12 +245,11 @@ class KeyStore:
 
     def in_force(self, *, now: float) -> KeysInForce:
         """The keys that requests may come with at this moment."""
-        lately = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
-        query = select(api_keys).where(api_keys.c.revoked_at.is_(None), lately).limit(2 * MAX_KEYS)
+        query, one = select(api_keys).where(*_usable(now)).limit(2 * MAX_KEYS), select(api_keys.c.public_id).limit(1)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
-            ever = bool(rows) or connection.execute(select(api_keys.c.public_id).limit(1)).first() is not None
-            unrevoked = bool(rows) or (ever and _any_unrevoked(connection))
+            ever = bool(rows) or connection.execute(one).first() is not None
+            unrevoked = bool(rows) or connection.execute(one.where(api_keys.c.revoked_at.is_(None))).first() is not None
         stored = (StoredKey(key=_KEYS.value(row), secret_sha256=row["secret_sha256"]) for row in rows)
         return KeysInForce(keys={each.key.public_id: each for each in stored}, unrevoked=unrevoked, ever=ever)
 
@@ -279,20 +269,14 @@ class KeyStore:
             rows = [{"key": key, "at": at} for key, at in sorted(uses.items())]
             connection.execute(change.values(last_used_at=bindparam("at")), rows)
 
-    def _check_room(self, connection: Connection, *, now: float) -> None:
-        usable = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
-        count = select(func.count()).select_from(api_keys).where(api_keys.c.revoked_at.is_(None), usable)
-        if connection.execute(count).scalar_one() >= MAX_KEYS:
-            remedy = "revoke keys that are not used any more (ragbandit keys list)"
-            raise InvalidInput(f"there are {MAX_KEYS} keys already", field="key", remedy=remedy)
+
+def _usable(now: float) -> list[ColumnElement[bool]]:
+    """Keys that are not revoked, and did not expire a day ago."""
+    lately = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
+    return [api_keys.c.revoked_at.is_(None), lately]
 
 
-def _any_unrevoked(connection: Connection) -> bool:
-    query = select(api_keys.c.public_id).where(api_keys.c.revoked_at.is_(None)).limit(1)
-    return connection.execute(query).first() is not None
-
-
-def _checked(*, name: str, role: str, tenant: str | None, expires_at: float | None, now: float) -> dict[str, Any]:
+def _check(*, name: str, role: str, tenant: str | None, expires_at: float | None, now: float) -> None:
     if not _NAME.fullmatch(name) or not name.strip():
         raise InvalidInput(f"{name!r:.80} is no name of a key", field="name", remedy="use 1 to 64 printable characters")
     if role not in ROLES:
@@ -305,27 +289,26 @@ def _checked(*, name: str, role: str, tenant: str | None, expires_at: float | No
         raise InvalidInput("an admin makes keys of every tenant", field="tenant", remedy=remedy)
     if expires_at is not None and expires_at <= now:
         raise InvalidInput("the key would be expired at once", field="expires", remedy="name a time to come")
-    return {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
 
 
 def _digits(count: int) -> str:
     return "".join(secrets.choice(_DIGITS) for _ in range(count))
 
 
-def _new(facts: Mapping[str, Any]) -> NewKey:
-    key = ApiKey(public_id=_digits(_PUBLIC), revoked_at=None, last_used_at=None, replaced_by=None, **facts)
-    return NewKey(key=key, text=f"rb_{key.public_id}_{_digits(_SECRET)}")
+def _added(connection: Connection, facts: Mapping[str, Any], *, actor: str, now: float) -> NewKey:
+    """A new key, stored. Raises InvalidInput where there are too many."""
+    count = select(func.count()).select_from(api_keys).where(*_usable(now))
+    if connection.execute(count).scalar_one() >= MAX_KEYS:
+        remedy = "revoke keys that are not used any more (ragbandit keys list)"
+        raise InvalidInput(f"there are {MAX_KEYS} keys already", field="key", remedy=remedy)
+    key = ApiKey(public_id=_digits(_PUBLIC), made_at=now, made_by=actor[:64], **facts)
+    secret = _digits(_SECRET)
+    connection.execute(insert(api_keys).values(**_KEYS.row(key), secret_sha256=_sha256(secret)))
+    return NewKey(key=key, text=f"rb_{key.public_id}_{secret}")
 
 
 def _sha256(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _insert(connection: Connection, new: NewKey) -> None:
-    parts = split_key(new.text)
-    assert parts is not None
-    row = _KEYS.row(new.key) | {"secret_sha256": _sha256(parts[1])}
-    connection.execute(insert(api_keys).values(**row))
 
 
 def _one(connection: Connection, public_id: str) -> ApiKey:

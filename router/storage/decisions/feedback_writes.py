@@ -4,9 +4,9 @@ Every step writes in the transaction that `DecisionStore.add_feedback` has opene
 rows of `waiting` by id, feedback by id, counters last.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, RowMapping, select
 
@@ -64,32 +64,11 @@ def outcome_reply(
     )
 
 
-def feedback_reply(
-    row: Mapping[str, Any], *, is_new: bool, standing: tuple[str, bool] | None
-) -> Receipt | RagBanditError:
-    """The receipt of a feedback, or what is wrong with it.
-
-    is_new: this very row was inserted; standing: hash and lateness of what is stored under its id; None: nothing.
-    """
-    if standing is None:
-        return unknown_decision()
-    kept_hash, late = standing
-    if kept_hash != row["body_hash"]:
-        return Conflict(
-            "this feedback id was used with another body", field="feedback_id", remedy="use a new id for new feedback"
-        )
-    return Receipt(feedback_id=row["id"], duplicate=not is_new, late=late)
-
-
 def unknown_decision() -> NotFound:
     """The error for an id that no decision has."""
     return NotFound(
         "no decision has this id", field="decision_id", remedy="use the decision id that route or answer gave"
     )
-
-
-#: rows of `waiting` by (decision, label)
-Waiting = Mapping[tuple[str, str], RowMapping]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,9 +77,7 @@ class _Item:
 
     feedback: Feedback
     row: dict[str, Any]
-    #: the ledger that made its decision; None: no decision has this id
-    policy: str | None
-    #: its decision in that ledger; None: it does not wait there, and the feedback is late
+    #: its decision in the ledger that made it; None: it does not wait there, and the feedback is late
     waits: RowMapping | None
     #: it was inserted by this group
     is_new: bool = False
@@ -116,53 +93,54 @@ class _Item:
             return False
         return bool(self.waits["run_by"] == "caller" and not self.waits["has_outcome"])
 
+    def reply(self, standing: RowMapping | None) -> Receipt | RagBanditError:
+        """The receipt, or what is wrong with it. standing: what is stored under its id; None: nothing."""
+        if standing is None:
+            return unknown_decision()
+        if standing["body_hash"] != self.row["body_hash"]:
+            remedy = "use a new id for new feedback"
+            return Conflict("this feedback id was used with another body", field="feedback_id", remedy=remedy)
+        waiting_for: Literal["outcome"] | None = "outcome" if self.needs_outcome else None
+        duplicate, late = not self.is_new, standing["late"]
+        return Receipt(feedback_id=self.feedback.id, duplicate=duplicate, late=late, waiting_for=waiting_for)
+
 
 def write_feedback(
-    connection: Connection,
-    group: Sequence[Feedback],
-    *,
-    moves: Moves,
+    connection: Connection, group: Sequence[Feedback], *, moves: Moves
 ) -> list[Receipt | RagBanditError]:
     """Insert the group with all that follows from it; what each sender is told."""
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
-    policies = _deciding_ledgers(connection, {item.decision_id for item in group})
+    made = select(decisions.c.id, decisions.c.policy).where(decisions.c.id.in_({item.decision_id for item in group}))
+    policies = {row.id: row.policy for row in connection.execute(made)}
     open_rows = lock_waiting(connection, set(policies))
-    items = [_item(one, policies=policies, open_rows=open_rows) for one in group]
-    _insert(connection, items)
+    items = []
+    for one in group:
+        waits = open_rows.get((one.decision_id, policies.get(one.decision_id, "")))
+        items.append(_Item(feedback=one, row=feedback_row(one) | {"late": waits is None}, waits=waits))
+    _insert(connection, [item for item in items if item.feedback.decision_id in policies])
     new = [item for item in items if item.is_new]
     _flag(connection, new, open_rows=open_rows, moves=moves)
     moves.add("feedback", len(new))
     moves.add("late_feedback", sum(item.row["late"] for item in new))
-    standing = _standing(connection, [item.row["id"] for item in items])
-    return [_reply(item, standing=standing) for item in items]
-
-
-def _deciding_ledgers(connection: Connection, ids: Collection[str]) -> dict[str, str]:
-    """Decision -> the ledger that made it; unknown ones are left out."""
-    rows = connection.execute(select(decisions.c.id, decisions.c.policy).where(decisions.c.id.in_(ids)))
-    return {row.id: row.policy for row in rows}
-
-
-def _item(one: Feedback, *, policies: Mapping[str, str], open_rows: Waiting) -> _Item:
-    policy = policies.get(one.decision_id)
-    waits = open_rows.get((one.decision_id, policy or ""))
-    row = feedback_row(one) | {"late": waits is None}
-    return _Item(feedback=one, row=row, policy=policy, waits=waits)
+    kept = select(*feedback.c["id", "body_hash", "late"]).where(feedback.c.id.in_([item.row["id"] for item in items]))
+    standing = {row["id"]: row for row in connection.execute(kept).mappings()}
+    return [item.reply(standing.get(item.row["id"])) for item in items]
 
 
 def _insert(connection: Connection, items: Sequence[_Item]) -> None:
-    """Keep what is of a known decision; of an id that stands twice the first."""
-    accepted = [item for item in items if item.policy is not None]
-    new = insert_new(connection, feedback, [item.row for item in accepted], key="id")
-    for item in accepted:
+    """Keep these; of an id that stands twice the first."""
+    new = insert_new(connection, feedback, [item.row for item in items], key="id")
+    for item in items:
         if item.row["id"] in new:
             item.is_new = True
             new.discard(item.row["id"])
 
 
-def _flag(connection: Connection, new: Sequence[_Item], *, open_rows: Waiting, moves: Moves) -> None:
+def _flag(
+    connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], RowMapping], moves: Moves
+) -> None:
     """Say of decisions that wait, in whatever ledger, that they have feedback, and whether a reward is among it."""
     fed = {item.feedback.decision_id for item in new if item.can_be_learned}
     rewarded = {item.feedback.decision_id for item in new if item.can_be_learned and item.feedback.kind == "reward"}
@@ -171,16 +149,3 @@ def _flag(connection: Connection, new: Sequence[_Item], *, open_rows: Waiting, m
     flag_waiting(connection, with_reward, moves=moves, has_feedback=True, has_reward=True)
     others = [row for row in rows if row["decision_id"] not in rewarded]
     flag_waiting(connection, others, moves=moves, has_feedback=True)
-
-
-def _standing(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[str, bool]]:
-    """Feedback id -> hash and lateness of what is stored under it."""
-    rows = connection.execute(
-        select(feedback.c.id, feedback.c.body_hash, feedback.c.late).where(feedback.c.id.in_(ids))
-    )
-    return {row.id: (row.body_hash, row.late) for row in rows}
-
-
-def _reply(item: _Item, *, standing: Mapping[str, tuple[str, bool]]) -> Receipt | RagBanditError:
-    reply = feedback_reply(item.row, is_new=item.is_new, standing=standing.get(item.row["id"]))
-    return replace(reply, waiting_for="outcome") if isinstance(reply, Receipt) and item.needs_outcome else reply

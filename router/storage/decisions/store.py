@@ -44,12 +44,7 @@ from ragbandit.router.storage.sql.tables import (
     updates,
     waiting,
 )
-from ragbandit.router.storage.sql.waiting import (
-    flag_waiting,
-    labels_in_use,
-    lock_waiting,
-    waiting_row,
-)
+from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import (
     Decision,
@@ -94,16 +89,10 @@ class AnswerTask:
 #: values of the setting log.text
 KeptText = Literal["full", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
-KEPT_OF_OUTCOME: Final[dict[str, Any]] = {
-    "answer": None,
-    "trace": None,
-    "error": None,
-    "sources": None,
-    "reply": None,
-}
+_KEPT_OF_OUTCOME: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 
 
-def kept_of_decision(row: Mapping[str, Any], *, context: frozenset[str] = frozenset()) -> dict[str, Any]:
+def _kept_of_decision(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
     """Columns of a decision where no texts are kept.
 
     context: the keys that are declared, and kept: what a policy has learned from must be there to be learned again.
@@ -127,16 +116,12 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """text: the setting log.text, what is kept of texts. context: keys of contexts kept in any case. judge:
-        which outcomes wait for the judge; None: none. check: whether they wait for a check.
+        """label: the ledger that decisions made here are to be learned in. text: the setting log.text, what is kept of
+        texts. context: keys of contexts kept in any case. judge: which outcomes wait for the judge; None: none. check:
+        whether they wait for a check.
         """
-        self.check = check
-        self.database = database
-        self.judge = judge
-        self.text = text
-        self.context = context
-        #: the ledger that decisions made here are to be learned in
-        self.label = label
+        self.database, self.label = database, label
+        self.text, self.context, self.judge, self.check = text, context, judge, check
 
     def add_decisions(self, group: Sequence[Decision]) -> list[Decision | RagBanditError]:
         """Commit the decisions; for an id that is taken, the decision that stands, or a Conflict.
@@ -145,7 +130,7 @@ class DecisionStore:
         """
         rows = [decision_row(decision) for decision in group]
         if self.text != "full":
-            rows = [row | kept_of_decision(row, context=self.context) for row in rows]
+            rows = [row | _kept_of_decision(row, context=self.context) for row in rows]
         with counting(self.database) as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
             moves.add("decided", len(new))
@@ -207,17 +192,14 @@ class DecisionStore:
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
-            rows = [row | KEPT_OF_OUTCOME for row in rows]
+            rows = [row | _KEPT_OF_OUTCOME for row in rows]
         with counting(self.database) as (connection, moves):
             ids = {row["decision_id"] for row in rows}
             owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key", "request"))
             known = {key: row["run_by"] for key, row in owned.items()}
-            rows = [
-                called(row, outcome=each, tenant=owned[each.decision_id]["tenant"])
-                if each.decision_id in owned
-                else row
-                for row, each in zip(rows, group, strict=True)
-            ]
+            for row, each in zip(rows, group, strict=True):
+                if (owner := owned.get(each.decision_id)) is not None:
+                    row["call"] = called(each, tenant=owner["tenant"])
             accepted = [row for row in rows if row["decision_id"] in known and not is_foreign(row, known)]
             new = insert_new(connection, outcomes, accepted, key="decision_id")
             if new:
@@ -230,14 +212,8 @@ class DecisionStore:
                 scored = [one for key, one in fresh.items() if key not in turns]
                 scored += add_turns(connection, [(fresh[key], first) for key, first in turns.items()])
                 if self.judge is not None:
-                    sample_outcomes(
-                        connection,
-                        scored,
-                        label=self.label,
-                        sample=self.judge,
-                        moves=moves,
-                        shard=self.database.shard,
-                    )
+                    shard = self.database.shard
+                    sample_outcomes(connection, scored, label=self.label, sample=self.judge, moves=moves, shard=shard)
                 if self.check:
                     add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
@@ -251,11 +227,9 @@ class DecisionStore:
 
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether this very outcome is stored already."""
-        row = outcome_row(outcome)
-        standing = select(outcomes.c.body_hash).where(outcomes.c.decision_id == row["decision_id"])
+        standing = select(outcomes.c.body_hash).where(outcomes.c.decision_id == outcome.decision_id)
         with self.database.read() as connection:
-            stored_hash = connection.execute(standing).scalar()
-        return stored_hash is not None and stored_hash == row["body_hash"]
+            return bool(connection.execute(standing).scalar() == outcome_row(outcome)["body_hash"])
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
         """Those of these decisions that have an outcome."""
@@ -270,10 +244,7 @@ class DecisionStore:
             return {row["decision_id"]: outcome_value(row) for row in rows}
 
     def add_feedback(
-        self,
-        group: Sequence[Feedback],
-        *,
-        beside: Callable[[Connection, Moves], object] | None = None,
+        self, group: Sequence[Feedback], *, beside: Callable[[Connection, Moves], object] | None = None
     ) -> list[Receipt | RagBanditError]:
         """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 
@@ -292,9 +263,8 @@ class DecisionStore:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
                 raise unknown_decision()
-            outcome = (
-                connection.execute(select(outcomes).where(outcomes.c.decision_id == decision_id)).mappings().first()
-            )
+            ended = select(outcomes).where(outcomes.c.decision_id == decision_id)
+            outcome = connection.execute(ended).mappings().first()
             about = select(feedback).where(feedback.c.decision_id == decision_id)
             notes = connection.execute(about.order_by(feedback.c.received_at, feedback.c.id)).mappings().all()
             learned = self._one(connection, updates, decision_id)
@@ -316,10 +286,8 @@ class DecisionStore:
             raise StoreError(f"the rows of decision {row['id']} cannot be read: {error}") from error
 
     def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
-        rows = connection.execute(
-            select(table).where(table.c.policy == self.label, table.c.decision_id == decision_id)
-        ).mappings()
-        return rows.first()
+        query = select(table).where(table.c.policy == self.label, table.c.decision_id == decision_id)
+        return connection.execute(query).mappings().first()
 
 
 _WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"

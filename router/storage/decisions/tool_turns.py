@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 
-from ragbandit.router.storage.rows.conversion import Row, body_hash, canonical
+from ragbandit.router.storage.rows.conversion import body_hash, canonical
 from ragbandit.router.storage.rows.outcome_rows import LATER, cost_value, outcome_row, outcome_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
@@ -120,7 +120,7 @@ def _with_later(cost: str, *, before: str, added: Cost) -> str:
     return canonical({**json.loads(cost), LATER: {name: value for name, value in asdict(known).items() if value}})
 
 
-def called(row: Row, *, outcome: Outcome, tenant: str) -> dict[str, Any]:
-    """The columns of an outcome with what its first call of a tool is found by."""
+def called(outcome: Outcome, *, tenant: str) -> str | None:
+    """What the first call of a tool in an outcome is found by, for its column `call`."""
     calls = calls_of(outcome)
-    return {**row, "call": call_key(calls[0], tenant=tenant) if calls else None}
+    return call_key(calls[0], tenant=tenant) if calls else None

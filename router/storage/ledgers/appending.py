@@ -3,7 +3,7 @@ late. Every step writes in the transaction that `Ledger.append` has opened, in t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, select, update
@@ -15,14 +15,7 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
 from ragbandit.router.storage.sql.waiting import lock_rows, reset_feedback_flags
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import (
-    ClosedDecision,
-    FeedbackId,
-    JoinedDecision,
-    Json,
-    PolicyLabel,
-    Update,
-)
+from ragbandit.shared.types import ClosedDecision, FeedbackId, JoinedDecision, Json, PolicyLabel, Update
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,17 +96,7 @@ class LedgerBatch:
     def _append_closures(self, connection: Connection, moves: Moves) -> None:
         if not self.closed:
             return
-        rows = [
-            {
-                "policy": self.label,
-                "decision_id": closure.decision_id,
-                "state": closure.state,
-                "field": closure.field,
-                "reason": closure.reason,
-                "made_at": self.now,
-            }
-            for closure in self.closed
-        ]
+        rows = [{"policy": self.label, "made_at": self.now, **asdict(closure)} for closure in self.closed]
         connection.execute(insert(closures), rows)
         moves.closures(rows)
 

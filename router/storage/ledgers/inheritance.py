@@ -15,8 +15,8 @@ begins when all of those have ended (`_older_ended`). On SQLite there is one wri
 import json
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, delete, exists, select, text, update
@@ -43,13 +43,13 @@ Step = Literal["batch", "wait", "done"]
 BEGUN: Final[dict[str, Any]] = {"inheriting": "insert", "inherited_to": "", "inherit_after": None, "retired_at": None}
 
 
-@contextmanager
-def _batch(ledger: Ledger, *, holder: str) -> Iterator[tuple[Connection, Moves]]:
-    """The transaction of one batch, and after it a rest as long as it took, in which SQLite's other writers come in."""
+def _batch(ledger: Ledger, work: Callable[[Connection, Moves], Step], *, holder: str) -> Step:
+    """One step in its transaction, and after it a rest as long as it took, in which SQLite's other writers come in."""
     with ledger.writing(holder=holder) as (connection, moves, _):
         began = time.monotonic()
-        yield connection, moves
-    time.sleep(max(REST_S, time.monotonic() - began))
+        step = work(connection, moves)
+    time.sleep(max(REST_S, time.monotonic() - began) + (WAIT_S if step == "wait" else 0.0))
+    return step
 
 
 def is_inheriting(ledger: Ledger) -> bool:
@@ -60,17 +60,12 @@ def is_inheriting(ledger: Ledger) -> bool:
 
 def inherit(ledger: Ledger, *, holder: str) -> Step:
     """Do the next batch, under the lease of this ledger, and rest. Raises Conflict if the lease is lost."""
-    if not is_inheriting(ledger):
-        return "done"
-    with _batch(ledger, holder=holder) as (connection, moves):
-        step = _inherit(connection, label=ledger.label, moves=moves)
-    if step == "wait":
-        time.sleep(WAIT_S)
-    return step
+    return _batch(ledger, partial(_inherit, ledger.label), holder=holder) if is_inheriting(ledger) else "done"
 
 
-def _inherit(connection: Connection, *, label: str, moves: Moves) -> Step:
-    row = connection.execute(select(policies).where(policies.c.label == label)).mappings().one()
+def _inherit(label: PolicyLabel, connection: Connection, moves: Moves) -> Step:
+    row = _policy_row(connection, label=label)
+    assert row is not None
     if row["inherit_after"] is None:
         _number(connection, label)
         return "batch"
@@ -94,15 +89,11 @@ def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
 
     Its updates stay. A router that opens the label again brings it back by inheriting. Raises NotFound.
     """
-    with _batch(ledger, holder=holder) as (connection, moves):
-        step = _retire(connection, label=ledger.label, now=now, moves=moves)
-    if step == "wait":
-        time.sleep(WAIT_S)
-    return step
+    return _batch(ledger, partial(_retire, ledger.label, now), holder=holder)
 
 
-def _retire(connection: Connection, *, label: str, now: float, moves: Moves) -> Step:
-    row = connection.execute(select(policies).where(policies.c.label == label)).mappings().first()
+def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves) -> Step:
+    row = _policy_row(connection, label=label)
     if row is None:
         raise NotFound(f"the store has no ledger {label!r}", field="label")
     if row["retired_at"] is None:
@@ -215,14 +206,9 @@ def register_policy(
     has this encoder. Raises Conflict if the ledger was learned with another encoder: its features would not fit.
     """
     with database.write() as connection:
-        row = {
-            "label": label,
-            "algorithm": algorithm,
-            "params": params,
-            "encoder_hash": encoder_hash,
-            "made_at": now,
-        }
         origin = {} if encoder is None else {"encoder": encoder}
+        kind = {"algorithm": algorithm, "params": params, "encoder_hash": encoder_hash}
+        row = {"label": label, "made_at": now, **kind}
         known = _policy_row(connection, label=label)
         if known is None:
             if insert_new(connection, policies, [row | BEGUN | origin], key="label"):
@@ -238,9 +224,7 @@ def register_policy(
                 field="encoder",
                 remedy=OTHER_ENCODER,
             )
-        changed: dict[str, Any] = {}
-        if (known["algorithm"], known["params"], known["encoder_hash"]) != (algorithm, params, encoder_hash):
-            changed = row
+        changed: dict[str, Any] = row if any(known[name] != value for name, value in kind.items()) else {}
         if known["retired_at"] is not None:
             changed = changed | BEGUN
         if changed:

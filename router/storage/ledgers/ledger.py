@@ -5,6 +5,7 @@ has been there, the append is refused and nothing of it is kept.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -45,7 +46,6 @@ from ragbandit.shared.types import (
     ArmName,
     ClosedDecision,
     Decision,
-    FeedbackKind,
     JoinedDecision,
     Json,
     Outcome,
@@ -95,27 +95,23 @@ class Ledger:
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
             for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
-                rows = connection.execute(
-                    select(waiting.c.decided_at, waiting.c.decision_id)
-                    .where(waiting.c.policy == self.label, condition, position > tuple_(*after))
-                    .order_by(waiting.c.decided_at, waiting.c.decision_id)
-                    .limit(limit)
+                query = select(*waiting.c["decided_at", "decision_id"]).order_by(
+                    *waiting.c["decided_at", "decision_id"]
                 )
-                ready.update((row.decided_at, row.decision_id) for row in rows)
+                query = query.where(waiting.c.policy == self.label, condition, position > tuple_(*after))
+                ready.update((row.decided_at, row.decision_id) for row in connection.execute(query.limit(limit)))
             return self._joined(connection, [key for _, key in sorted(ready)[:limit]])
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
         made_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
         done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
-        notes = connection.execute(
-            select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.received_at, feedback.c.id)
-        ).mappings()
+        notes = select(feedback).where(feedback.c.decision_id.in_(ids))
         by_id = {row["id"]: row for row in made_rows}
         outcome = {row["decision_id"]: row for row in done}
-        collected: dict[str, list[RowMapping]] = {}
-        for note in notes:
-            collected.setdefault(note["decision_id"], []).append(note)
-        return [_read_together(by_id[key], outcome.get(key), collected.get(key, [])) for key in ids]
+        collected = defaultdict[str, list[RowMapping]](list)
+        for note in connection.execute(notes.order_by(feedback.c.received_at, feedback.c.id)).mappings():
+            collected[note["decision_id"]].append(note)
+        return [_read_together(by_id[key], outcome.get(key), collected[key]) for key in ids]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
         """The last seq of the ledger; 0 if it is empty. connection: as in `latest_snapshots`."""
@@ -185,12 +181,8 @@ class Ledger:
         """Arm -> its updates among the newest COUNTED of the ledger."""
         with self.database.read() as connection:
             after = self._last_seq(connection) - COUNTED
-            rows = connection.execute(
-                select(updates.c.arm, func.count())
-                .where(updates.c.policy == self.label, updates.c.seq > after)
-                .group_by(updates.c.arm)
-            )
-            return {ArmName(arm): int(count) for arm, count in rows}
+            counts = select(updates.c.arm, func.count()).where(updates.c.policy == self.label, updates.c.seq > after)
+            return {ArmName(arm): int(count) for arm, count in connection.execute(counts.group_by(updates.c.arm))}
 
     def registered(self) -> dict[str, Any] | None:
         """The policy's row (algorithm, params, encoder_hash), or None before the first router opened it."""
@@ -259,20 +251,15 @@ class Ledger:
 
         connection: of a transaction to read in; None: one of its own. kept: only those that are kept longer.
         """
-        query = select(snapshots).where(snapshots.c.policy == self.label)
-        if algorithm is not None:
-            query = query.where(snapshots.c.algorithm == algorithm)
-        if params is not None:
-            query = query.where(snapshots.c.params_sha256 == body_hash(dict(params)))
-        if encoder_hash is not None:
-            query = query.where(snapshots.c.encoder_hash == encoder_hash)
+        params_sha256 = None if params is None else body_hash(dict(params))
+        wanted = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
+        same = [snapshots.c[name] == value for name, value in wanted.items() if value is not None]
+        query = select(snapshots).where(snapshots.c.policy == self.label, *same)
         if kept:
             query = query.where(snapshots.c.last_seq > 0, snapshots.c.last_seq % KEPT_EVERY == 0)
+        newest = query.order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc()).limit(limit)
         with self._reading(connection) as reading:
-            rows = reading.execute(
-                query.order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc()).limit(limit)
-            ).mappings()
-            return [snapshot_value(row) for row in rows]
+            return [snapshot_value(row) for row in reading.execute(newest).mappings()]
 
     def snapshots_to_try(self, **of: Any) -> list[SnapshotInfo]:
         """The newest snapshots, and the older ones that are kept, newest first. of: as `latest_snapshots` takes it."""
@@ -303,15 +290,9 @@ class Ledger:
     def feedback_times(self, *, after: int, upto: int) -> list[float]:
         """Times at which the last feedback of each update in (after, upto] came in, for measuring the lag."""
         with self.database.read() as connection:
-            rows = connection.execute(
-                select(updates.c.feedback_at).where(
-                    updates.c.policy == self.label,
-                    updates.c.seq > after,
-                    updates.c.seq <= upto,
-                    updates.c.feedback_at.is_not(None),
-                )
-            )
-            return list(rows.scalars())
+            here = updates.c.policy == self.label, updates.c.seq > after, updates.c.seq <= upto
+            times = select(updates.c.feedback_at).where(*here, updates.c.feedback_at.is_not(None))
+            return list(connection.execute(times).scalars())
 
     def acquire(self, *, holder: str, lease_s: float) -> bool:
         """Take or prolong the lease; False if somebody else holds it."""
@@ -344,14 +325,6 @@ def rows_of_ledger(
         after = batch[-1]["seq"]
 
 
-_VALUES: Final[Mapping[FeedbackKind, Any]] = {
-    "label": tuple,
-    "rating": int | float,
-    "reward": int | float,
-    "event": int | float,
-}
-
-
 def _read_together(
     row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]
 ) -> JoinedDecision | ClosedDecision:
@@ -364,7 +337,7 @@ def _read_together(
         field = "feedback.value"
         feedback = tuple(feedback_value(note) for note in notes)
         for item in feedback:
-            if item.value is not None and not isinstance(item.value, _VALUES[item.kind]):
+            if item.value is not None and not isinstance(item.value, tuple if item.kind == "label" else int | float):
                 raise ValueError(f"{item.value!r} is no {item.kind}")
     except (ValueError, TypeError, KeyError) as error:
         if field == "decision":

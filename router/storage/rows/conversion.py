@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import RowMapping, Table
 
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
@@ -44,16 +43,12 @@ Row = RowMapping | Mapping[str, Any]
 Value = TypeVar("Value", bound="DataclassInstance")
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
     """How a field is written into its column, where it does not stand there as it is, and read again."""
 
     write: Callable[[Any], Any]
-    read: Callable[[Any], Any] = _as_it_is
+    read: Callable[[Any], Any] = lambda value: value
 
 
 class UnreadableFieldError(ValueError):
@@ -113,20 +108,13 @@ def features_bytes(features: Features | None) -> bytes | None:
 
 def features_value(raw: bytes | None) -> Features | None:
     """The vector of shape (d,), float32, from its bytes. Raises ValueError for bytes that are neither of the two."""
-    return None if raw is None else _number_array(raw).astype(np.float32)
-
-
-def _number_array(raw: bytes) -> npt.NDArray[np.floating]:
+    if raw is None:
+        return None
     if len(raw) % 2 == 0:
-        return np.frombuffer(raw, dtype=_FULL)
-    return np.frombuffer(_unmarked(raw), dtype=_HALF)
-
-
-def _unmarked(raw: bytes) -> memoryview:
-    # A database driver may give bytes, bytearray or memoryview.
-    if bytes(raw[:1]) != _HALF_MARK:
+        return np.frombuffer(raw, dtype=_FULL).astype(np.float32)
+    if bytes(raw[:1]) != _HALF_MARK:  # a database driver may give bytes, bytearray or memoryview
         raise ValueError("these bytes are no features")
-    return memoryview(raw)[1:]
+    return np.frombuffer(memoryview(raw)[1:], dtype=_HALF).astype(np.float32)
 
 
 # Made once: `json.dumps` would make one for every value.
@@ -140,12 +128,8 @@ def canonical(value: object) -> str:
 
 def body_hash(body: object) -> str:
     """sha256 of the canonical JSON, 43 digits of base64: whether a repeated id is a duplicate or a conflict."""
-    return _sha256(canonical(body))
-
-
-def _sha256(text: str) -> str:
     # A lone surrogate can reach us from Python callers; it must hash, the edge refuses it with a better word.
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    digest = hashlib.sha256(canonical(body).encode("utf-8", "surrogatepass")).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
 
 
@@ -300,6 +284,8 @@ REWARD: Final = TableRows(
     surrogates=_OBJECT_OR_NULL,
 )
 _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
+#: the feedback, the reward and the snapshot of a row of `feedback`, `updates` and `snapshots`
+feedback_value, reward_value, snapshot_value = _FEEDBACK.value, REWARD.value, _SNAPSHOT.value
 
 
 def decision_row(decision: Decision) -> dict[str, Any]:
@@ -347,11 +333,6 @@ def _feedback_body(feedback: Feedback) -> dict[str, Any]:
     return body | {name: value for name, value in more.items() if value is not None}
 
 
-def feedback_value(row: Row) -> Feedback:
-    """The feedback of a row."""
-    return _FEEDBACK.value(row)
-
-
 def update_row(update: Update, *, feedback_at: float | None, disagreement: float | None = None) -> dict[str, Any]:
     """A row of `updates`; what the policy saw stays in `decisions`."""
     return {
@@ -360,11 +341,6 @@ def update_row(update: Update, *, feedback_at: float | None, disagreement: float
         "feedback_at": feedback_at,
         "disagreement": disagreement,
     }
-
-
-def reward_value(row: Row) -> Reward:
-    """The reward in a row of `updates`."""
-    return REWARD.value(row)
 
 
 def update_value(row: Row, *, decision: Decision) -> Update:
@@ -384,11 +360,6 @@ def update_value(row: Row, *, decision: Decision) -> Update:
 def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
     """A row of `snapshots`."""
     return _SNAPSHOT.row(info) | {"params_sha256": body_hash(dict(info.params))}
-
-
-def snapshot_value(row: Row) -> SnapshotInfo:
-    """The snapshot of a row."""
-    return _SNAPSHOT.value(row)
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:

@@ -74,7 +74,11 @@ def drop_jobs(connection: Connection, ids: Iterable[str], *, kind: JobKind, move
 
 def waiting_jobs(connection: Connection, *, kind: JobKind) -> int:
     """Decisions that wait, as they are counted."""
-    here = counters.c.label == ALL, counters.c.name == _DUE[kind]
+    return _counter(connection, label=ALL, name=_DUE[kind])
+
+
+def _counter(connection: Connection, *, label: str, name: CounterName) -> int:
+    here = counters.c.label == label, counters.c.name == name
     return int(connection.execute(select(func.coalesce(func.sum(counters.c.value), 0)).where(*here)).scalar_one())
 
 
@@ -89,13 +93,11 @@ _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.na
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeSample:
-    """Which decisions are judged: all until the ledger has learned so many, then this share of them.
-
-    As long as fewer than max_waiting wait.
-    """
+    """Which decisions are judged: `share` of them, while fewer than `max_waiting` wait."""
 
     share: float
     max_waiting: int
+    #: all of them until so many are learned or wait for the judge
     first: int = 0
 
 
@@ -112,21 +114,15 @@ def sample_outcomes(
 
     label: of the ledger. shard: of `counters`, that this process moves.
     """
-    share = 1.0 if _is_early(connection, label=label, first=sample.first) else sample.share
+    share = sample.share
+    if sample.first:
+        learned = _counter(connection, label=label, name="learned")
+        share = 1.0 if learned + waiting_jobs(connection, kind="judge") < sample.first else share
     sampled = [one for one in group if is_sampled(one.decision_id, share=share)]
     facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(connection, sampled, kind="judge", room=sample.max_waiting, moves=moves, facts=facts)
     if skipped:
         move_day(connection, {"skipped": skipped}, now=sampled[0].made_at, shard=1 + shard)
-
-
-def _is_early(connection: Connection, *, label: str, first: int) -> bool:
-    """Whether fewer than `first` decisions are learned, or wait for the judge."""
-    if first == 0:
-        return False
-    learned = counters.c.label == label, counters.c.name == "learned"
-    count = connection.execute(select(func.coalesce(func.sum(counters.c.value), 0)).where(*learned)).scalar_one()
-    return int(count) + waiting_jobs(connection, kind="judge") < first
 
 
 def move_day(

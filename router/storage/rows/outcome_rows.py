@@ -136,10 +136,6 @@ def _sources_value(text: str | None) -> tuple[Source, ...]:
     return tuple(Source(**{name: source[name] for name in _SOURCE_FIELDS & source.keys()}) for source in known)
 
 
-def _reply_value(text: str | None) -> dict[str, Any]:
-    return {} if text is None else dict(json.loads(text))
-
-
 _OUTCOME: Final = TableRows(
     outcomes,
     Outcome,
@@ -150,7 +146,10 @@ _OUTCOME: Final = TableRows(
     cost=Form(write=lambda cost: canonical(_given(cost)), read=cost_value),
     made_by=Form(write=lambda made_by: canonical(dict(made_by)), read=json.loads),
     sources=Form(write=_sources_json, read=_sources_value),
-    reply=Form(write=lambda reply: storable(canonical(dict(reply))) if reply else None, read=_reply_value),
+    reply=Form(
+        write=lambda reply: storable(canonical(dict(reply))) if reply else None,
+        read=lambda text: {} if text is None else json.loads(text),
+    ),
 )
 
 

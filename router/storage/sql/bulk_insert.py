@@ -47,12 +47,17 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
     if not rows:
         return
     if connection.dialect.name == "sqlite":
-        names = tuple(column.name for column in table.columns if column.name in rows[0])
+        names = _names(table, rows[0])
         marks = ",".join("?" * len(names))
         statement = f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({marks})"  # noqa: S608 # names of ours
         connection.exec_driver_sql(statement, [tuple([row[name] for name in names]) for row in rows])
     else:
         connection.exec_driver_sql(*_insert(table, rows))
+
+
+def _names(table: Table, row: Row) -> tuple[str, ...]:
+    """The columns that a row has, in the table's order."""
+    return tuple(column.name for column in table.columns if column.name in row)
 
 
 #: rows up to which PostgreSQL gets them as values: the arrays of one row cost a fifth of its whole write
@@ -61,9 +66,9 @@ _FEW: Final = 4
 
 def _insert(table: Table, rows: Sequence[Row]) -> tuple[str, tuple[Any, ...]]:
     """The statement of PostgreSQL for these rows, and its parameters."""
-    names = tuple(column.name for column in table.columns if column.name in rows[0])
+    names = _names(table, rows[0])
     if len(rows) > _FEW:
-        return _unnested(table, names), _arrays(table, names, rows=rows)
+        return _unnested(table, names), tuple(_array(table, name, rows=rows) for name in names)
     marks = ",".join([f"({','.join(['%b'] * len(names))})"] * len(rows))
     statement = f"INSERT INTO {table.name} ({','.join(names)}) VALUES {marks}"  # noqa: S608 # names of ours
     return statement, tuple([row[name] for row in rows for name in names])
@@ -90,11 +95,7 @@ def _unnested(table: Table, names: tuple[str, ...]) -> str:
     return f"INSERT INTO {table.name} ({','.join(names)}) SELECT * FROM unnest({arrays})"  # noqa: S608 # names of ours
 
 
-def _arrays(table: Table, names: tuple[str, ...], *, rows: Sequence[Row]) -> tuple[list[Any], ...]:
-    """One list per column."""
-    arrays = []
-    for name in names:
-        cast = _array_of(table.c[name].type)[1]
-        values = [row[name] for row in rows]
-        arrays.append(values if cast is None else [None if value is None else cast(value) for value in values])
-    return tuple(arrays)
+def _array(table: Table, name: str, *, rows: Sequence[Row]) -> list[Any]:
+    """The values of one column."""
+    cast, values = _array_of(table.c[name].type)[1], [row[name] for row in rows]
+    return values if cast is None else [None if value is None else cast(value) for value in values]

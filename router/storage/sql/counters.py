@@ -58,11 +58,6 @@ def is_missing_outcome(row: RowMapping | Mapping[str, Any]) -> bool:
     return bool(row["run_by"] == "caller" and row["has_feedback"] and not (row["has_outcome"] or row["has_reward"]))
 
 
-def is_unanswered(row: RowMapping | Mapping[str, Any]) -> bool:
-    """UNANSWERED of one row of `waiting`."""
-    return bool(row["run_by"] == "worker" and not row["has_outcome"])
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosingRule:
     """The rule with its two times, both in seconds (>= 0): `learning.wait_s` and `learning.expire_s`."""
@@ -226,7 +221,7 @@ class Moves:
             self._flags({**row, **flags}, 1)
 
     def _flags(self, row: Row, count: int) -> None:
-        if is_unanswered(row):
+        if row["run_by"] == "worker" and not row["has_outcome"]:  # UNANSWERED
             self.add("unanswered", count, label=row["policy"])
         if is_missing_outcome(row):
             self.add("missing_outcome", count, label=row["policy"])
@@ -293,7 +288,8 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
         # A longer table takes longer than the time limit of a statement of ours.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("LOCK TABLE counters IN EXCLUSIVE MODE"))
-    labels = sorted({*connection.execute(select(policies.c.label)).scalars()} | _labels(connection))
+    # One that nobody registered waits too.
+    labels = sorted(connection.execute(select(policies.c.label).union(select(waiting.c.policy))).scalars())
     wrong: dict[str, tuple[int, int]] = {}
     rows: dict[tuple[str, str], int] = {}
     for label in labels or [ALL]:
@@ -307,8 +303,3 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
     counts = [{"label": label, "name": name, "shard": 0, "value": value} for (label, name), value in rows.items()]
     connection.execute(insert(counters), counts)
     return wrong
-
-
-def _labels(connection: Connection) -> set[str]:
-    """Labels that decisions wait for: one that nobody registered waits too."""
-    return set(connection.execute(select(waiting.c.policy).distinct()).scalars())

@@ -80,20 +80,18 @@ class Database:
             options = {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}
             if parsed.database in (None, "", ":memory:"):
                 options["poolclass"] = StaticPool
-            else:
-                if not str(parsed.database).startswith("file:"):  # a URL of SQLite's own
-                    _make_sqlite(Path(str(parsed.database)))
+            elif not str(parsed.database).startswith("file:"):  # a URL of SQLite's own
+                _make_sqlite(Path(str(parsed.database)))
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
-        if not self.is_sqlite:  # SQLite's readers see one state anyway
-            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        if self.is_sqlite:
+        if self.is_sqlite:  # whose readers see one state anyway
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             event.listen(self.engine, "do_connect", _connect_postgres)
 
     @contextmanager
@@ -125,6 +123,12 @@ class Database:
                 f"the database failed: {reason}",
                 remedy="nothing was written; check that the database is reachable and has disk space, then try again",
             ) from error
+
+
+def overwrite_freed(connection: Connection) -> None:
+    """Leave nothing of what this transaction changes in free pages of the file of SQLite."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA secure_delete=ON")
 
 
 def _make_sqlite(file: Path) -> None:
@@ -191,21 +195,17 @@ def migrate(
     connected processes of PostgreSQL would not survive is refused. A newer schema that this release may use is left as
     it is. Raises StoreError; then nothing is changed.
     """
+    file = database.url.database if database.is_sqlite else None
+    exports = (Path(file).parent if file else Path(data_dir or ".")) / "dropped_tables"
     give_up = time.monotonic() + DDL_WAIT_S
     while True:
         try:
             with database.write() as connection:
-                return _migrate(connection, revision=revision, pre=pre, exports=_exports(database, data_dir))
+                return _migrate(connection, revision=revision, pre=pre, exports=exports)
         except StoreError as error:
             if time.monotonic() > give_up or not schema_window.gave_way(error):
                 raise
         time.sleep(DDL_PAUSE_S)  # those who waited for the same tables go first
-
-
-def _exports(database: Database, data_dir: str | Path | None) -> Path:
-    """The folder for the rows of tables that are dropped."""
-    file = database.url.database if database.is_sqlite else None
-    return (Path(file).parent if file else Path(data_dir or ".")) / "dropped_tables"
 
 
 def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path) -> str:
@@ -265,8 +265,9 @@ def check_schema(database: Database) -> None:
         migrate(database)
         return
     present = "no schema" if current is None else f"schema {current}"
+    oldest = "" if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to "
     raise StoreError(
-        f"the database has {present}, this version needs {_wanted()}",
+        f"the database has {present}, this version needs {oldest}{SCHEMA_REVISION}",
         field="database_url",
         remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
     )
@@ -300,7 +301,3 @@ def revision_of(connection: Connection) -> str | None:
     if revision is not None:
         schema_window.check_made_since_1_0(connection)
     return revision
-
-
-def _wanted() -> str:
-    return SCHEMA_REVISION if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to {SCHEMA_REVISION}"

@@ -55,20 +55,15 @@ class Lease:
         """
         if self._taken(holder=holder, lease_s=lease_s):
             return True
-        dead = self._dead_holder()
-        if dead is None:
+        held = self.held()
+        if held is None or _lives(held.holder) is not False:
             return False
-        self.release(holder=dead)
+        self.release(holder=held.holder)
         return self._taken(holder=holder, lease_s=lease_s)
 
     def held(self) -> "HeldLease | None":
         """Who has it, and for how long yet; None: nobody."""
-        return next(iter(_held(self.database, leases.c.name == self.name)), None)
-
-    def _dead_holder(self) -> str | None:
-        held = self.held()
-        process = None if held is None else ProcessIdentity.from_key(held.holder)
-        return held.holder if held and process and process.is_alive() is False else None
+        return next(iter(held_leases(self.database, leases.c.name == self.name)), None)
 
     def _taken(self, *, holder: str, lease_s: float) -> bool:
         now = clock(self.database)
@@ -117,12 +112,8 @@ class HeldLease:
     left_s: float
 
 
-def held_leases(database: Database, *, limit: int = 100) -> list[HeldLease]:
+def held_leases(database: Database, *where: ColumnElement[bool], limit: int = 100) -> list[HeldLease]:
     """The leases that are held, and those that ran out and nobody has taken since, by name."""
-    return _held(database, limit=limit)
-
-
-def _held(database: Database, *where: ColumnElement[bool], limit: int = 1) -> list[HeldLease]:
     left = (leases.c.expires_at - clock(database)).label("left_s")
     query = select(leases.c.name, leases.c.holder, left).where(*where).order_by(leases.c.name).limit(limit)
     with database.read() as connection:
@@ -214,6 +205,7 @@ class Claims:
 
 
 def _lives(key: str) -> bool | None:
+    """Whether the process that holds something runs; None: it is on another host, or of no process."""
     process = ProcessIdentity.from_key(key)
     return None if process is None else process.is_alive()
 

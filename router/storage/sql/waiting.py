@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, exists, func, literal, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.counters import Moves, counting
@@ -76,19 +76,13 @@ def flag_again(database: Database, *, label: str) -> int:
 
 def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> set[str]:
     """Let stored decisions wait for a label, unless they do; their ids. where: conditions on `decisions`."""
-    insert = insert_into(connection, waiting).from_select(_COLUMNS, _stored_rows(label).where(*where))
+    of = decisions.c
+    columns = {"policy": literal(label), "decision_id": of.id, "decided_at": of.made_at, "run_by": of.run_by, **_STORED}
+    stored = select(*columns.values()).select_from(decisions).where(*where)
+    insert = insert_into(connection, waiting).from_select(list(columns), stored)
     rows = connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all()
     moves.waiting(rows)
     return {row["decision_id"] for row in rows}
-
-
-_COLUMNS: Final = ["policy", "decision_id", "decided_at", "run_by", *_STORED]
-
-
-def _stored_rows(label: str) -> Select[Any]:
-    """Decisions as rows of `waiting`, in the order of _COLUMNS."""
-    columns = literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, *_STORED.values()
-    return select(*columns).select_from(decisions)
 
 
 def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, label: str, moves: Moves) -> None:
@@ -107,15 +101,8 @@ def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, lab
 
 def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
     """The row of `waiting` of a new decision."""
-    return {
-        "policy": label,
-        "decision_id": decision.id,
-        "decided_at": decision.made_at,
-        "run_by": decision.run_by,
-        "has_outcome": False,
-        "has_feedback": False,
-        "has_reward": False,
-    }
+    of = {"decision_id": decision.id, "decided_at": decision.made_at, "run_by": decision.run_by}
+    return {"policy": label, **of, **dict.fromkeys(_STORED, False)}
 
 
 def labels_in_use(connection: Connection, *, label: str) -> set[str]:

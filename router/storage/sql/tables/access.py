@@ -39,12 +39,7 @@ audit_log = Table(
 service_secrets = Table(
     "service_secrets",
     metadata,
-    Column(
-        "name",
-        String(32),
-        primary_key=True,
-        comment="draws: what seeds of draws are made with",
-    ),
+    Column("name", String(32), primary_key=True, comment="draws: what seeds of draws are made with"),
     Column("value", String(64), nullable=False, comment="hex digits"),
     Column("made_at", Double, nullable=False),
     comment="secrets that the service made for itself",

@@ -1,10 +1,11 @@
 """Decisions, and what came of them: outcomes, feedback, cancellations, the ids that others know them by."""
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     Boolean,
     Column,
+    ColumnElement,
     Double,
     ForeignKey,
     Index,
@@ -19,6 +20,12 @@ from ragbandit.router.storage.sql.tables.ledger import ID, LABEL, LONG, metadata
 
 _IN_0003: Final = {"since": "0003"}
 _IN_0008: Final = {"since": "0008"}
+
+
+def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], **more: Any) -> None:
+    """Give the columns' table an index of the rows that the condition holds for."""
+    Index(name, *columns, sqlite_where=where, postgresql_where=where, **more)
+
 
 decisions = Table(
     "decisions",
@@ -68,13 +75,8 @@ decisions = Table(
     Index("decisions_made_at", "made_at"),
     comment="every decision, with all that its draw was made of; never updated but to erase texts",
 )
-Index(
-    "decisions_session",
-    decisions.c.session,
-    decisions.c.tenant,
-    decisions.c.made_at,
-    sqlite_where=decisions.c.session.is_not(None),
-    postgresql_where=decisions.c.session.is_not(None),
+_partial_index(
+    "decisions_session", *decisions.c["session", "tenant", "made_at"], where=decisions.c.session.is_not(None)
 )
 
 answer_queue = Table(
@@ -91,19 +93,8 @@ answer_queue = Table(
     Column("chat", Text, comment="JSON object: a chat as it came, for an arm that passes it on", info=_IN_0008),
     comment="decisions that wait for a worker of ours, or are run by one; a row leaves with the outcome",
 )
-Index(
-    "answer_queue_next",
-    answer_queue.c.turn,
-    answer_queue.c.queued_at,
-    sqlite_where=answer_queue.c.claimed_by.is_(None),
-    postgresql_where=answer_queue.c.claimed_by.is_(None),
-)
-Index(
-    "answer_queue_claimed",
-    answer_queue.c.claimed_by,
-    sqlite_where=answer_queue.c.claimed_by.is_not(None),
-    postgresql_where=answer_queue.c.claimed_by.is_not(None),
-)
+_partial_index("answer_queue_next", *answer_queue.c["turn", "queued_at"], where=answer_queue.c.claimed_by.is_(None))
+_partial_index("answer_queue_claimed", answer_queue.c.claimed_by, where=answer_queue.c.claimed_by.is_not(None))
 Index("answer_queue_tenant", answer_queue.c.tenant, answer_queue.c.turn)
 
 outcomes = Table(
@@ -128,13 +119,7 @@ outcomes = Table(
     comment="what came of a decision: the answer, and what it cost; one per decision",
 )
 
-Index(
-    "outcomes_call",
-    outcomes.c.call,
-    sqlite_where=outcomes.c.call.is_not(None),
-    postgresql_where=outcomes.c.call.is_not(None),
-    info=_IN_0008,
-)
+_partial_index("outcomes_call", outcomes.c.call, where=outcomes.c.call.is_not(None), info=_IN_0008)
 
 cancellations = Table(
     "cancellations",
@@ -167,12 +152,7 @@ feedback = Table(
 counters = Table(
     "counters",
     metadata,
-    Column(
-        "label",
-        LABEL,
-        primary_key=True,
-        comment="empty: of the whole store; spent:HASH: of a tenant or a key",
-    ),
+    Column("label", LABEL, primary_key=True, comment="empty: of the whole store; spent:HASH: of a tenant or a key"),
     Column("name", String(24), primary_key=True, comment="of the count; of what is spent the day, 2026-11-22"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
     Column("value", LONG, nullable=False, comment="of what is spent billionths of a dollar"),

@@ -11,12 +11,10 @@ RULES: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yam
 
 _HEAD: Final = """# Alerts
 
-Written by `make docs` from the rules in `deploy/prometheus/alerts.yaml`: what to be woken for, what to look at in the
-morning, and for each what it means and what to do. The expressions are PromQL over `/metrics`
-([metrics.md](metrics.md)); a board with the same numbers is `deploy/grafana/ragbandit.json`. Limits are a beginning:
-what is slow or expensive for you, you know better. `ragbandit status` says most of the same from a shell.
-
-No backup in 26 hours is an alert of the scheduler that takes it: exit code 0 is a whole one
+Written by `make docs` from the rules in `deploy/prometheus/alerts.yaml`: what each alert means, what to do, and its
+expression (PromQL over `/metrics`, [metrics.md](metrics.md)). The limits are a start: adjust them to what is slow or
+expensive for you. `deploy/grafana/ragbandit.json` is a board with the same numbers, and `ragbandit status` reports most
+of them in a shell. To be told of a missing backup, alert on the exit code of the job that takes it: 0 is complete
 ([operations.md](operations.md#backup)).
 """
 #: severity -> heading
@@ -36,12 +34,9 @@ def alerts_page() -> str:
 
 def _described(rule: dict[str, Any]) -> str:
     notes = rule["annotations"]
-    told = " ".join((notes["summary"], notes["meaning"]))
-    waited = "" if rule["for"] == "0m" else f" # for {rule['for']}"
-    expression = "\n".join(textwrap.wrap(f"{rule['expr']}{waited}", 116, break_long_words=False))
-    return (
-        f"### {rule['alert']}\n\n{_text(told)}\n\n{_text('**Do:** ' + notes['action'])}\n\n```text\n{expression}\n```\n"
-    )
+    waited = "" if rule["for"] == "0m" else f" for {rule['for']}"
+    told = (notes["summary"], notes["meaning"], "**Do:**", notes["action"])
+    return f"### {rule['alert']}\n\n{_text(' '.join(told))}\n\n{_text('**Fires on** `' + rule['expr'] + '`' + waited)}\n"
 
 
 def _text(told: str) -> str:

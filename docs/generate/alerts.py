@@ -36,7 +36,9 @@ def _described(rule: dict[str, Any]) -> str:
     notes = rule["annotations"]
     waited = "" if rule["for"] == "0m" else f" for {rule['for']}"
     told = (notes["summary"], notes["meaning"], "**Do:**", notes["action"])
-    return f"### {rule['alert']}\n\n{_text(' '.join(told))}\n\n{_text('**Fires on** `' + rule['expr'] + '`' + waited)}\n"
+    return (
+        f"### {rule['alert']}\n\n{_text(' '.join(told))}\n\n{_text('**Fires on** `' + rule['expr'] + '`' + waited)}\n"
+    )
 
 
 def _text(told: str) -> str:

@@ -415,9 +415,8 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
         note = "" if prices else _NO_PRICE.format(who="tokens cost nothing")
         return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
     why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}"
-    note = (
-        "" if prices else _NO_PRICE.format(who="an answer of the large model costs what one of the small model costs")
-    )
+    who = "an answer of the large model costs what one of the small model costs"
+    note = "" if prices else _NO_PRICE.format(who=who)
     named = dict(zip(("small", "large"), sections, strict=True))
     return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)
 

@@ -133,21 +133,11 @@ def run_worker(
     database = open_database(settings)
     client = connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S)
     jobs = RedisJobs(client)
-    context = Context(
-        settings=settings,
-        store=DecisionStore(
-            database,
-            label=label,
-            text=settings.log.text,
-            judge=judge_sample(settings),
-            check=settings.reward.check is not None,
-        ),
-        ledger=Ledger(database, label=label),
-        jobs=jobs,
-        tracing=make_tracing(
-            enabled=settings.telemetry.enabled, service=settings.telemetry.service_name, process="worker"
-        ),
-    )
+    judge, checks, telemetry = judge_sample(settings), settings.reward.check is not None, settings.telemetry
+    store = DecisionStore(database, label=label, text=settings.log.text, judge=judge, check=checks)
+    tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="worker")
+    ledger = Ledger(database, label=label)
+    context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs, tracing=tracing)
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:
         threads["answer"] = _load_arms(context)

@@ -62,10 +62,10 @@ class Finding:
         return f"{self.about}: {self.what.rstrip('.')}" + (f"; do: {self.remedy}" if self.remedy else "")
 
 
-def tried(about: str, look: Callable[[], Iterable[Finding]], *, means: str = "") -> list[Finding]:
-    """What a look finds; an error that it raises is itself a problem. means: what such an error leads to."""
+def tried(about: str, look: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
+    """What a look finds, None: nothing; an error that it raises is itself a problem. means: what that leads to."""
     try:
-        return list(look())
+        return list(look() or ())
     except (RagBanditError, OSError, ValueError) as error:
         what = "; ".join(filter(None, (getattr(error, "message", str(error)).rstrip("."), means)))
         return [Finding("problem", about, what, getattr(error, "remedy", None) or "start it, or correct its address")]

@@ -94,17 +94,17 @@ def check_settings(settings: Settings) -> EncoderChoice:
 def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
     """What the settings say together, and what is found where they can be tried; the names of what was tried."""
     start, late = "`ragbandit up` and `ragbandit serve` do not start", "the service starts without it, and answers wait"
-    attempts: dict[str, tuple[Callable[[], object], str]] = {
-        "data_dir": (lambda: check_data_dir(settings), start),
-        "server.port": (lambda: _try_port(settings.server), start),
+    attempts: dict[str, tuple[Callable[[], None], str]] = {
+        "data_dir": (partial(check_data_dir, settings), start),
+        "server.port": (partial(_try_port, settings.server), start),
     }
     if settings.redis_url is not None:
-        attempts["Redis"] = (lambda: ping(settings), late)
+        attempts["Redis"] = (partial(ping, settings), late)
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
     findings = [*of_settings(settings)]
     for name, (attempt, means) in attempts.items():
-        findings += tried(name, partial(_nothing, attempt), means=means)
+        findings += tried(name, attempt, means=means)
     if not has_store(settings):
         return findings, [*attempts]
     from ragbandit.router.serving.setup.bootstrap import ledger_of
@@ -114,12 +114,6 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
             return of_store(ledger.database, settings=settings, now=time.time())
 
     return findings + tried("database", of_rows), [*attempts, "database"]
-
-
-def _nothing(attempt: Callable[[], object]) -> Sequence[Finding]:
-    """Nothing is found where an attempt raises nothing."""
-    attempt()
-    return ()
 
 
 def _try_port(server: ServerSettings) -> None:

@@ -22,11 +22,7 @@ from ragbandit.client.replies.decisions import (
     RouteReply,
     SavedFields,
 )
-from ragbandit.client.replies.status import (
-    ArmReply,
-    LedgerReply,
-    StatusReply,
-)
+from ragbandit.client.replies.status import ArmReply, LedgerReply, StatusReply
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.router.serving.explanations.explain import Explanation

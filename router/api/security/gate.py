@@ -199,11 +199,10 @@ class Gate:
         self, sessions: PageSessions, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce
     ) -> Caller:
         """Who has logged in with a key. Raises Unauthorized."""
-        session = await sessions.read(headers)
-        stored = None if session is None else keys.keys.get(session.key)
-        if stored is None or stored.key.expired(self._clock()):
+        key = keys.keys.get(await sessions.read(headers) or "")
+        if key is None or key.expired(self._clock()):
             raise _unauthorized("nobody is logged in here", remedy="log in with an API key at /ui/login")
-        return _caller(stored.key)
+        return _caller(key)
 
     def _by_proxy(self, scope: Scope) -> Caller | None:
         """Whom a trusted proxy has signed in, and with a role; None: nobody, or the request is not the proxy's."""

@@ -90,8 +90,6 @@ def _narrowed(
         return arms
     if arms is None:
         arms = tuple(arm for arm in offered if arm in allowed)
-        if arms:
-            return arms
     outside = [arm for arm in arms if arm not in allowed]
     if outside or not arms:
         what = f"the arm {outside[0]!r:.80}" if outside else "any arm that answers here"

@@ -14,7 +14,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -42,15 +41,6 @@ def needs_session(path: str, headers: Headers) -> bool:
     return is_page(path) and not any(name == b"authorization" for name, _ in headers)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionCookie:
-    """What a session's cookie says: whose it is, and until when."""
-
-    key: str
-    #: seconds since the epoch
-    expires_at: int
-
-
 class PageSessions:
     """Makes and reads the cookies and tokens of one store; every process of it takes those of the others."""
 
@@ -60,16 +50,17 @@ class PageSessions:
         self._secret: bytes | None = None
         self._reading = asyncio.Lock()
 
-    async def read(self, headers: Headers) -> SessionCookie | None:
-        """The session of a request; None where there is none, or it is over or not of this store. Raises StoreError."""
+    async def read(self, headers: Headers) -> str | None:
+        """The public id of the key that a request is logged in with; None: it is not, or no more, or at another store.
+
+        Raises StoreError.
+        """
         parts = _SESSION.fullmatch(cookies_of(headers).get(SESSION, ""))
         if parts is None:
             return None
-        cookie = SessionCookie(key=parts[1], expires_at=int(parts[2]))
-        signed = await self._mac(f"session {cookie.key} {cookie.expires_at}")
-        if not hmac.compare_digest(signed, parts[3]) or cookie.expires_at <= self._clock():
-            return None
-        return cookie
+        key, until = parts[1], int(parts[2])
+        ours = hmac.compare_digest(await self._mac(f"session {key} {until}"), parts[3])
+        return key if ours and until > self._clock() else None
 
     async def cookie(self, key: str, *, expires_at: float | None) -> tuple[str, int]:
         """The cookie of a new session and the seconds that it lasts. expires_at: of the key."""

@@ -146,19 +146,13 @@ class NewKey:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoredKey:
-    """A key as requests are checked against it."""
-
-    key: ApiKey
-    secret_sha256: str = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class KeysInForce:
     """The keys of a store at one moment, by public id."""
 
     #: without those that were revoked, and those that expired a day ago
-    keys: Mapping[str, StoredKey]
+    keys: Mapping[str, ApiKey]
+    #: sha256 of the secret of each
+    hashes: Mapping[str, str] = field(repr=False)
     #: a key that is not revoked is there, maybe an expired one
     unrevoked: bool
     #: a key was ever made
@@ -171,9 +165,8 @@ class KeysInForce:
         """
         match = _KEY.fullmatch(text)
         public_id, secret = ("", "") if match is None else match.groups()
-        stored = self.keys.get(public_id)
-        same = hmac.compare_digest(_sha256(secret), _NOBODY if stored is None else stored.secret_sha256)
-        return stored.key if same and stored is not None else None
+        same = hmac.compare_digest(_sha256(secret), self.hashes.get(public_id, _NOBODY))
+        return self.keys.get(public_id) if same else None
 
 
 class KeyStore:
@@ -250,8 +243,9 @@ class KeyStore:
             rows = connection.execute(query).mappings().all()
             ever = bool(rows) or connection.execute(one).first() is not None
             unrevoked = bool(rows) or connection.execute(one.where(api_keys.c.revoked_at.is_(None))).first() is not None
-        stored = (StoredKey(key=_KEYS.value(row), secret_sha256=row["secret_sha256"]) for row in rows)
-        return KeysInForce(keys={each.key.public_id: each for each in stored}, unrevoked=unrevoked, ever=ever)
+        keys = {row["public_id"]: _KEYS.value(row) for row in rows}
+        hashes = {row["public_id"]: row["secret_sha256"] for row in rows}
+        return KeysInForce(keys=keys, hashes=hashes, unrevoked=unrevoked, ever=ever)
 
     def scopes(self, public_id: str) -> Mapping[str, Json]:
         """The scopes of a key; none of one that is not there."""

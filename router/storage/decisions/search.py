@@ -121,22 +121,16 @@ def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
 def _matching(inner: Any, wanted: Search) -> Select[Any]:
     learned = and_(updates.c.policy == wanted.label, updates.c.decision_id == decisions.c.id)
     closed = and_(closures.c.policy == wanted.label, closures.c.decision_id == decisions.c.id)
-    conditions: list[ColumnElement[bool]] = []
-    if wanted.tenant is not None:
-        conditions.append(decisions.c.tenant == wanted.tenant)
-    if wanted.arm is not None:
-        conditions.append(decisions.c.arm == wanted.arm)
+    given = {"tenant": wanted.tenant, "arm": wanted.arm}
+    conditions = [decisions.c[name] == value for name, value in given.items() if value is not None]
     if wanted.state is not None:
         conditions.append(_in_state(wanted.state))
     columns = [*(decisions.c[name] for name in _COLUMNS), decisions.c.fault.is_not(None).label("faulty")]
     columns += [outcomes.c.status, updates.c.value, updates.c.seq, updates.c.source]
     columns.append(closures.c.state.label("closed"))
-    joined = (
-        inner.join(decisions, decisions.c.id == inner.c.id)
-        .outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
-        .outerjoin(updates, learned)
-        .outerjoin(closures, closed)
-    )
+    joined = inner.join(decisions, decisions.c.id == inner.c.id)
+    joined = joined.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
+    joined = joined.outerjoin(updates, learned).outerjoin(closures, closed)
     order = decisions.c.made_at.desc(), decisions.c.id.desc()
     return select(*columns).select_from(joined).where(*conditions).order_by(*order)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from alembic import op
 from sqlalchemy import Connection, column, inspect, select, table
 
-from ragbandit.migrations.dropping import drop
+from ragbandit.migrations import drop
 from ragbandit.router.storage.access.audit_log import ARCHIVED, record
 from ragbandit.shared.types import Json
 

@@ -5,7 +5,7 @@ from typing import Final
 from alembic import op
 from sqlalchemy import inspect
 
-from ragbandit.migrations.dropping import drop
+from ragbandit.migrations import drop
 from ragbandit.router.storage.sql.tables import jobs, metadata
 
 revision = "0006"

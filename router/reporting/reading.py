@@ -124,16 +124,16 @@ class Report:
 
 
 def compared(
-    value: Vector, *, arm: Choices, pmf: Matrix, predicted: Matrix, against: int, least: float, most: float
+    value: Vector, *, arm: Choices, pmf: Matrix, predicted: Matrix, against: int | Choices, least: float, most: float
 ) -> Comparison:
-    """The comparison with always the arm `against`, in the unit of the values.
+    """The comparison with always the arm `against`, or that of each row, shape (n,), in the unit of the values.
 
     value: shape (n,), NaN where it is not seen. arm: the one drawn. pmf: shape (n, K), above 0 for `against` in every
     row. predicted: what the policy expected of each arm before the draw, shape (n, K), NaN where it said nothing.
     least, most: between which a value may lie.
     """
     n, seen, mine = len(value), ~np.isnan(value), arm == against
-    drawn = mine & seen
+    drawn, at = mine & seen, (np.arange(n), np.broadcast_to(against, n))
 
     def found(effective: float = 0.0, *, served: float | None = None) -> Comparison:
         tried = Tried(draws=int(mine.sum()), judged=int(drawn.sum()), effective=effective, questions=n)
@@ -145,23 +145,23 @@ def compared(
     served, share, unknown = _served(value, seen=seen, arm=arm, predicted=predicted[np.arange(n), arm])
     if not drawn.any():
         return found(served=float(served.mean()))
-    inverse = 1.0 / pmf[:, against]
+    inverse, rated = 1.0 / pmf[at], float(share[at[1]].min())
     weight = np.where(drawn, inverse, 0.0)
     effective = min(
         effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
         # By the probabilities alone, those of questions that hardly ever draw the arm among them.
-        share[against] * effective_rows(float(n), squares=float(inverse.sum())),
+        rated * effective_rows(float(n), squares=float(inverse.sum())),
         effective_rows(float((seen / share[arm]).sum()), squares=float((seen / share[arm] ** 2).sum())),
     )
     known = found(effective, served=float(served.mean()))
     if known.missing is not None:
         return known
-    model = _fitted(value, weight=weight, predicted=predicted[:, against])
+    model = _fitted(value, weight=weight, predicted=predicted[at])
     always = model + np.where(drawn, value - model, 0.0) * weight * (n / weight.sum())
     difference = served - always
     variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
     # Mean w^3 over mean w^2, by the probabilities (`heavy_weight` of offline/estimation).
-    heavy = float((inverse**2).sum() / inverse.sum()) / share[against]
+    heavy = float((inverse**2).sum() / inverse.sum()) / rated
     heavy = max(heavy, 0.0 if seen.all() else float(1.0 / share[arm[seen]].min()))
     unseen = _UNSEEN_ROWS * heavy * (most - least) / n
     width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])

@@ -114,7 +114,7 @@ def report_of(
         arms=tuple(sorted(arms, key=lambda one: (-one.cost.draws, one.name))),
         **groups,
         left_out=left_out,
-        notes=tuple(_notes(log, scope, policy=policy, unit=unit)),
+        notes=(*_notes(log, scope, policy=policy, unit=unit), *([] if total is None else [_explored(log, unit=unit)])),
     )
     return replace(
         found, sentence=sentence(found, now=scope.until if now is None else now), notes=tuple(_footnotes(found))
@@ -189,7 +189,7 @@ class _Lines:
         return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
 
     def _compared(
-        self, value: Vector, rows: Flags, predicted: Matrix, *, against: int, least: float, most: float
+        self, value: Vector, rows: Flags, predicted: Matrix, *, against: int | Choices, least: float, most: float
     ) -> Comparison:
         arm, pmf, predicted = self.log.arm[rows], self.log.pmf[rows], predicted[rows]
         return compared(value, arm=arm, pmf=pmf, predicted=predicted, against=against, least=least, most=most)
@@ -282,6 +282,27 @@ def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit:
         yield f"{silent:,} of {ended:,} outcomes tell no dollars, and count as 0"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
+
+
+def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]:
+    """(quality, cost) of what was served against always the likeliest arm of each question."""
+    likeliest = log.pmf.argmax(axis=1)
+    most = {"quality": max(1.0, float(np.nanmax(log.quality, initial=1.0))), "cost": float(np.nanmax(log.costs[unit]))}
+    given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "against": likeliest, "least": 0.0}
+    quality = compared(log.quality, predicted=log.expected_quality, most=most["quality"], **given)
+    return quality, compared(log.costs[unit], predicted=log.expected_cost, most=most["cost"], **given)
+
+
+def _explored(log: ReportRows, *, unit: Unit) -> str:
+    """What drawing other arms than the likeliest cost so far, in words."""
+    quality, cost = exploration(log, unit=unit)
+    if quality.difference is None or cost.difference is None:
+        return f"what exploration cost is not known: {quality.missing or cost.missing}"
+    ends = [money(end, unit) for end in (cost.difference, cost.low, cost.high)]
+    return (
+        f"exploration: against always the likeliest arm of each question, quality {difference(quality)}, and cost "
+        f"{ends[0]} ({ends[1]} to {ends[2]}) a question"
+    )
 
 
 def _day(at: float) -> str:

@@ -40,7 +40,8 @@ from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.context import Context, Judging
 from ragbandit.workers.housekeeping import next_learn
-from ragbandit.workers.judge.judge import Judge, check_room, judge_templates
+from ragbandit.workers.judge.checks import check_room, judge_templates
+from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
 from ragbandit.workers.scoring import next_score
 from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal

@@ -14,8 +14,7 @@ from ragbandit.router.learning.sources import class_of, disagreement, most_trust
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
 from ragbandit.router.policies.surrogates import SURROGATES
-from ragbandit.router.storage.ledgers.lean_updates import lean_updates
-from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger, lean_updates
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (

@@ -41,7 +41,7 @@ from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, looks
 from ragbandit.workers.evaluation.runs import Answers, Bench, parse_arms, read_questions
-from ragbandit.workers.judge.judge import JudgeOfArm
+from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import ArmLoader
 

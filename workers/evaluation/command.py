@@ -44,7 +44,7 @@ from ragbandit.workers.evaluation.runs import (
     parse_arms,
     read_questions,
 )
-from ragbandit.workers.judge.judge import judge_templates
+from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.rubric import QuizModel, chinese_words
 from ragbandit.workers.wiring.generators import WorkerArm, make_generator
 from ragbandit.workers.wiring.loading import ArmLoader

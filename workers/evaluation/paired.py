@@ -22,7 +22,7 @@ from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
 from ragbandit.strategies.base import Passage, Request
 from ragbandit.workers.evaluation.results import AnswerQuality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion, StoredAnswer, Work
-from ragbandit.workers.judge.judge import JudgeOfArm
+from ragbandit.workers.judge.checks import JudgeOfArm
 
 #: questions after which the verdict is looked at for the first time; each next look is at twice as many
 FIRST_LOOK: Final = 50

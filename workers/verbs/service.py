@@ -32,7 +32,7 @@ from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import ConfigError, QueueError, require_service
 from ragbandit.shared.formats import known_choices
 from ragbandit.workers.check_process import check_reward_check
-from ragbandit.workers.judge.judge import check_judge
+from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.process import QUEUES, Supervisor, run_worker
 from ragbandit.workers.wiring.generators import check_arms
 from ragbandit.workers.wiring.loading import check_generators, check_indexes

@@ -30,7 +30,7 @@ from ragbandit.router.serving.setup.requirements import (
 )
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.check_process import check_reward_check
-from ragbandit.workers.judge.judge import check_judge
+from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.wiring.generators import check_arms, names_in_use
 from ragbandit.workers.wiring.loading import check_generators
 

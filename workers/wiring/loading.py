@@ -22,7 +22,7 @@ from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
 from ragbandit.workers.check_process import CheckOfArm
-from ragbandit.workers.judge.judge import JudgeOfArm
+from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import (
     WorkerArm,
     check_generator,

@@ -4,7 +4,7 @@ import pytest
 
 from ragbandit.router.learning.examples import lessons
 from ragbandit.router.policies import make_policy
-from ragbandit.router.storage.ledgers.lean_updates import lean_updates
+from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.testing.policies import sha_of
 
 

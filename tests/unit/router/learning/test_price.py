@@ -85,7 +85,7 @@ def test_means_are_of_all_questions_and_errors_those_of_chance():
 def test_weight_and_prices_in_words():
     """What a right answer is worth in each priced term, and what that implies where dollars have a price."""
     rows = [
-        ({"steps": 1.0}, 0.05, ["worth 0.05 right answers: a", "20 units of cost, 20 steps", "routing table"], 2),
+        ({"steps": 1.0}, 0.05, ["worth 0.05 right answers: a", "20 units of cost, 20 steps", "that of the papers"], 2),
         ({"steps": 2.0}, 0.04, ["12.5 steps"], 1),
         ({"dollars": 1.0}, 0.05, ["20 dollars", "0.01 dollars more must be right on 0.05 more", "chosen for steps"], 3),
         ({"dollars": 1.0}, 2.0, ["0.5 dollars", "must be right on 2 more questions in 100"], 2),

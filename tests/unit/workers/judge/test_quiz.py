@@ -8,7 +8,7 @@ import pytest
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.judge.judge import judge_templates
+from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.rubric import (
     CANNOT_INFER,
     QUESTIONS,

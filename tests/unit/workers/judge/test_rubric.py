@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from ragbandit.strategies.base import Passage, PromptTooLong
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.judge.judge import judge_templates
+from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.rubric import (
     CRITERIA,
     JudgedAnswer,

@@ -56,6 +56,8 @@ WORTH: Final = 0.01
 AS_GOOD: Final = 0.01
 #: share of the decisions that somebody labels, where nobody says otherwise
 LABELLED: Final = 0.3
+#: questions from which on the verdict may be "fix": of fewer a policy has learned too little
+FEWEST_TO_FIX: Final = 300
 #: orders of the questions in which a policy learns from cold
 PASSES: Final = 5
 #: further weights of the frontier, as multiples of the proposed one
@@ -78,6 +80,8 @@ class Ask:
     confidence: float = CONFIDENCE
     #: the control, the passes from cold, and the frontier
     everything: bool = True
+    #: a race left one arm alone: no other one may be the best anywhere
+    alone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -379,11 +383,14 @@ def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
     verdict: Kind = "not enough"
     if gain.low is not None and gain.high is not None:
         chance = control is not None and control.value >= gain.value  # permuted outcomes give as much
-        verdict = "route" if gain.low > 0.0 and not chance else "fix" if gain.high < worth else "not enough"
+        fixed = gain.high < worth and advice.questions >= FEWEST_TO_FIX
+        verdict = "route" if gain.low > 0.0 and not chance else "fix" if fixed else "not enough"
+    verdict = "fix" if advice.ask.alone else verdict
     interval = "" if gain.low is None else f" ({gain.low:+.3f} to {gain.high:+.3f})"
     value = f"learned routing is worth {gain.value:+.3f}{interval} a question over always {advice.best}"
     if verdict == "fix":
-        words = f"always {advice.best}: {value}, less than {worth:g}; do not route"
+        why = "every other arm left the race" if advice.ask.alone else f"{value}, less than {worth:g}"
+        words = f"always {advice.best}: {why}; do not route"
     elif verdict == "route":
         ours, theirs = advice.standings[0], next(one for one in advice.standings if "best fixed" in one.roles)
         words = f"{value}, {_cost(ours, theirs)}{_break_even(advice)}"
@@ -416,7 +423,7 @@ def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> st
         return "give more labelled questions"
     half = (gain.high - gain.low) / 2.0
     room = max(gain.value, worth - gain.value)  # to 0 for "route", to `worth` for "fix"
-    more = math.ceil(questions * ((half / room) ** 2 - 1.0))
+    more = max(math.ceil(questions * ((half / room) ** 2 - 1.0)), FEWEST_TO_FIX - questions)
     if more > _FARTHEST:
         return "it is too near to the limit for any number of questions that somebody would label"
     return f"about {max(1, more):,} more labelled questions decide it"

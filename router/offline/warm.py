@@ -315,8 +315,7 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
     """The outcomes by question and arm, the mean of several; None of a log that does not tell every offered arm.
 
-    Questions that an arm lacks which has answered most others (it was in flight when the race was stopped) are left
-    out.
+    Questions that were not answered by every arm of `complete` are left out.
     """
     if not tells_every_arm(rows):
         return None
@@ -327,7 +326,10 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
     column = np.array([places[row.decision.arm] for row in rows], dtype=np.intp)
     count = np.zeros(shape)
     np.add.at(count, (question, column), 1.0)
-    complete = np.flatnonzero(count.astype(bool).sum(axis=0) == count.astype(bool).sum(axis=0).max())
+    answered = (count > 0.0).sum(axis=0)
+    complete = np.flatnonzero(
+        answered >= np.sort(answered)[-2]
+    )  # two arms at least: one has nothing to be compared with
     whole = np.flatnonzero((count[:, complete] > 0.0).all(axis=1))
     means = {}
     for key in ("value", "quality", "cost"):

@@ -5,7 +5,7 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -107,7 +107,8 @@ def advise_verb(
             facts, log = sources.run(questions, options=options)
             format_ = "jsonl"
         material = sources.of_log(log, format_=format_, skip_bad=skip_bad) if table is None else sources.of_table(table)
-        advice = sources.advice(material, ask=ask)
+        alone = len(facts.get("left", ())) == len(material.arms) - 1
+        advice = sources.advice(material, ask=replace(ask, alone=alone))
         facts |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
     shown = partial(print_advice, advice, facts=facts, notes=notes, settings=settings)

@@ -388,12 +388,21 @@ def test_the_verdict_is_applied(running):
 
 
 def test_one_arm_is_always_best(running):
-    """Where no question gains by another arm the verdict is to fix the best one, exit 3, before all are asked."""
-    (running / "config.yaml").write_text(RUN.replace("weight: 10", "weight: 0"))
-    said = advise("q.jsonl", "--worth", "0.1", "--json", code=3)
-    assert said["sentence"].startswith("fix: always careful")
+    """Where one arm is the best everywhere the others leave, and the verdict is to fix it: exit 3, few questions."""
+    (running / "config.yaml").write_text(RUN.replace("weight: 10", "weight: 100"))
+    rows = [json.loads(line) for line in (running / "q.jsonl").read_text().splitlines()]
+    write_table(running / "q.jsonl", ({**row, "question": row["question"].replace("hard", "easy")} for row in rows))
+    said = advise("q.jsonl", "--json", code=3)
+    assert said["sentence"] == "fix: always quick: every other arm left the race; do not route"
     assert said["answered"] < 120
-    assert "verdict is known" in said["ended"]
+    assert said["left"].keys() == {"broken", "careful"}
+
+
+def test_few_questions_fix_nothing(running):
+    """Of fewer than 300 questions a policy has learned too little: the verdict is open, and the forecast says so."""
+    said = advise("q.jsonl", "--arms", "quick,careful", "--worth", "0.9", "--json", code=4)
+    more = int(said["sentence"].split("about ")[1].split()[0].replace(",", ""))
+    assert said["answered"] + more >= 300
 
 
 def test_a_judge_scores_questions_without_answers(running):

@@ -17,7 +17,7 @@ Text may be dictionary-encoded. Every check that arrays can say is made here and
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,6 @@ FIELDS = ("tenant", "version", "policy")
 #: parts of a reward that are read: numbers, and words, of which the last may be missing
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 REWARD_WORDS = ("preset", "source", "judged_by")
-#: columns that every log has
-NEEDED = ("id", "arms", "pmf", "arm", "reward")
 #: no column of a file has this name
 LINE = "#line"
 #: remedy for rows that offer different arms
@@ -59,17 +57,19 @@ class BatchSpec:
     fields: tuple[str, ...] = ()
     #: columns with a pmf of a candidate's own
     own: tuple[str, ...] = ()
-    #: whether they are read for a model of rewards; where a row has no text they tell its question all the same
     features: bool = False
-    #: columns that are read alone; (): all that are needed
-    only: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns to ask a source for."""
         fields = dict.fromkeys(column_of(name) for name in self.fields)
-        others = ("propensity", "made_at", "facts", "text", "cost_weight", "late", "features", "encoder_hash")
-        return self.only or (*NEEDED, *others, *fields, *self.own)
+        features = ["features", "encoder_hash"] if self.features else []
+        return (
+            *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight", "late"),
+            *(name for name in fields if name not in ("id", "text")),
+            *self.own,
+            *features,
+        )
 
 
 def column_of(field: str) -> str:
@@ -118,6 +118,13 @@ def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
     log = _DecodedBatch(batch=batch, spec=spec, place=place).log()
     log.check(named=lambda row: row_named(batch, row, place=place))
     return log
+
+
+def with_columns(log: Log, batch: Any, *, spec: BatchSpec) -> Log:
+    """The log with the fields and the candidates' own columns of the spec; batch: its rows. Raises as `decoded`."""
+    rows = _DecodedBatch(batch=batch, spec=spec)
+    fields = {name: rows.texts(name) for name in spec.fields}
+    return replace(log, fields={**log.fields, **fields}, own={name: rows.spread(name) for name in spec.own})
 
 
 @dataclass(kw_only=True)

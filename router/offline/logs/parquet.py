@@ -6,23 +6,32 @@ the column `extra`, as JSON. A replay reads the same files as arrays (`sources`)
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast, get_type_hints
+from typing import Any, Final, Protocol, TypeVar, cast, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs import OURS, BadRow, Defaults, Logged, Place, Record, place_of, record_of, shown
-from ragbandit.router.offline.logs.batches import LINE, NEEDED, REWARD, BatchSpec, drawn, offered_arms
+from ragbandit.router.offline.logs import (
+    OURS,
+    BadRow,
+    Defaults,
+    Logged,
+    Place,
+    Record,
+    place_of,
+    record_of,
+    shown,
+)
+from ragbandit.router.offline.logs.batches import LINE, REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
 from ragbandit.router.offline.logs.jsonl import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.errors import InvalidInput, StoreError
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import KILLED, STICKY, ArmName, Reward
@@ -132,19 +141,26 @@ def _json(text: str, *, field: str) -> Record:
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
     """Write the rows; how many. The file is there when all of it is. Raises InvalidInput."""
     count, stream = 0, iter(rows)
-    piece = list(islice(stream, PIECE))
-    own = tuple(name for name, value in piece[0].extra.items() if name != "extra" and _numbers(value)) if piece else ()
-    schema = _schema([*OURS, *own, "extra"])
+    first = list(islice(stream, PIECE))
+    own = _own_columns(first[0].extra) if first else ()
+    schema = _schema(own)
     with new_file(Path(path)) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as out:
         held: list[Any] = []
+        piece = first
         while piece:
-            held.append(_batch([_whole_cells(row, own=own) for row in piece], schema=schema))
+            held.append(_table(piece, schema=schema, own=own))
             count += len(piece)
-            piece = list(islice(stream, PIECE))
-            if not piece or sum(map(len, held)) >= GROUP:
-                out.write_table(pa.Table.from_batches(held), row_group_size=GROUP)
+            if sum(map(len, held)) >= GROUP:
+                out.write_table(pa.concat_tables(held), row_group_size=GROUP)
                 held = []
+            piece = list(islice(stream, PIECE))
+        if held:
+            out.write_table(pa.concat_tables(held), row_group_size=GROUP)
     return count
+
+
+def _own_columns(extra: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(name for name, value in extra.items() if name != "extra" and _numbers(value))
 
 
 def _numbers(value: object) -> bool:
@@ -156,44 +172,52 @@ def _numbers(value: object) -> bool:
     )
 
 
-def _schema(columns: Iterable[str]) -> Any:
-    """Types of these columns; one that is not ours is a candidate's pmf."""
+def _schema(own: Sequence[str]) -> Any:
     text, number, names = pa.string(), pa.float64(), pa.list_(pa.string())
     reward = [(part, number if kind in (float, float | None) else text) for part, kind in _REWARD_KINDS.items()]
-    types = dict.fromkeys((*OURS, "extra"), text)
-    types |= dict.fromkeys(("made_at", "propensity", "floor", "cost_weight", "feedback_at", "learned_at"), number)
-    types |= dict.fromkeys(("allowed", "arms", "feedback_ids"), names) | dict.fromkeys(("explored", "late"), pa.bool_())
-    types |= dict.fromkeys(("pmf", "scores"), pa.list_(number))
-    types |= {"seq": pa.int64(), LINE: pa.int64(), "reward": pa.struct(reward), "features": pa.list_(pa.float32())}
-    return pa.schema([(name, types.get(name, pa.list_(number))) for name in columns])
+    types = {
+        "seq": pa.int64(),
+        "made_at": number,
+        "allowed": names,
+        "arms": names,
+        "pmf": pa.list_(number),
+        "scores": pa.list_(number),
+        "propensity": number,
+        "floor": number,
+        "cost_weight": number,
+        "explored": pa.bool_(),
+        "reward": pa.struct(reward),
+        "feedback_ids": names,
+        "feedback_at": number,
+        "learned_at": number,
+        "late": pa.bool_(),
+        "features": pa.list_(pa.float32()),
+    }
+    columns = [(name, types.get(name, text)) for name in OURS]
+    return pa.schema([*columns, *((name, pa.list_(number)) for name in own), ("extra", text)])
 
 
-def _batch(rows: Sequence[Record], *, schema: Any) -> Any:
-    """A record batch of these cells."""
-    columns = {each.name: [cells.get(each.name) for cells in rows] for each in schema}
-    arrays = [
-        _feature_lists(columns[each.name]) if each.name == "features" else pa.array(columns[each.name], each.type)
-        for each in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _table(rows: Sequence[Logged], *, schema: Any, own: Sequence[str]) -> Any:
+    records = [_columns(row, own=own) for row in rows]
+    features = [record.pop("features") for record in records]
+    plain = [each for each in schema if each.name != "features"]
+    table = pa.Table.from_pylist(records, schema=pa.schema(plain))
+    return table.add_column(schema.get_field_index("features"), schema.field("features"), feature_lists(features)).cast(
+        schema
+    )
 
 
-def _cells(row: Logged, *, columns: Iterable[str]) -> Record:
-    """The cells of a row in columns of OURS."""
+def _columns(row: Logged, *, own: Sequence[str]) -> Record:
     record = record_of(row)
+    cells = {key: record[key] for key in OURS} | {key: canonical(record[key]) for key in _OPEN}
     parts = record["reward"]
-    record["reward"] = parts | {part: canonical(parts[part]) for part in _OPEN_PARTS if part in parts}
-    return {name: canonical(record[name]) if name in _OPEN else record[name] for name in columns}
-
-
-def _whole_cells(row: Logged, *, own: Sequence[str]) -> Record:
-    """All cells of a row; `extra` has what has no column of its own."""
+    cells["reward"] = parts | {part: canonical(parts[part]) for part in _OPEN_PARTS if part in parts}
     columns = {name: row.extra[name] for name in own if _numbers(row.extra.get(name))}
     left = {name: value for name, value in row.extra.items() if name not in columns}
-    return {**_cells(row, columns=OURS), **columns, "extra": canonical(left) if left else None}
+    return cells | columns | {"extra": canonical(left) if left else None}
 
 
-def _feature_lists(features: Sequence[Any]) -> Any:
+def feature_lists(features: Sequence[Any]) -> Any:
     """A column of float32 lists, null where there are none."""
     ends = np.cumsum([0, *(0 if row is None else row.size for row in features)], dtype=np.int32)
     there = [row for row in features if row is not None]
@@ -210,34 +234,28 @@ BATCH = 32_768
 _PAGES = 8
 
 
-class LogSource(ABC):
+class LogSource(Protocol):
     """A log, or one file of it, in its order, as often as it is asked for."""
 
-    @abstractmethod
     def batches(self, spec: BatchSpec) -> Iterator[Any]:
         """Record batches with the columns of the spec that the source has.
 
-        Raises InvalidInput for a source that cannot be read or lacks a column, StoreError for a ledger's row.
+        Raises InvalidInput for a source that cannot be read or lacks a column.
         """
+        ...
 
     @property
     def place(self) -> str:
         """Of its rows, as in `row_named`."""
-        return "line"
+        ...
 
     def arms(self, *, every: bool) -> tuple[ArmName, ...]:
         """The arms of the first row that was drawn; every: then those of all others, as they occur. () without rows."""
-        arms: dict[ArmName, None] = {}
-        for batch in self.batches(BatchSpec(arms=(), only=("arms", "facts"))):
-            rows = batch.filter(pa.array(drawn(batch)))
-            arms |= offered_arms(rows if every else rows.slice(0, 1))
-            if arms and not every:
-                break
-        return tuple(arms)
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParquetSource(LogSource):
+class ParquetSource:
     """A Parquet file, a batch of rows at a time: only the columns that are asked for are read."""
 
     path: Place
@@ -250,28 +268,24 @@ class ParquetSource(LogSource):
 
     def _batches(self, spec: BatchSpec) -> Iterator[Any]:
         known = self.columns()
-        for name in spec.columns:
-            if name not in known and name in (*NEEDED, *spec.own):
+        for name in ("id", "arms", "pmf", "arm", "reward", *spec.own):
+            if name not in known:
                 raise InvalidInput(
                     "there is no such column",
                     field=f"{shown(self.path)} {name}",
-                    remedy=f"log {', '.join(NEEDED[:-1])} and {NEEDED[-1]}; the file has {', '.join(known)}",
+                    remedy=f"log id, arms, pmf, arm and reward; the file has {', '.join(known)}",
                 )
+        wanted = [name for name in spec.columns if name in known]
+        if "features" in known and not spec.features and self._may_lack_text():
+            wanted.append("features")  # they then tell the question
         line = 1
-        for batch in self._read([name for name in spec.columns if name in known]):
+        for batch in self._read(wanted):
             lines = pa.array(np.arange(line, line := line + batch.num_rows))
             yield _with_reward(batch, defaults=self.defaults).append_column(LINE, lines)
 
     def _read(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Record batches that never span row groups: their dictionaries differ, and nested ones cannot be joined.
-
-        Columns whose few texts are read once each: arms, and what may be a segment. Not the ids and questions.
-        """
-        with opened(self.path) as file:
-            described = [file.schema.column(at) for at in range(len(file.schema))]
-        texts = [each.path for each in described if each.physical_type == "BYTE_ARRAY"]
-        texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
-        with opened(self.path, read_dictionary=texts) as file:
+        """Record batches that never span row groups: their dictionaries differ, and nested ones cannot be joined."""
+        with opened(self.path, read_dictionary=self._dictionaries()) as file:
             for group in range(file.num_row_groups):
                 yield from file.iter_batches(batch_size=BATCH, row_groups=[group], columns=list(columns))
 
@@ -280,18 +294,47 @@ class ParquetSource(LogSource):
         """As `LogSource` says."""
         return f"{shown(self.path)} row"
 
+    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
+        """As `LogSource` says."""
+        if without_rows(self.path):
+            return ()
+        names = self.columns()
+        if "arms" not in names:
+            raise InvalidInput("there is no such column", field=f"{shown(self.path)} arms", remedy="log all arms")
+        return arms_in(self._read([name for name in ("arms", "facts") if name in names]), every=every)
+
     def columns(self) -> tuple[str, ...]:
         """The file's columns."""
         with opened(self.path) as file:
             return tuple(file.schema_arrow.names)
 
+    def _dictionaries(self) -> list[str]:
+        """Columns whose few texts are read once each: arms, and what may be a segment. Not the ids and questions."""
+        with opened(self.path) as file:
+            columns = [file.schema.column(i) for i in range(len(file.schema))]
+            return [
+                column.path
+                for column in columns
+                if column.physical_type == "BYTE_ARRAY" and column.path.split(".")[0] not in ("id", "text")
+            ]
+
+    def _may_lack_text(self) -> bool:
+        """Whether a row may have no text, by the file's own statistics, which tell the least text."""
+        with opened(self.path) as file:
+            at = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "text"), None)
+            groups = [] if at is None else [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            statistics = [group.column(at).statistics for group in groups]
+        return at is None or not all(
+            each and each.has_min_max and each.null_count == 0 and each.min for each in statistics
+        )
+
 
 def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
     """The batch with the reward as a struct of its parts; a number is the whole reward."""
     at = batch.schema.get_field_index("reward")
-    if at < 0 or pa.types.is_struct(batch.schema.field(at).type):
-        return batch
     reward, rows = batch.column(at), batch.num_rows
+    if pa.types.is_struct(reward.type):
+        return batch
     bounds = {"minimum": defaults.minimum, "maximum": defaults.maximum}
     plain = {name: pa.repeat(pa.scalar(bounds.get(name, 0.0)), rows) for name in REWARD}
     words = {"preset": pa.repeat("reward", rows), "source": pa.repeat("explicit", rows)}
@@ -317,8 +360,8 @@ _UNDRAWN: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowsSource(LogSource):
-    """Rows of a ledger, or of a file that is read row by row, some at a time."""
+class RowsSource:
+    """Rows of a file that is read row by row, some at a time."""
 
     #: the rows, from the first one on, whenever it is called
     rows: Callable[[], Iterable[Logged]]
@@ -328,6 +371,17 @@ class RowsSource(LogSource):
         stream = iter(self.rows())
         while page := list(islice(stream, max(BATCH // _PAGES, 1))):
             yield rows_batch(page, spec=spec)
+
+    @property
+    def place(self) -> str:
+        """As `LogSource` says."""
+        return "line"
+
+    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
+        """As `LogSource` says."""
+        drawn_rows = (row for row in self.rows() if undrawn(row) is None)
+        offers = (row.decision.arms for row in (drawn_rows if every else islice(drawn_rows, 1)))
+        return tuple(dict.fromkeys(arm for offer in offers for arm in offer))
 
 
 def row_name(row: Logged) -> str:
@@ -341,20 +395,35 @@ def undrawn(row: Logged) -> str | None:
 
 
 def rows_batch(rows: Sequence[Logged], *, spec: BatchSpec) -> Any:
-    """Rows as a record batch with the columns of the spec.
-
-    Raises InvalidInput for a candidate's pmf that is none, StoreError for damaged rows of a store.
-    """
-    columns = [name for name in spec.columns if name not in spec.own]
-    cells = [
-        {**_cells(row, columns=columns), LINE: row.line, **{name: _own_pmf(row, name) for name in spec.own}}
-        for row in rows
-    ]
-    try:
-        return _batch(cells, schema=_schema([*columns, LINE, *spec.own]))
-    except pa.ArrowException as error:  # files are checked as they are read
-        first, last = rows[0].decision.id, rows[-1].decision.id
-        raise StoreError(f"{first} to {last} cannot be read: {error}", remedy="see: ragbandit verify") from error
+    """Rows as a record batch with the columns of the spec. Raises InvalidInput for a candidate's pmf that is none."""
+    decided, rewards = [row.decision for row in rows], [row.reward for row in rows]
+    numbers = [pa.array([getattr(reward, name) for reward in rewards], pa.float64()) for name in REWARD]
+    words = [pa.array([getattr(reward, name) for reward in rewards], pa.string()) for name in REWARD_WORDS]
+    texts = {
+        "id": [decision.id for decision in decided],
+        "text": [decision.query.text for decision in decided],
+        "arm": [decision.arm for decision in decided],
+        "version": [decision.version for decision in decided],
+        "policy": [decision.policy for decision in decided],
+        "tenant": [decision.query.tenant for decision in decided],
+        "encoder_hash": [decision.encoder_hash for decision in decided],
+        "facts": [canonical(dict(row.decision.facts)) if undrawn(row) else "{}" for row in rows],
+    }
+    if "context" in spec.columns:
+        texts["context"] = [canonical(dict(decision.query.context)) for decision in decided]
+    columns = {
+        **{name: pa.array(values, pa.string()) for name, values in texts.items()},
+        "arms": pa.array([decision.arms for decision in decided], pa.list_(pa.string())),
+        "pmf": pa.array([decision.pmf for decision in decided], pa.list_(pa.float64())),
+        "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
+        "made_at": pa.array([decision.made_at for decision in decided], pa.float64()),
+        "cost_weight": pa.array([decision.cost_weight for decision in decided], pa.float64()),
+        "late": pa.array([row.late for row in rows], pa.bool_()),
+        LINE: pa.array([row.line for row in rows], pa.int64()),
+        "features": feature_lists([decision.features for decision in decided]),
+        **{name: pa.array([_own_pmf(row, name) for row in rows], pa.list_(pa.float64())) for name in spec.own},
+    }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _own_pmf(row: Logged, name: str) -> list[float]:
@@ -368,3 +437,14 @@ def _own_pmf(row: Logged, name: str) -> list[float]:
     reason = "is missing" if value is None else f"{value!r:.80} does not fit the arms {', '.join(arms)}"
     remedy = "give a list aligned with arms, or an object from arm to probability"
     raise InvalidInput(reason, field=f"{row_name(row)} {name}", remedy=remedy)
+
+
+def arms_in(batches: Iterator[Any], *, every: bool) -> tuple[ArmName, ...]:
+    """The arms of the first row that was drawn; every: then those of all others, as they occur."""
+    arms: dict[ArmName, None] = {}
+    for batch in batches:
+        rows = batch.filter(pa.array(drawn(batch)))
+        arms |= offered_arms(rows if every else rows.slice(0, 1))
+        if arms and not every:
+            break
+    return tuple(arms)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +24,8 @@ from ragbandit.router.offline.logs import (
     reward_defaults,
     shown,
 )
-from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded
+from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, with_columns
+from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import (
     LogSource,
@@ -68,10 +68,8 @@ class MemoryLog:
         """With these fields, and the candidates' pmfs that stand in the rows. Raises InvalidInput for a row without."""
         if not fields and not own:
             return self
-        spec = BatchSpec(
-            arms=self.log.arms, mixed_arms=True, fields=("version", *fields), own=tuple(own), features=True
-        )
-        return replace(self, log=decoded(rows_batch(self.rows, spec=spec), spec=spec))
+        spec = BatchSpec(arms=self.log.arms, mixed_arms=True, fields=tuple(fields), own=tuple(own))
+        return replace(self, log=with_columns(self.log, rows_batch(self.rows, spec=spec), spec=spec))
 
 
 def open_log(
@@ -162,8 +160,7 @@ class OpenLog:
             yield None
         elif self.path is None:
             with ledger_of(self.settings, label=self.label) as ledger:
-                # A ledger that grows changes nothing that is read.
-                yield [RowsSource(rows=partial(ledger_rows, ledger, since=self.since, upto=ledger.last_seq()))]
+                yield [LedgerSource.of(ledger, since=self.since)]
         else:
             path = self.path
             files = [ParquetSource(path=one, defaults=self.defaults) for one in self._parquet()]

@@ -222,8 +222,9 @@ def prepare(
         if spec.kind == "snapshot"
     }
     judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
-    log = log.with_columns(fields=plan.segments, own=[spec.what for spec in candidates if spec.kind == "column"])
     log = replace(log, log=plan.read_at_weight(log.log))
+    own = [spec.what for spec in candidates if spec.kind == "column"]
+    log = log.with_columns(fields=plan.segments, own=own)
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
     candidate_pmfs = [
         replace(preparation, settings=by[spec.name]).candidate_pmf(

@@ -25,7 +25,7 @@ from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import CandidatePolicy, notes_of
+from ragbandit.router.offline.replay.candidates import CandidatePolicy, crossfitted_at
 from ragbandit.router.offline.replay.comparison import settings_in_force
 from ragbandit.router.offline.replay.engine import MemoryPart, estimate_candidates
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
@@ -76,7 +76,7 @@ class Ask:
     labelled: float = LABELLED
     #: least gain a question that is worth a router
     worth: float = WORTH
-    #: of the policy's gain over the best fixed arm; the other intervals are of CONFIDENCE
+    #: of the policy's gains, where every outcome is known; the other intervals are of CONFIDENCE
     confidence: float = CONFIDENCE
     #: the control, the passes from cold, and the frontier
     everything: bool = True
@@ -105,7 +105,7 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """The policy at one weight of cost, or one arm."""
+    """The policy at one weight of cost."""
 
     name: str
     quality: EstimateWithInterval
@@ -171,7 +171,7 @@ def advise(
     apart = all(row.reward.has_parts for row in judged)
     price = _price(judged, weight=settings.reward.weight) if apart else None
     weights = _weights(settings, price) if apart and ask.everything and serves_prices(policy) else {}
-    pmfs, notes = _asked(policy, weights, log=log, folds=folds, settings=settings, progress=progress)
+    pmfs, notes = _asked(policy, weights, name=name, log=log, folds=folds, settings=settings, progress=progress)
     if outcomes is None:
         result = _replayed(log, pmfs, folds=ask.folds, progress=progress)
         standings, frontier = _estimated(result, name=name, arms=log.log.arms), _estimated_points(result, weights)
@@ -240,32 +240,22 @@ def _asked(
     policy: Policy,
     weights: Mapping[float, str],
     *,
+    name: str,
     log: MemoryLog,
     folds: Choices,
     settings: Settings,
     progress: Progress,
 ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
-    """The policy's probabilities, (n, K) each, by its name and by each weight's; every fold by one that learned the
-    others. And what went wrong, as notes.
-    """
-    name, count = policy.algorithm, int(folds.max()) + 1
-    pmfs = {label: np.zeros(log.log.pmf.shape) for label in (name, *weights.values())}
-    copies = []
-    for fold in range(count):
-        copy = make_policy(name, params=policy.params)
-        candidate = CandidatePolicy(copy, log=log, features=log.log.features, settings=settings, weight=None)
-        candidate.share = float(np.mean(folds != fold))
-        for done, row in enumerate(np.flatnonzero(folds != fold)):
-            candidate.learn(int(row))
-            if done % 256 == 0:
-                progress(f"{name} learns", fold * len(folds) + done, count * len(folds))
-        held = np.flatnonzero(folds == fold)
-        pmfs[name][held] = candidate.ask(held)
-        for weight, label in weights.items():
-            pmfs[label][held] = candidate.ask(held, weight=weight)
-        copies.append(candidate)
-    progress(f"{name} learns", count * len(folds), count * len(folds))
-    return pmfs, notes_of(*copies)
+    """The policy's probabilities, (n, K) each, by its name and by each weight's; and what went wrong, as notes."""
+
+    def made() -> CandidatePolicy:
+        copy = make_policy(policy.algorithm, params=policy.params)
+        return CandidatePolicy(copy, log=log, features=log.log.features, settings=settings, weight=None)
+
+    pmfs, notes = crossfitted_at(
+        [None, *weights], name=name, make=made, folds_of_rows=folds, folds=int(folds.max()) + 1, progress=progress
+    )
+    return dict(zip((name, *weights.values()), pmfs, strict=True)), notes
 
 
 def _by_question(pmf: Matrix, question: Choices) -> Matrix:
@@ -437,7 +427,7 @@ def _control(
     log = memory_log(permuted.rows, mixed_arms=True)
     question = numbered(permuted.rows)
     folds = _folds(log, question=question, folds=ask.folds)
-    pmfs, _ = _asked(policy, {}, log=log, folds=folds, settings=settings, progress=progress)
+    pmfs, _ = _asked(policy, {}, name=policy.algorithm, log=log, folds=folds, settings=settings, progress=progress)
     shares = _by_question(pmfs[policy.algorithm], question)
     standings = _counted(permuted, shares, name=policy.algorithm, settings=settings, confidence=CONFIDENCE)
     return next(one.gain for one in standings if one.name == best)

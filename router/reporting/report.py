@@ -287,7 +287,10 @@ def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit:
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]:
     """(quality, cost) of what was served against always the likeliest arm of each question."""
     likeliest = log.pmf.argmax(axis=1)
-    most = {"quality": max(1.0, float(np.nanmax(log.quality, initial=1.0))), "cost": float(np.nanmax(log.costs[unit]))}
+    most = {
+        "quality": max(1.0, float(np.nanmax(log.quality, initial=1.0))),
+        "cost": float(np.nanmax(log.costs[unit], initial=0.0)),
+    }
     given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "against": likeliest, "least": 0.0}
     quality = compared(log.quality, predicted=log.expected_quality, most=most["quality"], **given)
     return quality, compared(log.costs[unit], predicted=log.expected_cost, most=most["cost"], **given)

@@ -23,7 +23,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
-from ragbandit.router.offline.advice import LABELLED, WORTH, Advice, Ask, advise
+from ragbandit.router.offline.advice import CONFIDENCE, LABELLED, WORTH, Advice, Ask, advise
 from ragbandit.router.offline.charts import check_page, write_page
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import format_of
@@ -39,8 +39,8 @@ from ragbandit.shared.files import whole_file
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.workers.evaluation.command import write_records
-from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, looks
-from ragbandit.workers.evaluation.runs import Answers, Bench, parse_arms, read_questions
+from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
+from ragbandit.workers.evaluation.runs import CRUD, Answers, Bench, check_family, parse_arms, read_questions
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import ArmLoader
@@ -108,7 +108,8 @@ def advise_verb(
             format_ = "jsonl"
         material = sources.of_log(log, format_=format_, skip_bad=skip_bad) if table is None else sources.of_table(table)
         alone = len(facts.get("left", ())) == len(material.arms) - 1
-        advice = sources.advice(material, ask=replace(ask, alone=alone))
+        confidence = ask.confidence if questions is None else shared_confidence(facts["of"])
+        advice = sources.advice(material, ask=replace(ask, alone=alone, confidence=confidence))
         facts |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
     shown = partial(print_advice, advice, facts=facts, notes=notes, settings=settings)
@@ -198,7 +199,16 @@ class _Sources:
     def run(self, questions: Path, *, options: "_RunOptions") -> tuple[dict[str, Any], Path]:
         """Run the arms; what the run was, and the file of its outcomes as a log. Ctrl-C ends it with what is known."""
         settings, chosen = self.settings, self.settings.judge.generator
-        rows = read_questions(questions, family=options.family, limit=options.limit, unlabelled=chosen is not None)
+        check_family(options.family)
+        if options.family == CRUD:
+            remedy = "run `ragbandit evaluate --family crud --log L`, then `ragbandit advise --log L`"
+            raise InvalidInput(
+                "crud is judged by a quiz, which this command does not make", field="family", remedy=remedy
+            )
+        read = read_questions(questions, family=options.family, limit=options.limit, unlabelled=chosen is not None)
+        rows = list({row.question: row for row in reversed(read)}.values())[::-1]
+        if repeated := len(read) - len(rows):
+            errors.print(f"{repeated} rows repeat a question: its first row counts, the others are left out")
         wanted = options.arms.split(",") if options.arms else sorted(settings.worker_arms)
         runnable, _ = parse_arms(wanted or ["all"], settings=settings)
         if len(runnable) < 2:
@@ -231,7 +241,7 @@ class _Sources:
                 family=options.family,
                 judge=judge,
                 budget=options.budget,
-                is_known=partial(self._is_known, outcomes, looks=len(looks(len(rows))) + 1),
+                is_known=partial(self._is_known, outcomes, questions=len(rows)),
                 progress=self.progress,
                 tell=lambda words: errors.print(escape(words), soft_wrap=True, highlight=False),
             )
@@ -245,15 +255,10 @@ class _Sources:
         write_records(outcomes, run.records)
         return facts_of(run), outcomes
 
-    def _is_known(self, file: Path, records: list[dict[str, Json]], *, looks: int) -> bool:
-        """Whether the records decide. Several looks at growing data share the error: each has its part (Bonferroni)."""
+    def _is_known(self, file: Path, records: list[dict[str, Json]], *, questions: int) -> bool:
+        """Whether the records of a run over so many questions decide."""
         write_records(file, records)
-        ask = Ask(
-            folds=self.ask.folds,
-            worth=self.ask.worth,
-            confidence=1.0 - (1.0 - self.ask.confidence) / looks,
-            everything=False,
-        )
+        ask = replace(self.ask, confidence=shared_confidence(questions), everything=False)
         return self.advice(self.of_log(file, format_="jsonl", skip_bad=False), ask=ask).verdict != "not enough"
 
 
@@ -370,7 +375,10 @@ def _standings(advice: Advice, *, cost: str) -> Printed:
 def _evidence(advice: Advice) -> Iterator[str]:
     """How the numbers were made, the control, and the passes from cold."""
     folds, exact = advice.ask.folds, advice.by == "every arm"
-    yield f"arms %: {' / '.join(advice.standings[0].shares)}; in brackets: 95 % intervals"
+    looked = (
+        "" if advice.ask.confidence == CONFIDENCE else f", of gains {advice.ask.confidence:.1%}: the looks share 5 %"
+    )
+    yield f"arms %: {' / '.join(advice.standings[0].shares)}; in brackets: 95 % intervals{looked}"
     known = "the outcome of every arm is known" if exact else "doubly robust estimates of the logged draws"
     yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {known}"
     if advice.control is not None:

@@ -16,6 +16,7 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.answer_metrics import judged
 from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
@@ -34,9 +35,14 @@ _MOST_DATASETS: Final = 8
 
 
 def looks(questions: int) -> tuple[int, ...]:
-    """After how many questions the verdict is looked at, the last of them included."""
+    """After how many questions the verdict is looked at, before the end."""
     count = max(0, math.ceil(math.log2(max(1, questions / FIRST_LOOK))))
     return tuple(FIRST_LOOK * 2**number for number in range(count))
+
+
+def shared_confidence(questions: int) -> float:
+    """Confidence at each look at a run over so many questions: the looks share the error (Bonferroni)."""
+    return 1.0 - (1.0 - CONFIDENCE) / (len(looks(questions)) + 1)
 
 
 def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> list[int]:
@@ -125,8 +131,9 @@ class Race:
 
 @dataclass(kw_only=True)
 class PairedRun:
-    """Arms on questions. `rows_done` has what is known when `run` ends, also where it ends by an exception."""
+    """Arms on questions. `records` has what is known when `run` ends, also where it ends by an exception."""
 
+    #: each question once
     rows: Sequence[LabelledQuestion]
     kinds: Sequence[int]
     bench: Bench
@@ -153,6 +160,10 @@ class PairedRun:
     _records: list[dict[str, Json]] = field(default_factory=list)
     _done: int = 0
     _silent: bool = False
+    _looked: set[int] = field(default_factory=set)
+    _keys: Mapping[tuple[str, str], Work] = field(default_factory=dict)
+    #: question -> its row
+    _numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def records(self) -> list[dict[str, Json]]:
@@ -162,9 +173,7 @@ class PairedRun:
     async def run(self, *, concurrency: int) -> None:
         """Closes generators and retrievers."""
         self._keys = {(each.arm, each.question): each for each in self.bench.work(self.rows)}
-        self._places: dict[str, list[int]] = {}
-        for number, row in enumerate(self.rows):
-            self._places.setdefault(row.question, []).append(number)
+        self._numbers = {row.question: number for number, row in enumerate(self.rows)}
         try:
             await self.bench.answer(self._work(), answers=self.answers, concurrency=concurrency, done=self._answered)
             await self._look()
@@ -189,14 +198,13 @@ class PairedRun:
         return not row.answers and stored.score is None and not stored.failed
 
     async def _answered(self, work: Work, outcome: Outcome) -> None:
-        row = self.rows[self._places[work.question][0]]
+        number = self._numbers[work.question]
+        row = self.rows[number]
         self.spent += outcome.cost.dollars
         if not row.answers and self.judge is not None and outcome.answer:
             score = await self._judged(row, outcome)
             self.answers.add(outcome, key=work.key, arm=work.arm, question=work.question, score=score)
-        for number in self._places[work.question]:
-            if work.arm in self._expected.get(number, ()):
-                self._take(number, work)
+        self._take(number, work)
         if self.budget is not None and self.spent >= self.budget and self.ended is None:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
         await self._look()
@@ -259,10 +267,6 @@ class PairedRun:
             self._looked.update(due)
             if await asyncio.to_thread(self.is_known, self.records):
                 self.ended = f"the verdict is known after {self.race.questions} questions"
-
-    _looked: set[int] = field(default_factory=set)
-    _keys: Mapping[tuple[str, str], Work] = field(default_factory=dict)
-    _places: dict[str, list[int]] = field(default_factory=dict)
 
 
 def facts_of(run: PairedRun) -> dict[str, Any]:

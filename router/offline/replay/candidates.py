@@ -161,8 +161,26 @@ def crossfitted(
     folds_of_rows: a question's rows are in one fold, so that no copy is asked a question that it learned. judged: the
     rows that it is asked about, shape (n,); None: all. The pmf of the others is 0.
     """
+    [pmf], notes = crossfitted_at(
+        [None], name=spec.name, make=make, folds_of_rows=folds_of_rows, folds=folds, progress=progress, judged=judged
+    )
+    described = f"{spec.what}, each of {folds} folds judged by what the others taught"
+    return CandidatePmf(described=described, pmf=pmf, notes=notes)
+
+
+def crossfitted_at(
+    weights: Sequence[float | None],
+    *,
+    name: str,
+    make: MakeCandidatePolicy,
+    folds_of_rows: Choices,
+    folds: int,
+    progress: Progress,
+    judged: Flags | None = None,
+) -> tuple[list[Matrix], tuple[str, ...]]:
+    """As `crossfitted`, asked at several weights of cost (None: as served): a pmf for each, and notes."""
     candidates: list[CandidatePolicy] = []
-    pmf: Matrix | None = None
+    pmfs: list[Matrix] = []
     total = len(folds_of_rows) * folds
     for fold in range(folds):
         candidate = make()
@@ -170,19 +188,16 @@ def crossfitted(
         for done, index in enumerate(np.flatnonzero(folds_of_rows != fold)):
             candidate.learn(int(index))
             if done % ASKED_AT_ONCE == 0:
-                progress(f"{spec.name} learns", fold * len(folds_of_rows) + done, total)
+                progress(f"{name} learns", fold * len(folds_of_rows) + done, total)
         rows = np.flatnonzero((folds_of_rows == fold) & (True if judged is None else judged))
-        answers = candidate.ask(rows)
-        pmf = np.zeros((len(folds_of_rows), answers.shape[1])) if pmf is None else pmf
-        pmf[rows] = answers
+        for at, weight in enumerate(weights):
+            answers = candidate.ask(rows, weight=weight)
+            if len(pmfs) == at:
+                pmfs.append(np.zeros((len(folds_of_rows), answers.shape[1])))
+            pmfs[at][rows] = answers
         candidates.append(candidate)
-    progress(f"{spec.name} learns", total, total)
-    assert pmf is not None
-    return CandidatePmf(
-        described=f"{spec.what}, each of {folds} folds judged by what the others taught",
-        pmf=pmf,
-        notes=notes_of(*candidates),
-    )
+    progress(f"{name} learns", total, total)
+    return pmfs, notes_of(*candidates)
 
 
 def frozen(info: SnapshotInfo, *, candidate: CandidatePolicy, judged: Flags) -> CandidatePmf:

@@ -398,6 +398,16 @@ def test_one_arm_is_always_best(running):
     assert said["left"].keys() == {"broken", "careful"}
 
 
+def test_a_question_that_stands_twice_counts_once(running):
+    """A copy is no further evidence. Every look has its share of the error; crud is judged elsewhere."""
+    rows = [{"question": f"easy {number // 2}?", "answers": ["yes"]} for number in range(120)]
+    write_table(running / "q.jsonl", rows)
+    said = advise("q.jsonl", "--arms", "quick,careful", "--concurrency", "8", "--json")
+    assert said["answered"] == 60
+    assert said["ask"]["confidence"] == pytest.approx(0.975)
+    assert "crud" in advise("q.jsonl", "--family", "crud", code=2)
+
+
 def test_few_questions_fix_nothing(running):
     """Of fewer than 300 questions a policy has learned too little: the verdict is open, and the forecast says so."""
     said = advise("q.jsonl", "--arms", "quick,careful", "--worth", "0.9", "--json", code=4)

@@ -1,6 +1,6 @@
 """Verbs on policies that learn from tables and logs: `policy train` and `simulate`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,12 +58,23 @@ def _print_trained(report: Mapping[str, Any]) -> None:
         held = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
         rows.append([str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else ""])
     show_rows(("epoch", "loss", "held-out loss", "held-out accuracy", ""), rows)
+    _print_confusion(report["confusion"])
     labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
     _print(
         f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
         f"{report['validation_rows']} of them were held out; labels: {labels}"
     )
     _print(f"set policy.params.trained to {report['folder']}")
+
+
+def _print_confusion(matrix: Sequence[Mapping[str, Any]]) -> None:
+    """A line per label of the held-out questions: how many there are, and the share of them that each arm gets."""
+    if matrix:
+        arms = [f"{arm} %" for arm in matrix[0]["arms"]]
+        shares = [[f"{100 * share:.0f}" for share in one["arms"].values()] for one in matrix]
+        heads = ("held out: cheapest right arm", "questions", *arms)
+        lines = zip(matrix, shares, strict=True)
+        show_rows(heads, ([one["label"] or "none", str(one["questions"]), *each] for one, each in lines))
 
 
 def _print(line: Any) -> None:

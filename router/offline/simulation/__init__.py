@@ -32,13 +32,15 @@ from ragbandit.router.offline.simulation.measure import (
     one_hot,
     point_of,
     rewards_of,
+    right_arms,
 )
 from ragbandit.router.offline.simulation.run import Played, SimulationData, SimulationRun, played
 from ragbandit.router.policies import known_policies, make_policy, with_settings
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.checks import check_arms
+from ragbandit.router.policies.confusion import LabelShares, shares_by_label
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import Json, Matrix
+from ragbandit.shared.types import ArmName, Json, Matrix
 
 __all__ = ["DEFAULT_WEIGHT", "Simulated", "simulate"]
 
@@ -65,7 +67,9 @@ class Simulated:
     above_line: float
     above_line_se: float | None
     #: shares of the questions, by arm
-    arms: Mapping[str, float]
+    arms: Mapping[ArmName, float]
+    #: the same by label: of the questions whose cheapest right arm is A, then of those where none is right
+    confusion: Sequence[LabelShares[ArmName]]
     #: above_line over that of the cheapest-right oracle; None where that one gains nothing
     oracle_share: float | None
     #: the pass question by question, against always one arm; None where nothing was learned one by one
@@ -277,7 +281,7 @@ class _Measure:
         above, above_se = mean_and_error([self.line.above(point) for point in points])
         table = self.world.judged
         best = self.line.above(self._point(one_hot(cheapest_right(table), arms=len(table.arms))))
-        mean = np.mean(shares, axis=0).mean(axis=0)
+        mean = np.mean(shares, axis=0)
         return Simulated(
             policy=policy,
             weight=weight,
@@ -287,7 +291,8 @@ class _Measure:
             steps_se=steps_se,
             above_line=above,
             above_line_se=above_se,
-            arms=dict(zip(table.arms, map(float, mean), strict=True)),
+            arms=dict(zip(table.arms, map(float, mean.mean(axis=0)), strict=True)),
+            confusion=shares_by_label(right_arms(table), shares=mean, arms=table.arms, order=table.arms),
             oracle_share=above / best if best > 0.0 else None,
             n=len(table.rows),
             total=self.total,

@@ -19,6 +19,7 @@ from rich.table import Table as Printed
 from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, png
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.policies.confusion import LabelShares
 from ragbandit.shared.formats import decimal
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
@@ -104,6 +105,12 @@ def greedy(values: Matrix, *, cost: Matrix) -> Choices:
 def cheapest_right(table: LabelledTable) -> Choices:
     """The oracle of the papers: the cheapest of the arms that answer best; where none is right, the cheapest arm."""
     return greedy(table.correct, cost=table.steps)
+
+
+def right_arms(table: LabelledTable) -> list[ArmName | None]:
+    """Label of every row: its cheapest right arm, of fractions the cheapest of the best; None where none is right."""
+    some = table.correct.max(axis=1) > 0.0
+    return [table.arms[arm] if right else None for arm, right in zip(cheapest_right(table), some, strict=True)]
 
 
 def rewards_of(table: LabelledTable, *, weight: float, price: float, bounds: tuple[float, float]) -> Matrix:
@@ -216,7 +223,7 @@ def _harmed(ours: Vector, theirs: Vector, *, harm: float) -> bool:
 
 def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:
     """All tables, wide enough to be whole in a file or a pipe."""
-    for table in (_main_table(rows), _first_pass_table(rows)):
+    for table in (_main_table(rows), _confusion_table(rows), _first_pass_table(rows)):
         if table.row_count:
             wide = Measurement.get(console, console.options.update(width=1000), table).maximum
             Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
@@ -235,9 +242,28 @@ def _main_table(rows: Sequence["Simulated"]) -> Printed:
             f"{row.steps:.2f}",
             _pair(row.above_line, error=row.above_line_se, sign="+"),
             "" if row.oracle_share is None else f"{100 * row.oracle_share:.0f}%",
-            "/".join(f"{100 * share:.0f}" for share in row.arms.values()),
+            _percents(row.arms),
         )
     return table
+
+
+def _confusion_table(rows: Sequence["Simulated"]) -> Printed:
+    """A line per learned row, a column per label."""
+    heads = [f"{_label(one)} ({one.questions})" for one in rows[0].confusion]
+    table = _table("sent to %", "lambda", *map(escape, heads))
+    for row in rows:
+        if row.seeds:
+            weight = "" if row.weight is None else f"{row.weight:g}"
+            table.add_row(_name(row), weight, *(_percents(one.arms) for one in row.confusion))
+    return table
+
+
+def _label(one: LabelShares[ArmName]) -> str:
+    return one.label or "none right"
+
+
+def _percents(shares: Mapping[ArmName, float]) -> str:
+    return "/".join(f"{100 * share:.0f}" for share in shares.values())
 
 
 def _first_pass_table(rows: Sequence["Simulated"]) -> Printed:
@@ -273,6 +299,11 @@ def footnotes(rows: Sequence["Simulated"]) -> list[str]:
         f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds",
         f"arms %: {' / '.join(first.arms)}",
     ]
+    if seeds:
+        notes.append(
+            "sent to %: of the questions whose cheapest right arm is the column's (their number), the share sent to "
+            "each arm, in the order of arms %"
+        )
     passes = {row.policy: row.first_pass for row in rows if row.first_pass is not None}
     for one in list(passes.values())[:1]:
         even = (

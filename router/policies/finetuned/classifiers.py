@@ -22,7 +22,7 @@ import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
@@ -45,11 +45,12 @@ from ragbandit.router.policies.base import (
     read_params,
     restored_counts,
 )
+from ragbandit.router.policies.confusion import shares_by_label
 from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
 from ragbandit.router.policies.kinds.fixed import CountingPolicy
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.shared.files import whole_folder
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow, Vector
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Query, TableRow, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -164,7 +165,8 @@ class TableClassifier(CountingPolicy, ABC):
         """Train on full-information rows, from the encoder `model` on; the report.
 
         The report: rows given, used, dropped (no label) and inductive; labels per arm; per epoch the training loss
-        and, on the held-out rows, loss and accuracy; the epoch kept. Replaces what was trained before.
+        and, on the held-out rows, loss and accuracy; the epoch kept; the confusion matrix of that epoch on the held-out
+        rows, a row per label. Replaces what was trained before.
         Raises InvalidInput if fewer than two rows have a label.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
@@ -177,7 +179,7 @@ class TableClassifier(CountingPolicy, ABC):
             )
         held = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
         network = load_reader(self.fitting).network(seed=self.fitting.seed)
-        epochs, best = self._train(network, examples, arms=arms, held=held, progress=progress)
+        epochs, best, unseen = self._train(network, examples, arms=arms, held=held, progress=progress)
         report: dict[str, Json] = {
             "rows": len(rows),
             "used": len(examples),
@@ -188,10 +190,24 @@ class TableClassifier(CountingPolicy, ABC):
             "epochs": epochs,
             "best_epoch": best,
         }
-        self._network, self._identity, self.trained_arms, self.report = network, None, arms, report
+        self._network, self._identity, self.trained_arms = network, None, arms
         steps_of = [[row.steps[arm] for row in rows if arm in row.steps] for arm in arms]
         self._costs = tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of)
+        report["confusion"] = self._confusion(unseen, network=network) if unseen else []
+        self.report = report
         return report
+
+    def _confusion(self, held: Sequence[Example], *, network: "Network") -> list[Json]:
+        """A row per label: the share of its held-out questions that the choice sends to each arm."""
+        arms = self.trained_arms
+        labels = []
+        for row, target in held:
+            right = [arm for arm, one in zip(arms, target, strict=True) if one == 1.0]
+            labels.append(min(right, key=lambda arm: row.steps.get(arm, 0.0)) if right else None)
+        likely = [self._probabilities(one).tolist() for one in self._outputs(network, held)]
+        known = [dict(zip(arms, zip(each, self._costs, strict=True), strict=True)) for each in likely]
+        shares = np.array([self._choice(each, arms=arms).pmf for each in known])
+        return [asdict(one) for one in shares_by_label(labels, shares=shares, arms=arms, order=arms)]
 
     def _train(
         self,
@@ -201,8 +217,8 @@ class TableClassifier(CountingPolicy, ABC):
         arms: Sequence[ArmName],
         held: int,
         progress: BatchProgress,
-    ) -> tuple[list[dict[str, Json]], int]:
-        """What is known of every epoch, and which one is kept: of equals the first. held: rows held out."""
+    ) -> tuple[list[dict[str, Json]], int, Sequence[Example]]:
+        """What is known of every epoch, which one is kept (of equals the first), and the `held` rows held out."""
         fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
         order = [examples[i] for i in random.permutation(len(examples))]
         rows, step = order[held:], 0
@@ -231,15 +247,18 @@ class TableClassifier(CountingPolicy, ABC):
                 best = merit, number, network.arrays(moments=False)
         assert best is not None
         network.fill(best[2])
-        return epochs, best[1]
+        return epochs, best[1], order[:held]
 
     def _validated(self, network: "Network", held: Sequence[Example]) -> tuple[float, float]:
         """(loss, accuracy) on the held-out rows."""
-        arms, questions = list(network.heads), [row.question for row, _ in held]
-        batches = [questions[at : at + self.fitting.batch] for at in range(0, len(held), self.fitting.batch)]
-        outputs = np.concatenate([network.outputs(batch, arms=arms) for batch in batches])
-        given, targets = network.reader.tensor(outputs).float(), _targets(network, held)
+        given, targets = network.reader.tensor(self._outputs(network, held)).float(), _targets(network, held)
         return float(self._loss(given, targets)), float(self._accuracy(given, targets))
+
+    def _outputs(self, network: "Network", rows: Sequence[Example]) -> Matrix:
+        """Shape (rows, K)."""
+        arms, questions = list(network.heads), [row.question for row, _ in rows]
+        batches = [questions[at : at + self.fitting.batch] for at in range(0, len(rows), self.fitting.batch)]
+        return np.concatenate([network.outputs(batch, arms=arms) for batch in batches])
 
     def save(self, folder: str | Path) -> str:
         """Write a trained policy's folder; its identity. Raises InvalidInput before `fit`, ConfigError if it exists."""

@@ -124,7 +124,7 @@ def test_json_has_every_key(run):
     for row in rows:
         assert set(row) >= {
             *("policy", "lambda", "em", "em_se", "steps", "above_line", "above_line_se", "arms", "oracle_share"),
-            "first_pass",
+            *("first_pass", "confusion"),
         }
         assert set(row["arms"]) == set(ARMS)
         assert sum(row["arms"].values()) == pytest.approx(1.0)

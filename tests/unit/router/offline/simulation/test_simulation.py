@@ -11,12 +11,14 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder, embedded
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
+from ragbandit.router.offline.simulation.measure import right_arms
 from ragbandit.router.offline.simulation.run import SimulationData, split_of
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
+from ragbandit.router.policies.confusion import shares_by_label
 from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import TableRow
+from ragbandit.shared.types import ArmName, TableRow
 
 ARMS = ("none", "single_step", "multi_step")
 
@@ -314,3 +316,45 @@ def test_features_are_made_once(tmp_path):
     assert encoder.texts == ["when?"]
     assert np.array_equal(again[:4], first)
     assert first.dtype == again.dtype == np.float32
+
+
+def test_confusion_is_counted_by_the_cheapest_right_arm():
+    """Of the questions whose cheapest right arm is A, the share sent to each arm: the same as counted one by one; a
+    question that no arm answers right is in a row of its own, and a label that no question has is in none.
+    """
+    arms = tuple(map(ArmName, ARMS))
+    random = np.random.default_rng(3)
+    correct = random.integers(0, 2, (60, 3))
+    correct[:, 0] &= correct[:, 1]
+    steps = random.integers(0, 5, (60, 3)).astype(float)
+    table = zero_one(correct.tolist(), steps.tolist(), arms=arms)
+    shares = random.dirichlet(np.ones(3), 60)
+    counts, sums = {}, {}
+    for row, share in zip(table.rows, shares, strict=True):
+        right = [arm for arm in arms if row.correct[arm]]
+        label = min(right, key=lambda arm: row.steps[arm]) if right else None
+        counts[label] = counts.get(label, 0) + 1
+        for arm, part in zip(arms, share, strict=True):
+            sums[label, arm] = sums.get((label, arm), 0.0) + part
+    found = shares_by_label(right_arms(table), shares=shares, arms=arms, order=arms)
+    assert [one.label for one in found] == [*arms, None]
+    assert {one.label: one.questions for one in found} == counts
+    for one in found:
+        expected = {arm: sums[one.label, arm] / one.questions for arm in arms}
+        assert one.arms == pytest.approx(expected)
+    single = [row for row in zip(right_arms(table), shares, strict=True) if row[0] == "single_step"]
+    few = shares_by_label([one[0] for one in single], shares=[one[1] for one in single], arms=arms, order=arms)
+    assert few == [one for one in found if one.label == "single_step"]
+
+
+def test_confusion_of_a_simulated_policy():
+    """Every row has its confusion matrix: the oracle's is diagonal, and sends what nobody answers to the cheapest arm;
+    a policy's rows, weighted by their questions, are its shares of arms.
+    """
+    rows = simulate(SMALL, policies={"vw": {}}, folds=2, seeds=3, encoder=lambda: HashingEncoder(16))
+    oracle = row_of(rows, "oracle").as_json()["confusion"]
+    sent = [(one["label"], one["questions"], [arm for arm in ARMS if one["arms"][arm] == 1.0]) for one in oracle]
+    assert sent == [*((arm, 1, [arm]) for arm in ARMS), (None, 1, ["none"])]
+    learned = row_of(rows, "vw")
+    for arm, share in learned.arms.items():
+        assert sum(one.questions * one.arms[arm] for one in learned.confusion) / 4 == pytest.approx(share)

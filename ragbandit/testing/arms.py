@@ -13,16 +13,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from ragbandit.shared.redaction import without_credentials
-from ragbandit.shared.types import (
-    Budget,
-    CallFailed,
-    DecisionId,
-    Generated,
-    Outcome,
-    Query,
-    Retrieved,
-    Round,
-)
+from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Outcome, Query, Retrieved, Round
 from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.registry import registered_name

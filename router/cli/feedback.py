@@ -13,15 +13,7 @@ from rich.markup import escape
 
 from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import (
-    ConfigOption,
-    JsonOption,
-    LabelOption,
-    bars,
-    errors,
-    show,
-    show_list,
-)
+from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, show, show_list
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status

@@ -8,15 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.findings import (
-    is_problem,
-    of_disk,
-    of_ledger,
-    of_processes,
-    of_settings,
-    of_store,
-    tried,
-)
+from ragbandit.router.api.findings import is_problem, of_disk, of_ledger, of_processes, of_settings, of_store, tried
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_states, state_in_words
 from ragbandit.router.cli.console import (

@@ -12,17 +12,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy, PolicyOutput
 from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT, Holdback, held_back, held_back_wholly
 from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import (
-    ArmName,
-    Decision,
-    DecisionId,
-    FeatureRows,
-    Features,
-    Json,
-    PolicyLabel,
-    Query,
-    RunBy,
-)
+from ragbandit.shared.types import ArmName, Decision, DecisionId, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
 
 #: the key of a decision's facts with the cold-start floors of its draw: arm -> floor
 COLD_START_FLOOR: Final = "cold_start_floor"

@@ -27,15 +27,7 @@ from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import (
-    CANCELLED,
-    CANDIDATE,
-    LIVE_STATES,
-    Json,
-    PolicyControl,
-    PolicyLabel,
-    PolicyVersion,
-)
+from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, Json, PolicyControl, PolicyLabel, PolicyVersion
 
 #: rows that are read at once
 PAGE: Final = 1000

@@ -46,13 +46,7 @@ from ragbandit.router.serving.health.readiness import (
 )
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.serving.pending import PendingAnswers
-from ragbandit.router.serving.setup.bootstrap import (
-    judge_sample,
-    make_encoder,
-    make_jobs,
-    make_learner,
-    open_database,
-)
+from ragbandit.router.serving.setup.bootstrap import judge_sample, make_encoder, make_jobs, make_learner, open_database
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database

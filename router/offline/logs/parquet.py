@@ -17,17 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs import (
-    OURS,
-    BadRow,
-    Defaults,
-    Logged,
-    Place,
-    Record,
-    place_of,
-    record_of,
-    shown,
-)
+from ragbandit.router.offline.logs import OURS, BadRow, Defaults, Logged, Place, Record, place_of, record_of, shown
 from ragbandit.router.offline.logs.batches import LINE, REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
 from ragbandit.router.offline.logs.jsonl import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical

@@ -27,14 +27,7 @@ from ragbandit.router.offline.logs import (
 from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, with_columns
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.offline.logs.parquet import (
-    LogSource,
-    ParquetSource,
-    RowsSource,
-    row_name,
-    rows_batch,
-    undrawn,
-)
+from ragbandit.router.offline.logs.parquet import LogSource, ParquetSource, RowsSource, row_name, rows_batch, undrawn
 from ragbandit.router.offline.replay.comparison import LoggedPolicies, logged_policies, serving_settings
 from ragbandit.router.offline.replay.plan import CandidateSpec, Skipped, instant
 from ragbandit.router.serving.setup.bootstrap import ledger_of

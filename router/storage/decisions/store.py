@@ -35,27 +35,10 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_valu
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import (
-    cancellations,
-    closures,
-    decisions,
-    feedback,
-    outcomes,
-    updates,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
 from ragbandit.shared.errors import RagBanditError, StoreError
-from ragbandit.shared.types import (
-    Decision,
-    DecisionId,
-    DecisionState,
-    Feedback,
-    Outcome,
-    PolicyLabel,
-    Receipt,
-    Reward,
-)
+from ragbandit.shared.types import Decision, DecisionId, DecisionState, Feedback, Outcome, PolicyLabel, Receipt, Reward
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,17 +8,7 @@ from typing import Any, Final, cast
 
 from ragbandit.router.storage.rows.conversion import Form, Row, TableRows, body_hash, canonical
 from ragbandit.router.storage.sql.tables import outcomes
-from ragbandit.shared.types import (
-    Branch,
-    CallFailed,
-    Cost,
-    Generated,
-    Outcome,
-    Retrieved,
-    Round,
-    Source,
-    TraceEvent,
-)
+from ragbandit.shared.types import Branch, CallFailed, Cost, Generated, Outcome, Retrieved, Round, Source, TraceEvent
 
 #: what is likeliest comes last: it is the nearest
 _DICTIONARY: Final = (

@@ -255,6 +255,9 @@ class AdaptiveNoteParams(PassageParams):
     updates: Whole = 2
     #: failed updates that end the arm (the paper's IU)
     failures: Count = 1
+    #: "better": a new note stands only if a comparison finds it better; "every": it always stands, nothing is compared
+    #: and no failure ends the arm (the paper's ablation without its memory reviewer)
+    keep: Literal["better", "every"] = "better"
     #: distinct passages over all rounds (the paper's RP)
     passages: Count = 6
     #: passages searched for in each round
@@ -280,9 +283,10 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     passages add, and keeps the new note only if a comparison finds it clearly better. Updates end when `updates`
     were tried ("max_rounds", or "budget_rounds" where the budget's cap was the smaller), when `failures` of them
     did not better the note ("failed_updates"), when `passages` are gathered ("max_passages" or "budget_passages"),
-    or when the model has no question that was not asked before ("no_new_question"). Steps: one and the updates
-    begun. A budget without a round leaves the reader alone with the question. The draft is the best note until the
-    reader has answered.
+    or when the model has no question that was not asked before ("no_new_question"). `keep: every` drops the
+    adaptive stop: each new note stands, and failures end nothing. Steps: one and the updates begun. A budget
+    without a round leaves the reader alone with the question. The draft is the best note until the reader has
+    answered.
 
     What differs from the authors' code: passages seen before are always left out, not only near the cap; an update
     that finds no new passage, or adds nothing to the note, has failed without a comparison; no question is searched
@@ -330,7 +334,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
                 note = run.draft = better
                 continue
             failures += 1
-            if failures >= params.failures:
+            if failures >= params.failures and params.keep == "better":
                 return note, "failed_updates"
         return note, "max_rounds"
 
@@ -378,7 +382,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
             run.note_branch("update", "failed: nothing added")
             return None
         # Any note is better than none.
-        better = not note or await self._is_better(question, old=note, new=new, run=run)
+        better = not note or self._params.keep == "every" or await self._is_better(question, old=note, new=new, run=run)
         run.note_branch("update", "accepted" if better else "failed: not better")
         return new if better else None
 

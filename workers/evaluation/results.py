@@ -145,7 +145,7 @@ def _line(
         "seconds": _mean([each.cost.seconds_total for each in stored]),
         "time": None if first is None else _time(stored, over=first),
     }
-    for name in ("prompt_tokens", "completion_tokens", "dollars"):
+    for name in ("passages", "prompt_tokens", "completion_tokens", "dollars"):
         means[name] = _mean([getattr(each.cost, name) for each in stored])
     line: Line = {"strategy": arm, "questions": len(rows)}
     for name, mean in means.items():
@@ -267,7 +267,7 @@ def show(results: Sequence[Line], *, file: Path, judge: str | None, as_json: boo
         print_json(results)
         return
     measures = [name for name in results[0] if name in _HEADS]
-    heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "Time", "s"]
+    heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "passages", "Time", "s"]
     table = Printed("strategy", *heads, "prompt", "written", "dollars", "failed")
     for column in table.columns:
         column.justify, column.no_wrap = "right", True
@@ -277,7 +277,7 @@ def show(results: Sequence[Line], *, file: Path, judge: str | None, as_json: boo
         table.add_row(
             escape(row["strategy"]),
             *(_cell(_mean_of(row, name), scale=100.0, digits=1) for name in measures),
-            *(_cell(_mean_of(row, name)) for name in ("steps", "time", "seconds")),
+            *(_cell(_mean_of(row, name)) for name in ("steps", "passages", "time", "seconds")),
             *(_cell(_mean_of(row, name), digits=0) for name in ("prompt_tokens", "completion_tokens")),
             _cell(dollars, digits=_dollar_digits(dollars)),
             str(row["failed"]),

@@ -103,7 +103,7 @@ def kept(path):
 # ----------------------------------------------------------------------------------------------------- what is said
 
 
-def test_means_are_over_all_questions(run):
+def test_means_are_over_all_questions(run, tmp_path):
     """Quality, steps and calls are means over every question with their standard errors; a failure is a 0."""
     rows = report(run("--json"))
     none, single = rows["no_retrieval"], rows["single_step"]
@@ -115,6 +115,9 @@ def test_means_are_over_all_questions(run):
     assert single["questions"] == none["questions"] == 4
     assert single["completion_tokens"] == pytest.approx((5 + 6 + 0 + 5) / 4)
     assert single["prompt_tokens"] > none["prompt_tokens"] > 0
+    used = [row["cost"]["passages"] for row in kept(tmp_path) if row["arm"] == "single_step"]
+    assert (single["passages"], none["passages"]) == (pytest.approx(sum(used) / 4), 0.0)
+    assert sum(used) > 0
 
 
 def test_failures_are_listed(run):

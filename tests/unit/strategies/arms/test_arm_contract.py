@@ -31,7 +31,7 @@ multi_step:
 - {preset: flan}
 - {passages: 1}
 adaptive_note:
-- {preset: paper, style: long, updates: 4, failures: 2, passages: 5, passages_per_round: 1,
+- {preset: paper, style: long, updates: 4, failures: 2, keep: every, passages: 5, passages_per_round: 1,
    query_characters: 60, passage_words: 5, note_tokens: 20, question_tokens: 9, max_tokens: 20,
    templates: {read_notes_long: "[body]\n{notes}{question}"}}
 - {preset: paper}

@@ -96,6 +96,19 @@ def test_more_failures_may_be_allowed():
     assert "Note: First note." in generator.prompts[5].body
 
 
+def test_every_note_may_be_kept():
+    """With `keep: every` nothing is compared, each new note stands, and an update that found nothing ends nothing."""
+    second, third = ("Where did Spielberg come from?", "Bad note."), (ROUND_THREE[0], "Ohio note.")
+    generator = ScriptedGenerator(["First note.", *second, "Spielberg?", *third, "Ohio"])
+
+    outcome = outcome_of(AdaptiveNote(passages_per_round=1, updates=3, keep="every"), generator)
+
+    assert branches(outcome, "update") == ["accepted", "failed: no new passage", "accepted"]
+    assert "note_compare" not in purposes(outcome)
+    assert (outcome.stop_reason, outcome.steps) == ("max_rounds", 4)
+    assert "Notes: Ohio note." in generator.prompts[-1].body
+
+
 def test_passages_of_a_dropped_note_count():
     """The passages of a rejected note fill the cap as in the paper."""
     arm = AdaptiveNote(passages_per_round=1, passages=2, failures=2)

@@ -243,14 +243,11 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def open_binary(path: Path) -> BinaryIO:
     """The file open for reading, unpacked if it is a gzip by its name or by its first bytes."""
-    return cast("BinaryIO", gzip.open(path, "rb")) if _gzipped(path) else path.open("rb")
-
-
-def _gzipped(path: Path) -> bool:
-    if path.suffix == ".gz" or not path.is_file():
-        return path.suffix == ".gz"
-    with path.open("rb") as stream:
-        return stream.read(len(_GZIP)) == _GZIP
+    packed = path.suffix == ".gz"
+    if not packed and path.is_file():
+        with path.open("rb") as stream:
+            packed = stream.read(len(_GZIP)) == _GZIP
+    return cast("BinaryIO", gzip.open(path, "rb")) if packed else path.open("rb")
 
 
 def parsed(raw: bytes) -> dict[str, Any]:

@@ -9,12 +9,12 @@ contradicts itself, the field says which way was taken. Every value is in [0, 1]
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ragbandit.shared.errors import InvalidInput, missing_package
+from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.formats import known_choices
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -98,7 +98,7 @@ class Rules:
         """exact_match, f1 and accuracy of the prediction. Raises ConfigError where ftfy is wanted and missing."""
         golds = gold if self.aliases else gold[:1]
         if self.repaired:
-            prediction, *golds = map(_repair(), [prediction, *golds])
+            prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
         said = self._cut(prediction)
         return {
             "exact_match": exact_match(said, gold=golds),
@@ -154,14 +154,6 @@ def _first_item(text: str) -> str:
     if not (text.startswith("[") or text.endswith("]")):
         return text
     return text.translate(_LISTING).partition(",")[0].strip()
-
-
-def _repair() -> Callable[[str], str]:
-    try:
-        import ftfy  # for the figures of papers alone: a reward needs none
-    except ImportError as error:
-        raise missing_package("ftfy", extra="families") from error
-    return ftfy.fix_text
 
 
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)

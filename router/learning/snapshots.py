@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors, save as save_tensors
 
-from ragbandit.router.config.settings import PolicySettings, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.diagnosis import diagnose
 from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
 from ragbandit.router.policies import make_policy, protected
@@ -299,21 +299,18 @@ def find_interim(ledger: Ledger, *, files: SnapshotFiles, settings: Settings, en
     """What decides until the learner has learned the policy again. Raises StoreError, and SnapshotError if files cannot
     be written.
     """
+    incumbent = settings.policy.incumbent
     for info in ledger.snapshots_to_try():
-        if info.last_seq > 0 and info.encoder_hash in ("", encoder_hash) and _protects(info, settings=settings.policy):
+        keeps_promise = incumbent in (None, info.params.get("incumbent"))
+        if keeps_promise and info.last_seq > 0 and info.encoder_hash in ("", encoder_hash):
             try:
                 return Interim(policy=files.load(info, encoder_hash=info.encoder_hash)[0], snapshot=info)
             except SnapshotError:
                 continue
-    wanted = settings.policy.fallback if settings.policy.incumbent is None else settings.policy.incumbent
+    wanted = settings.policy.fallback if incumbent is None else incumbent
     arm = fallback_arm(wanted, arms=[ArmName(name) for name in settings.arms])
     fixed = protected("fixed", params={"arm": arm}, settings=settings.policy)
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)
     return Interim(policy=fixed, snapshot=info)
-
-
-def _protects(info: SnapshotInfo, *, settings: PolicySettings) -> bool:
-    """Whether this snapshot's policy keeps what the settings promise of the incumbent, if they do."""
-    return settings.incumbent in (None, info.params.get("incumbent"))

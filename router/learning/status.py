@@ -87,11 +87,11 @@ def _learned_next(rule: ClosingRule) -> Select[Any]:
     now: Any = bindparam("now", type_=Double)
     firsts = [
         select(waiting.c.decision_id, waiting.c.decided_at)
-        .where(waiting.c.policy == bindparam("label"), part)
+        .where(waiting.c.policy == bindparam("label"), waiting.c.has_feedback, part)
         .order_by(waiting.c.decided_at)
         .limit(LEARNED_NEXT)
         .subquery()
-        for part in rule.learnable_ranges(now=now)
+        for part in rule.complete_ranges(now=now)
     ]
     found = union_all(*(select(first.c.decision_id, first.c.decided_at) for first in firsts)).subquery()
     received = func.min(feedback.c.received_at).label("received_at")

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar, Unpack
 from ragbandit.strategies.base import OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
-from ragbandit.strategies.run import Answer, Run, Settle
+from ragbandit.strategies.run import Answer, Run
 
 Result = TypeVar("Result")
 
@@ -27,11 +27,6 @@ def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
 def answer_in(text: str, *, style: Style | AnswerStyle) -> str:
     """The answer in a reader's text: a "long" one is the whole text, of others see `extract_answer`."""
     return text.strip() if style == "long" else extract_answer(text)
-
-
-def settled_in(style: Style | AnswerStyle) -> Settle | None:
-    """How an answer of this style may be given while it is written; None: any word may still change all of it."""
-    return str.strip if style == "long" else None
 
 
 async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
@@ -112,7 +107,7 @@ async def read(
             fields={"question": question} if fields is None else fields,
             max_tokens=max_tokens,
             stop=stops_of(style),
-            final=settled_in(style) if final else None,
+            final=str.strip if final and style == "long" else None,
             **showing,
         )
     answer = answer_in(done.text, style=style)

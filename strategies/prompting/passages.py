@@ -92,13 +92,9 @@ def last_query(question: str, *, sentences: Sequence[str]) -> str:
     contains arithmetic such as "1990 - 1950 = 40". Empty sentences are passed over. Not yet cleaned.
     """
     for sentence in reversed(sentences):
-        if sentence.strip() and not _is_reasoning(sentence):
+        if sentence.strip() and not (_REASONING_START.match(sentence) or _ARITHMETIC.search(sentence)):
             return sentence
     return question
-
-
-def _is_reasoning(sentence: str) -> bool:
-    return bool(_REASONING_START.match(sentence) or _ARITHMETIC.search(sentence))
 
 
 def first_sentence(text: str) -> str:

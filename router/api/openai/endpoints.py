@@ -21,7 +21,7 @@ from ragbandit.router.api.openai.replies import (
     completion,
     message_of,
 )
-from ragbandit.router.api.openai.requests import ChatBody, check_supported, model_list, model_of
+from ragbandit.router.api.openai.requests import ChatBody, check_supported, choice_of, model_list, named_model
 from ragbandit.router.api.openai.responses import (
     ID_PREFIX,
     ResponseBody,
@@ -60,7 +60,8 @@ async def model(
     request: Request,
 ) -> Response:
     """Tell whether there is a model of this name; 404 with the code `model_not_found` if not."""
-    return JsonReply(model_of(model, router=router_of(request)))
+    choice_of(model, router=router_of(request), field=None)
+    return JsonReply(named_model(model))
 
 
 @endpoints.post(

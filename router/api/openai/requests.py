@@ -53,7 +53,7 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
     tenant = caller.tenant or "default"
     forced = arms if may_force(caller, tenant=tenant, tenants=router.settings.tenants) else []
     names = [*_chosen_by_policy(router, caller=caller), *(f"arm/{arm}" for arm in forced)] if arms else []
-    return {"object": "list", "data": [_model(name) for name in names]}
+    return {"object": "list", "data": [named_model(name) for name in names]}
 
 
 def _chosen_by_policy(router: Router, *, caller: Caller | None = None) -> list[str]:
@@ -64,12 +64,6 @@ def _chosen_by_policy(router: Router, *, caller: Caller | None = None) -> list[s
         among = price_terms(caller.scopes, tenant=caller.tenant or "default", settings=settings).get("cost_weights")
         least, largest = among if isinstance(among, list) else (least, largest)
     return [AUTO, *(f"{AUTO}:{name}" for name, weight in prices.items() if least <= weight <= largest)]
-
-
-def model_of(name: str, *, router: Router) -> Model:
-    """The model of this name. Raises ModelNotFound."""
-    choice_of(name, router=router, field=None)
-    return _model(name)
 
 
 def choice_of(name: str, *, router: Router, field: str | None = "model") -> ModelChoice:
@@ -91,7 +85,8 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
     raise ModelNotFound(f"there is no model {name!r:.80}", field=field, remedy=f"known here: {names}")
 
 
-def _model(name: str) -> Model:
+def named_model(name: str) -> Model:
+    """The model of this name."""
     return {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWN}
 
 

@@ -28,7 +28,7 @@ async def form(request: Request) -> Response:
     root = request.scope.get("root_path", "")
     if await gate.is_open():
         return RedirectResponse(f"{root}/ui", status_code=303)
-    return await login_page(request, onward=next_of(request))
+    return await login_page(request, onward=_checked(request.query_params.get("next", "")))
 
 
 async def login_page(request: Request, *, onward: str, fault: RagBanditError | None = None) -> Response:
@@ -72,11 +72,6 @@ def _check_role(key: ApiKey) -> None:
     if key.role not in roles:
         remedy = f"use a key of the role {' or '.join(sorted(roles))}"
         raise Forbidden(f"a key of the role {key.role} has no pages", field="key", remedy=remedy)
-
-
-def next_of(request: Request) -> str:
-    """The page of ours that a link to the login names, or ""."""
-    return _checked(request.query_params.get("next", ""))
 
 
 def _checked(path: str) -> str:

@@ -1,7 +1,6 @@
 """Pages of feedback and of queues: where judgements come from, and what waits where."""
 
 import time
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -77,16 +76,12 @@ def _feedback(router: Router) -> dict[str, Any]:
         "counters": counters,
         "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=MOST_SOURCES),
         "decisions": LATELY,
-        "quarantined": _quarantined(router) if counters.quarantined else [],
+        "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else [],
         "looked_at": LOOKED_AT,
         "quarantines": quarantines_of(router.database, lifted=True)[-LISTED:],
         "cap": router.settings.learning.rater_per_day,
         "judge": router.status().judge,
     }
-
-
-def _quarantined(router: Router) -> list[Mapping[str, Any]]:
-    return quarantined(router.ledger, limit=LISTED, among=LOOKED_AT)
 
 
 #: questions that the panel reads

@@ -147,7 +147,7 @@ async def page(request: Request, template: str, *, title: str, status: int = 200
         "root": root,
         "title": title,
         "here": request.scope["path"].removeprefix(root),
-        "links": _links(caller),
+        "links": [(path, title) for path, title, of_all in PAGES if not of_all or caller.tenant is None],
         "caller": caller,
         "logged_in": caller.key is not None and needs_session("/ui", headers),
         "acts": caller.role in (None, "operator", "admin"),
@@ -171,11 +171,6 @@ def set_cookie(
     path = request.scope.get("root_path", "") + "/ui"
     secure = request.scope["scheme"] == "https"
     reply.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="strict")
-
-
-def _links(caller: Caller) -> list[tuple[str, str]]:
-    """The pages that this caller may see."""
-    return [(path, title) for path, title, of_all in PAGES if not of_all or caller.tenant is None]
 
 
 def error_page(error: ErrorDetail, *, status: int, root: str) -> str:

@@ -190,7 +190,8 @@ class _DecodedBatch:
     def _check_offers(self, offers: Any) -> None:
         """Sets `offered`, (n, K). Raises InvalidInput for other arms than the log's, and for one named twice."""
         count = len(self.spec.arms)
-        other = np.flatnonzero((self.lengths != count) | self._any_of_row(self.places < 0))
+        unknown = np.bincount(self._rows()[self.places < 0], minlength=self.batch.num_rows)
+        other = np.flatnonzero((self.lengths != count) | (unknown > 0))
         if len(other) and not self.spec.mixed_arms:
             row = int(other[0])
             names = f"offers {', '.join(offers[row].as_py())}; the first row offers {', '.join(self.spec.arms)}"
@@ -200,10 +201,6 @@ class _DecodedBatch:
         repeated = np.flatnonzero(self.offered.sum(axis=1) != self.lengths)
         if len(repeated):
             raise self._wrong(int(repeated[0]), "arms", "an arm is named twice", "name every arm once")
-
-    def _any_of_row(self, flags: Flags) -> Flags:
-        """Whether any entry of the row's list has the flag, shape (n,)."""
-        return np.asarray(np.bincount(self._rows()[flags], minlength=self.batch.num_rows) > 0)
 
     def _questions(self, ids: Keys) -> tuple[Keys, Choices]:
         """`question_keys` of the rows."""

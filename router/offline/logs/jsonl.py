@@ -420,9 +420,6 @@ def write(path: str | Path, rows: Iterable[Logged]) -> int:
 
 def line_of(record: Record) -> bytes:
     """The record as one line, its keys in their order; numbers come back as they were."""
-    features = {"features": _base64(record["features"])} if "features" in record else {}
-    return _ENCODER.encode(record | features).encode()
-
-
-def _base64(features: Features | None) -> str | None:
-    return None if features is None else base64.b64encode(np.asarray(features, dtype="<f4").tobytes()).decode()
+    if (features := record.get("features")) is not None:
+        record = record | {"features": base64.b64encode(np.asarray(features, dtype="<f4").tobytes()).decode()}
+    return _ENCODER.encode(record).encode()

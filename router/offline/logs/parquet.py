@@ -132,7 +132,8 @@ def write(path: str | Path, rows: Iterable[Logged]) -> int:
     """Write the rows; how many. The file is there when all of it is. Raises InvalidInput."""
     count, stream = 0, iter(rows)
     first = list(islice(stream, PIECE))
-    own = _own_columns(first[0].extra) if first else ()
+    extra = first[0].extra if first else {}
+    own = tuple(name for name, value in extra.items() if name != "extra" and _numbers(value))
     schema = _schema(own)
     with new_file(Path(path)) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as out:
         held: list[Any] = []
@@ -147,10 +148,6 @@ def write(path: str | Path, rows: Iterable[Logged]) -> int:
         if held:
             out.write_table(pa.concat_tables(held), row_group_size=GROUP)
     return count
-
-
-def _own_columns(extra: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(name for name, value in extra.items() if name != "extra" and _numbers(value))
 
 
 def _numbers(value: object) -> bool:

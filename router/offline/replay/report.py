@@ -84,12 +84,9 @@ def _other_side(replayed: ReplayResult) -> str:
             return side(candidate).removesuffix(",")
     names = sorted({one_line(policy.name) for policy in replayed.logged})
     who = " and ".join(names) or one_line(replayed.baseline)
-    return f"{who} as {'they' if len(names) > 1 else 'it'} served{_while_learning(replayed, many=len(names) > 1)}"
-
-
-def _while_learning(replayed: ReplayResult, *, many: bool = False) -> str:
-    """Where several versions decided: what logged was still learning."""
-    return f" while {'they' if many else 'it'} learned" if len(replayed.versions) > 1 else ""
+    they = "they" if len(names) > 1 else "it"
+    learning = f" while {they} learned" if len(replayed.versions) > 1 else ""  # what logged was still learning
+    return f"{who} as {they} served{learning}"
 
 
 def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
@@ -146,7 +143,7 @@ def _forecast(candidate: CandidateResult, *, rows: int) -> str:
         return ""
     if candidate.rows_needed > _HOPELESS * rows:
         return "; the difference is close to zero: more questions will not settle it soon"
-    total = _rounded(candidate.rows_needed)
+    total = round(candidate.rows_needed, 1 - math.floor(math.log10(candidate.rows_needed)))  # two digits
     total = total if total > rows else -(-max(candidate.rows_needed, rows + 1) // 10) * 10
     needed = f"takes about {total:,} logged questions (you have {rows:,})"
     return f"; not enough data: to detect a difference this large with 50 % power {needed}"
@@ -248,11 +245,6 @@ def _ends(measured: EstimateWithInterval) -> tuple[float, float] | None:
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return None
     return low, high
-
-
-def _rounded(value: int) -> int:
-    """Rounded to two digits: the forecast is no more precise."""
-    return round(value, 1 - math.floor(math.log10(value)))
 
 
 def _listed(title: str, rows: Mapping[str, int]) -> str:

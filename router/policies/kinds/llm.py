@@ -203,16 +203,12 @@ class Llm(CountingPolicy):
         played = choice or self.settings.fallback
         epsilon = self.settings.epsilon if played in arms else 1.0
         pmf = tuple(epsilon / len(arms) + (1.0 - epsilon if arm == played else 0.0) for arm in arms)
+        text = "".join(c if c.isprintable() else " " for c in reply.text[:MAX_REPLY])
         facts: dict[str, Json] = {
             "choice": choice,
             "failed": failed,
-            "reply": None if reply.failed else _printable(reply.text),
+            "reply": None if reply.failed else text,
             "prompt_tokens": reply.tokens and reply.tokens.read,
             "completion_tokens": reply.tokens and reply.tokens.written,
         }
         return PolicyOutput(pmf=pmf, facts={"llm": facts, "epsilon": epsilon})
-
-
-def _printable(text: str) -> str:
-    """The model's text as the log has it: cut, and every other character a space."""
-    return "".join(c if c.isprintable() else " " for c in text[:MAX_REPLY])

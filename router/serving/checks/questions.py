@@ -240,7 +240,7 @@ def _check_context(context: Mapping[str, Json], *, most_bytes: int | None) -> No
 
 def _check_conversation(query: Query) -> None:
     if query.session is not None:
-        checked_session(query.session)
+        checked_text(query.session, field="session_id", most=MAX_SESSION)
     if query.asked is not None:
         checked_text(query.asked, field="question")
     checked_type(query.messages, list | tuple, field="messages", wanted="a list of messages")
@@ -265,11 +265,6 @@ def check_message(message: object) -> None:
     checked_type(message.text, str, field="messages", wanted="messages of text")
     if message.text.strip():
         checked_text(message.text, field="messages")
-
-
-def checked_session(value: object) -> str:
-    """The id of a conversation: text of at most MAX_SESSION characters. Raises InvalidInput."""
-    return checked_text(value, field="session_id", most=MAX_SESSION)
 
 
 def _check_sticky_turns(turns: object, *, most: int) -> None:

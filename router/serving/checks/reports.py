@@ -68,6 +68,8 @@ def made_feedback(
         value = _rating(rating, scale=scale)
     elif reward is not None:
         value = checked_number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
+    if rater is not None:
+        checked_text(rater, field="rater", most=MAX_RATER, advice=", an id and no name")
     return Feedback(
         id=FeedbackId(identity),
         decision_id=DecisionId(decision_id),
@@ -75,7 +77,7 @@ def made_feedback(
         value=value,
         source="event" if event is not None else cast("FeedbackSource", source or "human"),
         received_at=now,
-        rater=checked_rater(rater),
+        rater=rater,
         event=event,
     )
 
@@ -105,11 +107,6 @@ def _event_value(event: object, *, known: Mapping[str, float | None], source: st
         message = f"an event has the source event, not {source!r:.80}"
         raise InvalidInput(message, field="source", remedy="leave source out")
     return known[event]
-
-
-def checked_rater(rater: object) -> str | None:
-    """The rater, or InvalidInput."""
-    return None if rater is None else checked_text(rater, field="rater", most=MAX_RATER, advice=", an id and no name")
 
 
 def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ragbandit.router.policies.base import Policy, PolicyOutput, serves_prices
 from ragbandit.router.serving.conversations import Stay, stays_of
 from ragbandit.router.serving.deciding.live import LiveVersions
 from ragbandit.router.serving.health.circuit_breaker import CircuitBreaker
-from ragbandit.router.storage.decisions.search import SessionTurn, newest_turns
+from ragbandit.router.storage.decisions.search import newest_turns
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import Forbidden, InvalidInput
@@ -265,18 +265,12 @@ def keep_prefixes(
             continue
         weight = settings.reward.weight if question.cost_weight is None else question.cost_weight
         saves = weight * rate * saved.get(last.arm, 0.0) * tokens.get(last.last, 0)
-        gain = _gain(output, arms=question.arms, arm=last.arm)
-        if gain is not None and gain <= saves > 0.0:
-            question.stay = _stay(last, gain=gain, saves=saves)
-
-
-def _gain(output: PolicyOutput, *, arms: Sequence[ArmName], arm: ArmName) -> float | None:
-    """What the policy expects of the best arm beyond this one; None: it expects nothing of arms."""
-    return None if output.scores is None else max(output.scores) - output.scores[arms.index(arm)]
-
-
-def _stay(last: SessionTurn, *, gain: float, saves: float) -> Stay:
-    return Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=0, prefix={"gain": gain, "saves": saves})
+        if output.scores is None:  # it expects nothing of arms
+            continue
+        gain = max(output.scores) - output.scores[question.arms.index(last.arm)]
+        if gain <= saves > 0.0:
+            prefix = {"gain": gain, "saves": saves}
+            question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=0, prefix=prefix)
 
 
 def _prompt_tokens(database: Database, ids: Sequence[str]) -> dict[str, int]:

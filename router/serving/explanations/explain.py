@@ -258,13 +258,10 @@ def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawSho
             f"likeliest arm, {likeliest.arm}, {likeliest.probability:.4g}."
         )
     if not draw.made_elsewhere:
-        yield f"The random draw u = {draw.u:.6f}, from the seed, fell in the range of {drawn.arm}: {_edges(drawn)}."
+        place = f"the range of {drawn.arm}: from {drawn.low:.6f} to {drawn.high:.6f}"
+        yield f"The random draw u = {draw.u:.6f}, from the seed, fell in {place}."
     if draw.fault is not None:
         yield f"The row does not fit together: {draw.fault}."
-
-
-def _edges(arm: ArmChance) -> str:
-    return f"from {arm.low:.6f} to {arm.high:.6f}"
 
 
 def _best(drawn: ArmChance, arms: Sequence[ArmChance]) -> str:

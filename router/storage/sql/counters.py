@@ -88,10 +88,6 @@ class ClosingRule:
         """Rows that are closed whatever they have."""
         return waiting.c.decided_at <= now - self.wait_s - self.expire_s
 
-    def learnable_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
-        """Rows that have feedback to learn from and are complete, in parts: the learner is late for the oldest."""
-        return [and_(waiting.c.has_feedback, part) for part in self.complete_ranges(now=now)]
-
     def _rewarded(self) -> ColumnElement[bool]:
         """Rows that need no outcome: the caller ran the arm, and a raw reward came in time."""
         flagged = and_(_CALLER, waiting.c.has_reward)

@@ -19,6 +19,7 @@ from ragbandit.router.offline.simulation.measure import plot_frontier, print_tra
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import decimal
 
 
 def train_verb(
@@ -68,13 +69,15 @@ def _print_trained(report: Mapping[str, Any]) -> None:
 
 
 def _print_confusion(matrix: Sequence[Mapping[str, Any]]) -> None:
-    """A line per label of the held-out questions: how many there are, and the share of them that each arm gets."""
+    """A line per label of the held-out questions: how many there are, the share of them that each arm gets, seconds."""
     if matrix:
-        arms = [f"{arm} %" for arm in matrix[0]["arms"]]
-        shares = [[f"{100 * share:.0f}" for share in one["arms"].values()] for one in matrix]
-        heads = ("held out: cheapest right arm", "questions", *arms)
-        lines = zip(matrix, shares, strict=True)
-        show_rows(heads, ([one["label"] or "none", str(one["questions"]), *each] for one, each in lines))
+        heads = ("held out: cheapest right arm", "questions", *(f"{arm} %" for arm in matrix[0]["arms"]), "s")
+        cells = [[f"{100 * share:.0f}" for share in one["arms"].values()] for one in matrix]
+        lines = zip(matrix, cells, strict=True)
+        show_rows(
+            heads,
+            ([one["label"] or "none", str(one["questions"]), *each, decimal(one["seconds"])] for one, each in lines),
+        )
 
 
 def _print(line: Any) -> None:

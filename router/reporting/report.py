@@ -280,8 +280,20 @@ def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit:
     ended = int((~np.isnan(values)).sum())
     if (silent := int((values == 0.0).sum())) and unit == "dollars":
         yield f"{silent:,} of {ended:,} outcomes tell no dollars, and count as 0"
+    if np.nansum(log.costs["seconds"]) > 0.0:
+        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_spread(log))}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
+
+
+def _spread(log: ReportRows) -> Iterator[str]:
+    """Each arm in words, the most used first: its share, and the mean seconds of its outcomes."""
+    counts = np.bincount(log.arm, minlength=len(log.arms))
+    for place in np.argsort(-counts, kind="stable").tolist():
+        seconds = log.costs["seconds"][log.arm == place]
+        known = seconds[~np.isnan(seconds)]
+        took = f"{number(float(known.mean()))} s" if len(known) else NOTHING
+        yield f"{log.arms[place]} {percent(float(counts[place]) / len(log.arm))}, {took}"
 
 
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]:

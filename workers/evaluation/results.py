@@ -198,6 +198,7 @@ def table_records(
             "question": row.question,
             "correct": {arm: quality_of(judged_as[arm][number], reward=reward) for arm in stored},
             "steps": {arm: each.steps for arm, each in stored.items()},
+            "seconds": {arm: each.cost.seconds_total for arm, each in stored.items()},
             **{key: value for key, value in more.items() if value is not None},
         }
 

@@ -105,6 +105,10 @@ class TableRow:
     hops: int | None = None
     #: what a caller would send with the question
     context: Mapping[str, Json] = field(default_factory=dict)
+    #: where the question comes from, and seconds of every arm's answer, where somebody knows: for reports, no policy
+    #: sees them
+    dataset: str | None = None
+    seconds: Mapping[ArmName, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,10 @@
 """Full-information routing tables: the result of every arm on every question, one JSON object a line.
 
     {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "hops": 1,
-     "context": {"tier": "pro"}}
+     "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}}
 
-`id`, `hops` and `context` may be left out; other keys are left alone. The first line says which arms there are.
+`id`, `hops`, `context`, `dataset` and `seconds` may be left out; other keys are left alone. The first line says which
+arms there are.
 
 As rows of a log a question of K arms is K rows, one per arm, each logged with the probability 1 / K of a uniform draw.
 That is what a uniform logger writes in the mean, without its chance: the propensities are exact, an importance-weighted
@@ -108,7 +109,7 @@ def _labelled(entry: Mapping[str, Any], *, default: str) -> LabelledRow:
 ORIGIN = "table"
 #: as the arms of a configuration are named: what is learned here can serve there
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: steps of one answer, as the service takes them
+#: steps, and seconds, of one answer, as the service takes them
 _MOST_STEPS = 1e9
 
 
@@ -129,6 +130,13 @@ class LabelledTable:
         """Steps of every answer, shape (n, arms), >= 0."""
         return np.array([[row.steps[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
 
+    @cached_property
+    def seconds(self) -> Matrix | None:
+        """Seconds of every answer, shape (n, arms), >= 0; None where some row does not tell them."""
+        if not all(row.seconds for row in self.rows):
+            return None
+        return np.array([[row.seconds[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
+
 
 def read_table(path: str | Path) -> LabelledTable:
     """The table in this file.
@@ -148,6 +156,8 @@ def read_table(path: str | Path) -> LabelledTable:
             steps=_amounts(entry, "steps", arms=arms, most=_MOST_STEPS),
             hops=labelled.hops,
             context=_context(entry),
+            dataset=labelled.dataset,
+            seconds=_seconds(entry, arms=arms),
         )
 
     rows = tuple(question_rows(Path(path), row))
@@ -165,6 +175,11 @@ def _arms(entry: Mapping[str, Any]) -> tuple[ArmName, ...]:
             remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
             raise InvalidInput(f"{arm!r} is no name of an arm", field="correct", remedy=remedy)
     return tuple(ArmName(arm) for arm in arms)
+
+
+def _seconds(entry: Mapping[str, Any], *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
+    """Of every arm; nothing where the key is left out, or is something else of the writer's."""
+    return _amounts(entry, "seconds", arms=arms, most=_MOST_STEPS) if isinstance(entry.get("seconds"), dict) else {}
 
 
 def _context(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ragbandit.router.offline.simulation.measure import (
     FirstPass,
     FrontierPoint,
     MixtureLine,
+    arm_seconds,
     cheapest_right,
     first_pass,
     greedy,
@@ -70,6 +71,12 @@ class Simulated:
     arms: Mapping[ArmName, float]
     #: the same by label: of the questions whose cheapest right arm is A, then of those where none is right
     confusion: Sequence[LabelShares[ArmName]]
+    #: and by hops and by data set, as far as the table has them
+    by_hops: Sequence[LabelShares[int]]
+    by_dataset: Sequence[LabelShares[str]]
+    #: mean per question, and of the questions that each arm gets (None for an arm without any); None: not in the table
+    seconds: float | None
+    arm_seconds: Mapping[ArmName, float | None] | None
     #: above_line over that of the cheapest-right oracle; None where that one gains nothing
     oracle_share: float | None
     #: the pass question by question, against always one arm; None where nothing was learned one by one
@@ -282,6 +289,8 @@ class _Measure:
         table = self.world.judged
         best = self.line.above(self._point(one_hot(cheapest_right(table), arms=len(table.arms))))
         mean = np.mean(shares, axis=0)
+        hops, datasets = [row.hops for row in table.rows], [row.dataset for row in table.rows]
+        labelled = partial(shares_by_label, shares=mean, arms=table.arms, seconds=table.seconds)
         return Simulated(
             policy=policy,
             weight=weight,
@@ -292,7 +301,11 @@ class _Measure:
             above_line=above,
             above_line_se=above_se,
             arms=dict(zip(table.arms, map(float, mean.mean(axis=0)), strict=True)),
-            confusion=shares_by_label(right_arms(table), shares=mean, arms=table.arms, order=table.arms),
+            confusion=labelled(right_arms(table), order=table.arms),
+            by_hops=labelled(hops, order=sorted({one for one in hops if one is not None})),
+            by_dataset=labelled(datasets, order=sorted({one for one in datasets if one is not None})),
+            seconds=None if table.seconds is None else float((mean * table.seconds).sum()) / len(table.rows),
+            arm_seconds=arm_seconds(mean, table=table),
             oracle_share=above / best if best > 0.0 else None,
             n=len(table.rows),
             total=self.total,

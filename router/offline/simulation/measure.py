@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from rich.console import Console
@@ -111,6 +111,15 @@ def right_arms(table: LabelledTable) -> list[ArmName | None]:
     """Label of every row: its cheapest right arm, of fractions the cheapest of the best; None where none is right."""
     some = table.correct.max(axis=1) > 0.0
     return [table.arms[arm] if right else None for arm, right in zip(cheapest_right(table), some, strict=True)]
+
+
+def arm_seconds(shares: Matrix, *, table: LabelledTable) -> dict[ArmName, float | None] | None:
+    """Mean seconds of the questions that each arm gets, None for an arm without any; None where nobody knows."""
+    if table.seconds is None:
+        return None
+    sums, given = (shares * table.seconds).sum(axis=0), shares.sum(axis=0)
+    pairs = zip(table.arms, sums.tolist(), given.tolist(), strict=True)
+    return {arm: total / count if count > 0.0 else None for arm, total, count in pairs}
 
 
 def rewards_of(table: LabelledTable, *, weight: float, price: float, bounds: tuple[float, float]) -> Matrix:
@@ -223,7 +232,8 @@ def _harmed(ours: Vector, theirs: Vector, *, harm: float) -> bool:
 
 def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:
     """All tables, wide enough to be whole in a file or a pipe."""
-    for table in (_main_table(rows), _confusion_table(rows), _first_pass_table(rows)):
+    by_label = [_label_table(rows, by) for by in ("confusion", "by_hops", "by_dataset")]
+    for table in (_main_table(rows), *by_label, _first_pass_table(rows)):
         if table.row_count:
             wide = Measurement.get(console, console.options.update(width=1000), table).maximum
             Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
@@ -233,7 +243,8 @@ def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:
 
 def _main_table(rows: Sequence["Simulated"]) -> Printed:
     """A line per row."""
-    table = _table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %")
+    timed = ["s", "s by arm"] if rows[0].seconds is not None else []
+    table = _table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", *timed)
     for row in rows:
         table.add_row(
             _name(row),
@@ -243,23 +254,30 @@ def _main_table(rows: Sequence["Simulated"]) -> Printed:
             _pair(row.above_line, error=row.above_line_se, sign="+"),
             "" if row.oracle_share is None else f"{100 * row.oracle_share:.0f}%",
             _percents(row.arms),
+            *(
+                []
+                if row.arm_seconds is None
+                else [decimal(row.seconds), "/".join(map(decimal, row.arm_seconds.values()))]
+            ),
         )
     return table
 
 
-def _confusion_table(rows: Sequence["Simulated"]) -> Printed:
-    """A line per learned row, a column per label."""
-    heads = [f"{_label(one)} ({one.questions})" for one in rows[0].confusion]
-    table = _table("sent to %", "lambda", *map(escape, heads))
+def _label_table(rows: Sequence["Simulated"], by: Literal["confusion", "by_hops", "by_dataset"]) -> Printed:
+    """A line per learned row, a column per label; none where all questions have one label."""
+    labels = getattr(rows[0], by)
+    nothing = "none right" if by == "confusion" else "unknown"
+    heads = [nothing if one.label is None else f"{one.label} hops" if by == "by_hops" else one.label for one in labels]
+    table = _table("sent to %", "lambda", *(escape(f"{a} ({b.questions})") for a, b in zip(heads, labels, strict=True)))
     for row in rows:
-        if row.seeds:
+        if row.seeds and len(labels) > 1:
             weight = "" if row.weight is None else f"{row.weight:g}"
-            table.add_row(_name(row), weight, *(_percents(one.arms) for one in row.confusion))
+            table.add_row(_name(row), weight, *(_sent(one) for one in getattr(row, by)))
     return table
 
 
-def _label(one: LabelShares[ArmName]) -> str:
-    return one.label or "none right"
+def _sent(one: LabelShares[Any]) -> str:
+    return _percents(one.arms) + ("" if one.seconds is None else f"  {decimal(one.seconds)} s")
 
 
 def _percents(shares: Mapping[ArmName, float]) -> str:
@@ -301,8 +319,8 @@ def footnotes(rows: Sequence["Simulated"]) -> list[str]:
     ]
     if seeds:
         notes.append(
-            "sent to %: of the questions whose cheapest right arm is the column's (their number), the share sent to "
-            "each arm, in the order of arms %"
+            "sent to %: of the questions whose cheapest right arm (hops, data set) is the column's (their number), the "
+            "share sent to each arm, in the order of arms %, and their mean seconds where the table has them"
         )
     passes = {row.policy: row.first_pass for row in rows if row.first_pass is not None}
     for one in list(passes.values())[:1]:

@@ -161,8 +161,8 @@ def play(
             learning.step(int(row))
             progress(done, len(train))
     elif policy.params.get("trained") is None:  # else `ragbandit policy train` has made it: it is judged as it is
-        # An id might spell the data set.
-        policy.fit([replace(world.table.rows[row], id="") for row in train], progress=progress)
+        # The data set is for reports alone, and an id might spell it.
+        policy.fit([replace(world.table.rows[row], id="", dataset=None) for row in train], progress=progress)
     drawn = learning.predicted(test)
     return Played(
         test=test,

@@ -207,7 +207,10 @@ class TableClassifier(CountingPolicy, ABC):
         likely = [self._probabilities(one).tolist() for one in self._outputs(network, held)]
         known = [dict(zip(arms, zip(each, self._costs, strict=True), strict=True)) for each in likely]
         shares = np.array([self._choice(each, arms=arms).pmf for each in known])
-        return [asdict(one) for one in shares_by_label(labels, shares=shares, arms=arms, order=arms)]
+        timed = all(arm in row.seconds for row, _ in held for arm in arms)
+        seconds = np.array([[row.seconds[arm] for arm in arms] for row, _ in held]) if timed else None
+        matrix = shares_by_label(labels, shares=shares, arms=arms, order=arms, seconds=seconds)
+        return [asdict(one) for one in matrix]
 
     def _train(
         self,

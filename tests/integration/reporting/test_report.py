@@ -1,5 +1,6 @@
 """The report of a store: what is read of it, in both databases."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import percent
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, PolicyLabel, Reward, Update
 
 EPOCH, HOUR = 1_700_000_000.0, 3_600.0
@@ -131,5 +133,9 @@ def test_a_report_of_a_store(store):
     assert {line.name for line in found.arms} == {f"always {arm}" for arm in DOLLARS}
     assert "questions that are in no comparison: 1 (multi_step was not offered, or could not be drawn)" in found.notes
     assert "exploration: against always the likeliest arm" in found.notes[-1]
+    [spread] = [note for note in found.notes if note.startswith("shares of these questions")]
+    draws = Counter(one.arm for one in store.made[:151])
+    arms = [f"{arm} {percent(count / 151)}, 1 s" for arm, count in draws.most_common()]
+    assert sorted(spread.partition(": ")[2].split("; ")) == sorted(arms)
     with pytest.raises(InvalidInput, match="since"):
         report(store.database, replace(SCOPE, until=SCOPE.since), policy=policy)

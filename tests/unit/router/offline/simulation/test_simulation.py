@@ -358,3 +358,31 @@ def test_confusion_of_a_simulated_policy():
     learned = row_of(rows, "vw")
     for arm, share in learned.arms.items():
         assert sum(one.questions * one.arms[arm] for one in learned.confusion) / 4 == pytest.approx(share)
+
+
+def test_seconds_and_shares_by_label():
+    """With seconds in the table a policy has its mean seconds, those of the questions that each arm gets, and of the
+    questions with each label; hops and data sets are labels too, and a question without one is in a row of its own.
+    """
+    more = [("nq", 1, (1, 2, 4)), ("nq", 2, (1, 3, 8)), ("hotpotqa", 2, (1, 2, 9)), ("nq", None, (5, 6, 7))]
+    rows = tuple(
+        replace(row, dataset=dataset, hops=hops, seconds=dict(zip(ARMS, map(float, seconds), strict=True)))
+        for row, (dataset, hops, seconds) in zip(SMALL.rows, more, strict=True)
+    )
+    found = simulate(LabelledTable(rows=rows, arms=ARMS), policies={"uniform": {}}, folds=2, seeds=1)
+    oracle = row_of(found, "oracle")  # takes the first arm, the second, the third, and the first again
+    assert oracle.seconds == (1 + 3 + 9 + 5) / 4
+    assert oracle.arm_seconds == {"none": 3.0, "single_step": 3.0, "multi_step": 9.0}
+    assert row_of(found, "always-none").arm_seconds == {"none": 2.0, "single_step": None, "multi_step": None}
+    assert [(one.label, one.questions, one.seconds) for one in oracle.by_hops] == [
+        (1, 1, 1.0),
+        (2, 2, 6.0),
+        (None, 1, 5.0),
+    ]
+    assert [(one.label, one.seconds) for one in oracle.by_dataset] == [("hotpotqa", 9.0), ("nq", 3.0)]
+    assert [one.seconds for one in oracle.confusion] == [1.0, 3.0, 9.0, 5.0]
+    uniform = row_of(found, "uniform")
+    assert uniform.by_dataset[1].arms == dict.fromkeys(ARMS, pytest.approx(1 / 3))
+    assert uniform.by_dataset[1].seconds == pytest.approx((7 + 12 + 18) / 9)
+    bare = row_of(simulate(SMALL, policies={"uniform": {}}, folds=2, seeds=1), "oracle")
+    assert (bare.seconds, bare.arm_seconds, bare.by_hops, bare.by_dataset) == (None, None, [], [])

@@ -28,7 +28,8 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation import Flags
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay import MemoryLog, Plan, memory_log, parse_candidates, prepare, replay
-from ragbandit.router.offline.replay.comparison import LoggedPolicies, current_candidate
+from ragbandit.router.offline.replay.candidates import current_candidate
+from ragbandit.router.offline.replay.opening import LoggedPolicies
 from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval, LoggedPolicy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import made_decisions, outputs_of

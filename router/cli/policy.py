@@ -28,9 +28,8 @@ from ragbandit.shared.types import ArmName, PolicyControl
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
 _BY_HAND = "by hand"
-#: how long to wait for the learner of a ledger to retire, and between two looks at it, seconds
+#: how long to wait for the learner of a ledger to retire, seconds
 PATIENCE_S: Final = 30.0
-LOOK_S: Final = 0.05
 RETIRE_LEASE_S: Final = 10.0
 
 
@@ -172,23 +171,18 @@ def retire(
 
 def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
     """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
-    holder = lease_holder("retire")
-    batches, give_up = 0, time.monotonic() + PATIENCE_S
+    holder, batches = lease_holder("retire"), 0
     try:
-        while True:
-            if not ledger.acquire(holder=holder, lease_s=RETIRE_LEASE_S):
-                if time.monotonic() >= give_up:
-                    raise NotReady(
-                        f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now",
-                        remedy="stop that learner, or its `ragbandit up`, then try again",
-                    )
-                time.sleep(LOOK_S)
-                continue
+        while ledger.acquire(holder=holder, lease_s=RETIRE_LEASE_S, patience_s=PATIENCE_S):
             step = inheritance.retire(ledger, holder=holder, now=time.time())
             if step == "done":
                 return batches
             batches += step == "batch"
             report(batches)
+        raise NotReady(
+            f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now",
+            remedy="stop that learner, or its `ragbandit up`, then try again",
+        )
     finally:
         ledger.release(holder=holder)
 

@@ -178,7 +178,7 @@ class Learner:
     def _inherit(self, give_up: float) -> bool:
         """Give a new label its place for every decision before it; False if that is not done at this time."""
         while inherit(self.ledger, holder=self.holder) != "done":
-            if time.monotonic() >= give_up or not self._acquire(0.0):
+            if time.monotonic() >= give_up or not self._acquire():
                 return False
         return True
 
@@ -186,18 +186,14 @@ class Learner:
         """Give the lease back, so that another learner need not wait for it to run out."""
         self.ledger.release(holder=self.holder)
 
-    def _acquire(self, patience_s: float) -> bool:
-        give_up = time.monotonic() + patience_s
-        while not self.ledger.acquire(holder=self.holder, lease_s=self.settings.learning.lease_s):
-            if time.monotonic() >= give_up:
-                return False
-            time.sleep(0.1)
-        return True
+    def _acquire(self, patience_s: float = 0.0) -> bool:
+        lease_s = self.settings.learning.lease_s
+        return self.ledger.acquire(holder=self.holder, lease_s=lease_s, patience_s=patience_s)
 
     def _step(self) -> int:
         """One transaction's worth: join, append, apply, publish if it is time. The number of decisions closed."""
         now = self.clock()
-        if not self.ledger.acquire(holder=self.holder, lease_s=self.settings.learning.lease_s):
+        if not self._acquire():
             return 0
         batch = self._next_batch(now)
         if not batch or not self._append(batch, now=now):

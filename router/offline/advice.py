@@ -25,8 +25,7 @@ from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import CandidatePolicy, crossfitted_at
-from ragbandit.router.offline.replay.comparison import settings_in_force
+from ragbandit.router.offline.replay.candidates import CandidatePolicy, crossfitted, settings_in_force
 from ragbandit.router.offline.replay.engine import MemoryPart, estimate_candidates
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.plan import (
@@ -252,7 +251,7 @@ def _asked(
         copy = make_policy(policy.algorithm, params=policy.params)
         return CandidatePolicy(copy, log=log, features=log.log.features, settings=settings, weight=None)
 
-    pmfs, notes = crossfitted_at(
+    pmfs, notes = crossfitted(
         [None, *weights], name=name, make=made, folds_of_rows=folds, folds=int(folds.max()) + 1, progress=progress
     )
     return dict(zip((name, *weights.values()), pmfs, strict=True)), notes

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, and_, delete, insert, select
 
 from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
+from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
-from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
 from ragbandit.router.storage.rows.conversion import Row, decision_row, feedback_row, update_row, update_value
@@ -31,7 +31,7 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
-from ragbandit.router.storage.sql.waiting import labels_in_use
+from ragbandit.router.storage.sql.waiting import labels_in_use, lock_rows
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, StoreError
 from ragbandit.shared.types import (
@@ -43,7 +43,6 @@ from ragbandit.shared.types import (
     FeedbackId,
     Json,
     Outcome,
-    Update,
 )
 
 T = TypeVar("T")
@@ -152,14 +151,23 @@ def take_in(
     known = known_secret(ledger.database, name=DRAWS)
     secret = None if known is None else known.value
     taken = ImportCounts()
+
+    def hold() -> None:
+        if not ledger.acquire(holder=holder, lease_s=lease_s, patience_s=patience_s):
+            raise NotReady(
+                f"a learner holds the ledger {ledger.label!r}",
+                field="label",
+                remedy="stop that learner and try again, or import into another ledger with --label",
+            )
+
     try:
         for page in _pages(iter(rows), size=PAGE):
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
                 encoder = _register(ledger, now=clock())
-            _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
+            hold()
             # A decision of the log may be here already.
             while inherit(ledger, holder=holder) != "done":
-                _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
+                hold()
             marked = [_marked(row, origin=origin, secret=secret) for row in page]
             decision_rows = {row.decision.id: decision_row(row.decision) for row in marked}
             with ledger.writing(holder=holder) as (connection, moves, end):
@@ -206,18 +214,6 @@ def _register(ledger: Ledger, *, now: float) -> str:
     return str(registered["encoder_hash"])
 
 
-def _acquire(ledger: Ledger, *, holder: str, lease_s: float, patience_s: float) -> None:
-    give_up = time.monotonic() + patience_s
-    while not ledger.acquire(holder=holder, lease_s=lease_s):
-        if time.monotonic() >= give_up:
-            raise NotReady(
-                f"a learner holds the ledger {ledger.label!r}",
-                field="label",
-                remedy="stop that learner and try again, or import into another ledger with --label",
-            )
-        time.sleep(0.1)
-
-
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
     """The row; one whose draw nobody can make again says in its facts where it comes from.
 
@@ -262,8 +258,7 @@ class _ImportPage:
         added = [row for row in self.rows if row.decision.id not in known]
         self._out_of_waiting([row for row in added if row.decision.id not in new])
         if added:
-            entries = [self._entry(row, seq=end + number) for number, row in enumerate(added, start=1)]
-            values = [update_row(entry.update, feedback_at=entry.feedback_at) for entry in entries]
+            values = [self._row(row, seq=end + number) for number, row in enumerate(added, start=1)]
             self.connection.execute(insert(updates), values)
             self.moves.updates(values)
         self._furnish([row for row in added if row.decision.id in new], now=now)
@@ -300,8 +295,7 @@ class _ImportPage:
         known: set[str] = set()
         for stored in learned:
             row = by_id[stored["decision_id"]]
-            entry = self._entry(row, seq=stored["seq"])
-            values = update_row(entry.update, feedback_at=entry.feedback_at)
+            values = self._row(row, seq=stored["seq"])
             if self.remade:  # another ledger's, of which this one learned the value alone, has another preset
                 values = {name: values[name] for name in _OF_ANSWER if stored["preset"] == values["preset"]}
             own = "seq", "restarts", "decided"  # of the ledger, and in no file
@@ -320,9 +314,7 @@ class _ImportPage:
             return
         ids = {row.decision.id for row in rows}
         here = and_(waiting.c.policy == self.ledger.label, waiting.c.decision_id.in_(ids))
-        # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
-        ordered = select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update()
-        open_rows = self.connection.execute(ordered).mappings().all()
+        open_rows = lock_rows(self.connection, here)
         there = {row["decision_id"] for row in open_rows}
         for row in rows:
             if row.decision.id not in there:
@@ -330,26 +322,13 @@ class _ImportPage:
         self.connection.execute(delete(waiting).where(here))
         self.moves.waiting(open_rows, sign=-1)
 
-    def _entry(self, row: Logged, *, seq: int) -> Entry:
-        decision = row.decision
-        update = Update(
-            policy=self.ledger.label,
-            seq=seq,
-            decision_id=decision.id,
-            query=decision.served,
-            arm=decision.arm,
-            arms=decision.arms,
-            pmf=decision.pmf,
-            scores=decision.scores,
-            propensity=decision.propensity,
-            reward=row.reward,
-            feedback_ids=row.feedback_ids,
-            features=decision.features,
-            # By default what every reading of the file gives, so that the same file again is the same rows.
-            made_at=decision.made_at if row.learned_at is None else row.learned_at,
-            imported=IMPORTED in decision.facts,
-        )
-        return Entry(update=update, feedback_at=row.feedback_at)
+    def _row(self, row: Logged, *, seq: int) -> dict[str, Any]:
+        """The row of `updates`."""
+        decision, example = row.decision, Example(reward=row.reward, feedback=())
+        # By default what every reading of the file gives, so that the same file again is the same rows.
+        learned_at = decision.made_at if row.learned_at is None else row.learned_at
+        update = made_update(decision, example, label=self.ledger.label, seq=seq, now=learned_at)
+        return update_row(replace(update, feedback_ids=row.feedback_ids), feedback_at=row.feedback_at)
 
     def _furnish(self, rows: Sequence[Logged], *, now: float) -> None:
         """Outcomes and marks of decisions that are new to the store."""

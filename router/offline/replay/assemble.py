@@ -23,7 +23,7 @@ from ragbandit.router.offline.estimation import (
     verdict,
 )
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_FEATURES, BY_ID, BY_TEXT, WeightTally
-from ragbandit.router.offline.replay.comparison import LoggedPolicies
+from ragbandit.router.offline.replay.opening import LoggedPolicies
 from ragbandit.router.offline.replay.plan import (
     Arm,
     CandidatePmf,

@@ -22,8 +22,7 @@ from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decod
 from ragbandit.router.offline.logs.parquet import BATCH, LogSource
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.comparison import LoggedPolicies
-from ragbandit.router.offline.replay.opening import all_older, no_times
+from ragbandit.router.offline.replay.opening import LoggedPolicies, all_older, no_times
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,

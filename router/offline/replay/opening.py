@@ -1,10 +1,13 @@
 """The log of a replay: a file or a ledger of the configured store, read when it is replayed; or rows in memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
+
+from sqlalchemy import select
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
@@ -28,16 +31,73 @@ from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decod
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import LogSource, ParquetSource, RowsSource, row_name, rows_batch, undrawn
-from ragbandit.router.offline.replay.comparison import LoggedPolicies, logged_policies, serving_settings
-from ragbandit.router.offline.replay.plan import CandidateSpec, Skipped, instant
+from ragbandit.router.offline.replay.plan import CandidateSpec, LoggedPolicy, Skipped, instant
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.policy_versions import versions_of
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import IMPORTED, ArmName, PolicyLabel
 
 Row = TypeVar("Row")
 
 #: bad rows that an error names
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedPolicies:
+    """The policies of a store, by the version that a decision names and by its ledger."""
+
+    versions: Mapping[str, LoggedPolicy] = field(default_factory=dict)
+    #: label -> all policies that ever learned this ledger: that of a version without a record is one of them
+    labels: Mapping[str, frozenset[LoggedPolicy]] = field(default_factory=dict)
+
+    def of(self, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
+        """The policies that may have made decisions with these versions, by name; () where one of them is not known."""
+        logged: set[LoggedPolicy] = set()
+        for version in versions:
+            known = self.versions.get(version)
+            of_label = self.labels.get(version.partition("-")[0], frozenset()) if known is None else {known}
+            if not of_label:
+                return ()
+            logged |= of_label
+        return tuple(sorted(logged, key=lambda policy: (policy.name, policy.params)))
+
+
+def logged_policies(database: Database) -> LoggedPolicies:
+    """Of a store. Raises StoreError where it cannot be read."""
+    versions: dict[str, LoggedPolicy] = {}
+    labels: dict[str, set[LoggedPolicy]] = {}
+    with database.read() as connection:
+        recorded = connection.execute(
+            select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
+        )
+        for label, version, algorithm, params in recorded:
+            versions[version] = LoggedPolicy.of(algorithm, params=json.loads(params))
+            labels.setdefault(label, set()).add(versions[version])
+        for label, algorithm, params in connection.execute(
+            select(policies.c.label, policies.c.algorithm, policies.c.params)
+        ):
+            labels.setdefault(label, set()).add(LoggedPolicy.of(algorithm, params=json.loads(params)))
+    return LoggedPolicies(versions=versions, labels={label: frozenset(each) for label, each in labels.items()})
+
+
+def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
+    """The settings that a store serves by: the configuration, with the changes of a version that was promoted.
+
+    None where no service wrote the ledger: imports did. Raises StoreError where it cannot be read, ConfigError for a
+    version that the configuration no longer allows.
+    """
+    registered = ledger.registered()
+    if registered is None or registered["algorithm"] == IMPORTED:
+        return None
+    with ledger.database.read() as connection:
+        versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
+    champion = next((version for version in versions if version.state == "champion" and version.changes), None)
+    return settings if champion is None else settings_of(settings, champion)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

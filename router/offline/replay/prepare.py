@@ -20,15 +20,13 @@ from ragbandit.router.offline.replay.candidates import (
     CandidatePolicy,
     check_candidate,
     crossfitted,
-    frozen,
-    load,
-    progressive_validation,
-)
-from ragbandit.router.offline.replay.comparison import (
     current_candidate,
     is_current,
     judged_rows,
+    load,
     may_be_current,
+    notes_of,
+    progressive_validation,
     served_policy,
     service_note,
     settings_in_force,
@@ -288,7 +286,8 @@ class Preparation:
     ) -> CandidatePmf:
         """This candidate on the rows that are judged, shape (n,); a policy learns the others too."""
         if not spec.needs_rows:
-            return plain_pmf(spec, log=log)
+            pmf = array_pmf(spec, log=log.log, named=lambda row: row_name(log.rows[row]))
+            return CandidatePmf(described=described(spec), pmf=pmf)
         if snapshot is not None:
             policy, info = snapshot
             if self.plan.weight is not None and not serves_prices(policy):
@@ -297,8 +296,11 @@ class Preparation:
                     field="price",
                     remedy="leave --price out, or name the policy, which then learns this log at that price",
                 )
-            features = self._features_for(policy, info, log=log)
-            return frozen(info, candidate=self._candidate_policy(policy, log=log, features=features), judged=judged)
+            frozen = self._candidate_policy(policy, log=log, features=self._features_for(policy, info, log=log))
+            pmf = np.zeros(log.log.pmf.shape)
+            pmf[judged] = frozen.ask(np.flatnonzero(judged))
+            words = f"{info.algorithm} after {info.last_seq} updates of {info.policy}"
+            return CandidatePmf(described=words, pmf=pmf, notes=notes_of(frozen))
 
         def make() -> CandidatePolicy:
             policy = served_policy(spec, settings=self.settings)
@@ -306,14 +308,17 @@ class Preparation:
 
         if self.plan.learn:
             return progressive_validation(spec, make=make, log=log, judged=judged, progress=self.progress)
-        return crossfitted(
-            spec,
+        [pmf], notes = crossfitted(
+            [None],
+            name=spec.name,
             make=make,
             folds_of_rows=self.plan.folds_in(log.log),
             folds=self.plan.folds,
             progress=self.progress,
             judged=judged,
         )
+        words = f"{spec.what}, each of {self.plan.folds} folds judged by what the others taught"
+        return CandidatePmf(described=words, pmf=pmf, notes=notes)
 
     def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: MemoryLog) -> FeatureRows | None:
         """As the snapshot's encoder makes them."""
@@ -332,9 +337,3 @@ class Preparation:
 
     def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:
         return CandidatePolicy(policy, log=log, features=features, settings=self.settings, weight=self.plan.weight)
-
-
-def plain_pmf(spec: CandidateSpec, *, log: MemoryLog) -> CandidatePmf:
-    """A candidate that reads no questions, on the rows of the log."""
-    pmf = array_pmf(spec, log=log.log, named=lambda row: row_name(log.rows[row]))
-    return CandidatePmf(described=described(spec), pmf=pmf)

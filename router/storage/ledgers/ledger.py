@@ -5,6 +5,7 @@ has been there, the append is refused and nothing of it is kept.
 """
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -70,6 +71,8 @@ TRIES = 5
 KEPT_EVERY = 10_000
 KEPT_MOST = 4
 
+#: between two looks at a lease that somebody else holds, seconds
+LOOK_S = 0.1
 #: updates that say which arms are new to a ledger
 COUNTED = 10_000
 
@@ -297,9 +300,14 @@ class Ledger:
             times = select(updates.c.feedback_at).where(*here, updates.c.feedback_at.is_not(None))
             return list(connection.execute(times).scalars())
 
-    def acquire(self, *, holder: str, lease_s: float) -> bool:
-        """Take or prolong the lease; False if somebody else holds it."""
-        return self._lease.acquire(holder=holder, lease_s=lease_s)
+    def acquire(self, *, holder: str, lease_s: float, patience_s: float = 0.0) -> bool:
+        """Take or prolong the lease; False if somebody else holds it. patience_s: how long to wait for it."""
+        give_up = time.monotonic() + patience_s
+        while not self._lease.acquire(holder=holder, lease_s=lease_s):
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(LOOK_S)
+        return True
 
     def release(self, *, holder: str) -> None:
         """Give the lease back, if it is ours."""

@@ -10,7 +10,7 @@ from benchmarks.same_policy import Shape, lived
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.candidates import learned_before
-from ragbandit.router.offline.replay.comparison import LoggedPolicies
+from ragbandit.router.offline.replay.opening import LoggedPolicies
 from ragbandit.router.offline.replay.plan import LoggedPolicy
 from ragbandit.router.offline.replay.report import headline
 from tests.support.cases import every_case

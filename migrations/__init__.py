@@ -1,4 +1,4 @@
-"""Migrations of the database; the rows of tables that left go to JSON Lines before these are dropped."""
+"""Migrations of the database: columns that come and go; rows of tables that left go to JSON Lines first."""
 
 import json
 import logging
@@ -7,11 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from alembic import context, op
-from sqlalchemy import Connection, MetaData, Table, func, inspect, select
+from sqlalchemy import Column, Connection, MetaData, Table, func, inspect, select
 
 from ragbandit.shared.files import new_lines
 
 log = logging.getLogger(__name__)
+
+
+def add(*columns: Column[Any]) -> None:
+    """Add these columns to their tables."""
+    for column in columns:
+        op.add_column(column.table.name, Column(column.name, column.type, comment=column.comment))
+
+
+def take_back(*columns: Column[Any]) -> None:
+    """Drop the columns that `add` has added."""
+    for column in columns:
+        op.drop_column(column.table.name, column.name)
 
 
 def drop(connection: Connection, *, tables: Iterable[str] = (), columns: Iterable[tuple[str, str]] = ()) -> None:

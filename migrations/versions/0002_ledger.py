@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from alembic import op
-from sqlalchemy import Column
-
+from ragbandit.migrations import add, take_back
 from ragbandit.router.storage.sql.tables import policies, updates
 
 revision = "0002"
@@ -17,10 +15,8 @@ _ADDED: Final = (updates.c.decided, updates.c.restarts, policies.c.arms, policie
 
 
 def upgrade() -> None:
-    for column in _ADDED:
-        op.add_column(column.table.name, Column(column.name, column.type, comment=column.comment))
+    add(*_ADDED)
 
 
 def downgrade() -> None:
-    for column in _ADDED:
-        op.drop_column(column.table.name, column.name)
+    take_back(*_ADDED)

@@ -1,8 +1,6 @@
 """Services: the encoder of a ledger, arms of what waits."""
 
-from alembic import op
-from sqlalchemy import Column
-
+from ragbandit.migrations import add, take_back
 from ragbandit.router.storage.sql.tables import answer_queue, policies
 
 revision = "0004"
@@ -15,10 +13,8 @@ _ADDED = (policies.c.encoder, answer_queue.c.arm)
 
 
 def upgrade() -> None:
-    for column in _ADDED:
-        op.add_column(column.table.name, Column(column.name, column.type, comment=column.comment))
+    add(*_ADDED)
 
 
 def downgrade() -> None:
-    for column in _ADDED:
-        op.drop_column(column.table.name, column.name)
+    take_back(*_ADDED)

@@ -1,8 +1,6 @@
 """Surrogates of a rating: what a judge or an event says of a decision that a person rated, too."""
 
-from alembic import op
-from sqlalchemy import Column
-
+from ragbandit.migrations import add, take_back
 from ragbandit.router.storage.sql.tables import updates
 
 revision = "0007"
@@ -13,9 +11,8 @@ oldest_code = "0006"
 
 
 def upgrade() -> None:
-    column = updates.c.surrogates
-    op.add_column("updates", Column(column.name, column.type, comment=column.comment))
+    add(updates.c.surrogates)
 
 
 def downgrade() -> None:
-    op.drop_column("updates", "surrogates")
+    take_back(updates.c.surrogates)

@@ -1,8 +1,8 @@
 """Chats that arms pass on as they came: the request until it is answered, and what a model replied beside the text."""
 
 from alembic import op
-from sqlalchemy import Column
 
+from ragbandit.migrations import add, take_back
 from ragbandit.router.storage.sql.tables import answer_queue, outcomes
 
 revision = "0008"
@@ -15,13 +15,11 @@ _NEW = (answer_queue.c.chat, outcomes.c.reply, outcomes.c.call)
 
 
 def upgrade() -> None:
-    for column in _NEW:
-        op.add_column(column.table.name, Column(column.name, column.type, comment=column.comment))
+    add(*_NEW)
     (index,) = (index for index in outcomes.indexes if index.name == "outcomes_call")
     index.create(op.get_bind())
 
 
 def downgrade() -> None:
     op.drop_index("outcomes_call", table_name="outcomes")
-    for column in _NEW:
-        op.drop_column(column.table.name, column.name)
+    take_back(*_NEW)

@@ -49,8 +49,8 @@ _MET_BY: Mapping[Need, str] = MappingProxyType(
         "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), and say so with "
         "generator.openai.logprobs: true",
         "entropy": "a local model",
-        "attention": "a local model loaded with eager attention",
-        "hidden_states": "a local model",
+        "attention": "a local model without an encoder",
+        "hidden_states": "a local model without an encoder",
         "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
     }
 )
@@ -109,7 +109,7 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
     arms: dict[ArmName, Strategy] = {}
     for name, params in config.items():
         arm = _make(name, params=params)
-        _check_needs(arm, name=name, capabilities=capabilities)
+        check_needs(arm, name=name, capabilities=capabilities)
         arms[ArmName(name)] = arm
     return arms
 
@@ -187,7 +187,8 @@ def _checked(arm: Any, *, name: str, path: str) -> Strategy:
     return cast(Strategy, arm)
 
 
-def _check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> None:
+def check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> None:
+    """Refuse an arm that needs what the generator does not offer. Raises ConfigError."""
     unknown = sorted(set(arm.needs) - set(get_args(Need)))
     if unknown:
         raise ConfigError(

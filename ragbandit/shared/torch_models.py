@@ -52,7 +52,7 @@ def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any
         from transformers.utils import logging
     except ImportError as error:
         raise missing_package(error.name or "transformers", extra="models", field=field) from error
-    if kind != "AutoTokenizer":
+    if kind.startswith("AutoModel"):
         options["use_safetensors"] = True
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()  # it would be drawn over ours

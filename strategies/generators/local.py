@@ -38,8 +38,11 @@ _DECODE_PAUSE: Final = 20
 
 
 class LocalGenerator(Generator):
-    """A Hugging Face causal language model from a local folder with safetensors (router.encoders.weights makes one).
+    """A Hugging Face language model from a local folder with safetensors (router.encoders.weights makes one).
 
+    A causal model, or one with an encoder and a decoder (T5, FLAN-T5, BART): its encoder reads the whole prompt, its
+    decoder writes the text. The prompt's prefix is read too, not continued, and attention and hidden states are not
+    told of.
     precision "auto" is bfloat16 where the processor multiplies it in hardware, else float32. threads fixes torch's
     thread count while writing; on a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (Self-RAG's), told of and left in the text where
@@ -82,7 +85,10 @@ class LocalGenerator(Generator):
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
         self.max_batch = _ROWS[self._device] if max_batch is None else max_batch
         self._ends = _end_tokens(self._model, self._tokenizer)
-        self._model.generation_config = type(self._model.generation_config)()  # texts are greedy, or as a request says
+        # Texts are greedy, or as a request says.
+        self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
+        if self._model.config.is_encoder_decoder:
+            self.capabilities = self.capabilities - {"attention", "hidden_states"}
         self._trained = _trained(self._tokenizer, trained_tokens)
         if self._trained:
             self.capabilities = self.capabilities | {"trained_tokens"}
@@ -288,7 +294,9 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     import torch
 
     tokenizer = load_model("AutoTokenizer", folder, field="generator.model")
-    model = load_model("AutoModelForCausalLM", folder, field="generator.model")
+    config = load_model("AutoConfig", folder, field="generator.model")
+    kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
+    model = load_model(kind, folder, field="generator.model")
     if model._is_stateful:  # noqa: SLF001 - the mark that transformers' own generate looks at
         raise ConfigError(
             "the local generator cannot carry this model: it keeps more of a text than keys and values",
@@ -308,6 +316,22 @@ def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") 
     declared = model.generation_config.eos_token_id
     listed = declared if isinstance(declared, list) else [declared]
     return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
+
+
+def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
+    """What a decoder with an encoder begins with; nothing for a causal model. Raises ConfigError."""
+    if not model.config.is_encoder_decoder:
+        return {}
+    declared = model.generation_config
+    start = declared.decoder_start_token_id
+    start = getattr(model.config, "decoder_start_token_id", None) if start is None else start
+    if start is None:
+        raise ConfigError(
+            "the model's config.json does not say with which token its decoder starts",
+            field="generator.model",
+            remedy="add decoder_start_token_id to it; of T5 it is pad_token_id",
+        )
+    return {"decoder_start_token_id": start, "forced_bos_token_id": declared.forced_bos_token_id}
 
 
 def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""Static batches: the calls that wait are written together by transformers' own `generate`, padded at the left.
+"""Static batches: the calls that wait are written together by transformers' own `generate`, padded at the left; what
+an encoder reads is padded at the right.
 
 A batch goes on until its last text has ended. A text that has ended is answered at once; its row is computed along
 until then. Calls that come meanwhile wait for the next batch.
@@ -24,6 +25,7 @@ from torch import Tensor
 from transformers import (
     Cache,
     DynamicCache,
+    EncoderDecoderCache,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -291,12 +293,15 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
 
     def run(self) -> None:
         """Write all texts to their ends. Raises _NobodyWaits, and whatever the model raises."""
-        ids, mask = _padded([each.ids for each in self._batch], device=self._model.device)
+        reads, begins = self._model.config.is_encoder_decoder, self._model.generation_config
+        ids, mask = _padded([each.ids for each in self._batch], left=not reads, device=self._model.device)
         config = GenerationConfig(
             max_new_tokens=max(each.request.max_tokens for each in self._batch),
             do_sample=False,
             pad_token_id=0,
-            prefill_chunk_size=_CHUNK,
+            prefill_chunk_size=None if reads else _CHUNK,
+            decoder_start_token_id=begins.decoder_start_token_id,
+            forced_bos_token_id=begins.forced_bos_token_id,
         )
         # While prompts are read: from then on every token is such a look.
         self._hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
@@ -304,7 +309,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             self._model.generate(
                 ids,
                 attention_mask=mask,
-                past_key_values=self._cache,
+                past_key_values=EncoderDecoderCache(self._cache, DynamicCache()) if reads else self._cache,
                 generation_config=config,
                 logits_processor=[self],
                 stopping_criteria=[self._ended],
@@ -353,9 +358,11 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         sequence.future.set_result(SequenceResult(finish=finish, details=details))
 
 
-def _padded(texts: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(ids, attention mask), shape (texts, tokens) each: every text at the right end."""
+def _padded(texts: Sequence[Sequence[int]], *, left: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(ids, attention mask), shape (texts, tokens) each: every text at the right end, or at the left one."""
     width = max(map(len, texts))
-    ids = [[0] * (width - len(text)) + list(text) for text in texts]
-    mask = [[0] * (width - len(text)) + [1] * len(text) for text in texts]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+    ids, mask = torch.zeros(2, len(texts), width, dtype=torch.long)
+    for row, text in enumerate(texts):
+        place = slice(width - len(text), None) if left else slice(len(text))
+        ids[row, place], mask[row, place] = torch.tensor(text), 1
+    return ids.to(device), mask.to(device)

@@ -9,15 +9,16 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.arms.cascade import Cascade, Check, Part
-from ragbandit.strategies.base import Generator, Prompt, Retriever
+from ragbandit.strategies.base import Generator, Need, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import generates, retrieves
+from ragbandit.strategies.registry import check_needs, generates, retrieves
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
@@ -56,6 +57,10 @@ class LoadedArm:
         """What its outcomes say of it."""
         parts = {"retriever": self.retriever, "generator": self.generator, "named": self.named}
         return made_by(self.strategy, budget=budget, **parts)  # type: ignore[arg-type] # each of its own type
+
+
+#: what every generator offers that answers at all
+_EVERY: Final[frozenset[Need]] = frozenset({"completion", "stop", "chat"})
 
 
 def _refused(_prompt: Prompt) -> str:
@@ -136,7 +141,10 @@ class ArmLoader:
 
     def _loaded(self, strategy: Strategy, *, arm: WorkerArm) -> LoadedArm:
         chosen = self._settings.named_generators[arm.generator]
-        generator, most = self._generators.get(_key(chosen)) or self._stand_in(chosen)
+        made = self._generators.get(_key(chosen))
+        if made is not None and strategy.needs - _EVERY:  # a model may offer less than its class does
+            check_needs(strategy, name=strategy.name, capabilities=made[0].capabilities)
+        generator, most = made or self._stand_in(chosen)
         return LoadedArm(
             strategy=strategy,
             generator=generator,

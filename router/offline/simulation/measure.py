@@ -267,7 +267,7 @@ def _label_table(rows: Sequence["Simulated"], by: Literal["confusion", "by_hops"
     """A line per learned row, a column per label; none where all questions have one label."""
     labels = getattr(rows[0], by)
     nothing = "none right" if by == "confusion" else "unknown"
-    heads = [nothing if one.label is None else f"{one.label} hops" if by == "by_hops" else one.label for one in labels]
+    heads = [nothing if one.label is None else f"hops {one.label}" if by == "by_hops" else one.label for one in labels]
     table = _table("sent to %", "lambda", *(escape(f"{a} ({b.questions})") for a, b in zip(heads, labels, strict=True)))
     for row in rows:
         if row.seeds and len(labels) > 1:

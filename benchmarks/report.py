@@ -8,7 +8,7 @@ the other arm would have cost, and its quality, on these very questions.
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich.console import Console
@@ -42,6 +42,8 @@ class World:
     repeats: int = 1
     #: the policy's expectations are of no use
     blind: bool = False
+    #: correlation of a judge's scores of all answers with their quality; 0: there is no judge
+    judge: float = 0.0
 
 
 EVEN, SPECIAL = np.array([[0.9, 0.9, 0.9], [0.9, 0.9, 0.9]]), np.array([[0.93, 0.92, 0.92], [0.9, 0.6, 0.35]])
@@ -52,6 +54,7 @@ WORLDS = (
     World(name="as good, 30 % rated", quality=EVEN, rated=THIRTY, prefers=(2, 2)),
     World(name="cheap for lookups, 30 % rated", quality=SPECIAL, rated=THIRTY),
     World(name="cheap for lookups, 5 % rated", quality=SPECIAL, rated=THIRTY / 6),
+    World(name="5 % rated, a judge of correlation .5", quality=SPECIAL, rated=THIRTY / 6, judge=0.5),
     World(name="5, 30, 60 % rated by arm", quality=SPECIAL, rated=np.array([0.05, 0.3, 0.6])),
     World(name="worse, 30 % rated", quality=WORSE, rated=THIRTY, prefers=(2, 2)),
     World(name="no holdback, floors alone", quality=SPECIAL, rated=THIRTY, holdback=0.0),
@@ -70,17 +73,19 @@ class Run:
 
     def at(self, count: int) -> ReportRows:
         """The log after so many questions."""
-        log, rows = self.log, slice(len(self.log.arm) - count, None)
-        parts = {name: getattr(log, name)[rows] for name in _BY_ROW}
-        costs = {unit: values[rows] for unit, values in log.costs.items()}
-        fixed = {name: getattr(log, name) for name in ("arms", "tenants", "prices", "left_out", "cut")}
-        return ReportRows(costs=costs, **parts, **fixed)
+        return _rows_of(self.log, slice(len(self.log.arm) - count, None))
 
     def truth(self, count: int) -> tuple[float, float]:
         """What was served less always premium, per question: dollars and quality."""
         rows = slice(len(self.log.arm) - count, None)
         drawn = np.arange(count), self.log.arm[rows]
         return tuple(float((table[rows][drawn] - table[rows][:, 0]).mean()) for table in (self.dollars, self.quality))  # type: ignore[return-value]
+
+
+def _rows_of(log: ReportRows, rows: slice) -> ReportRows:
+    parts = {name: getattr(log, name)[rows] for name in _BY_ROW}
+    costs = {unit: values[rows] for unit, values in log.costs.items()}
+    return replace(log, costs=costs, judge=None if log.judge is None else log.judge[rows], **parts)
 
 
 _BY_ROW = ("made_at", "tenant", "price", "arm", "pmf", "quality", "expected_quality", "expected_cost")
@@ -117,12 +122,16 @@ def made(world: World, *, count: int, seed: int) -> Run:
         expected_cost=np.tile(DOLLARS, (count, 1)),
         left_out={},
         cut=False,
+        judge=_scores(quality[drawn], world.judge, seed=seed) if world.judge else None,
     )
     newest = slice(None, None, -1)
-    turned = {name: getattr(log, name)[newest] for name in _BY_ROW}
-    costs = {unit: values[newest] for unit, values in log.costs.items()}
-    log = ReportRows(**{**{name: getattr(log, name) for name in ReportRows.__slots__}, **turned, "costs": costs})
-    return Run(log=log, dollars=dollars[newest], quality=quality[newest])
+    return Run(log=_rows_of(log, newest), dollars=dollars[newest], quality=quality[newest])
+
+
+def _scores(quality: Vector, alike: float, *, seed: int) -> Vector:
+    """A judge's scores, of this correlation with the quality: the quality itself, or that of any other answer."""
+    random = np.random.default_rng([seed, 1])
+    return np.where(random.random(len(quality)) < alike, quality, random.permutation(quality))
 
 
 def looked_at(run: Run, *, looks: Sequence[int]) -> Iterator[tuple[int, Line, str]]:

@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.coverage.places import VERSION
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verbs import next_weight
 from ragbandit.router.rollouts.verdicts import Evidence, decide
-from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import PolicyControl
 
 ARMS: Final = ("no_retrieval", "single_step", "multi_step")
 #: decisions between two moves of the state
@@ -91,19 +92,7 @@ def rows(world: World, *, weight: float, count: int, rng: Generator, first: int)
 def lived(seed: int, *, world: World, decisions: int, settings: RolloutSettings) -> Run:
     """One candidate's life, from a canary of the first weight to its end."""
     rng, now = np.random.default_rng(seed), 0.0
-    version = PolicyVersion(
-        name="v1",
-        base=PolicyLabel("main"),
-        label=PolicyLabel("main.v1"),
-        state="canary",
-        weight=settings.steps[0],
-        former=None,
-        revision=1,
-        reason="a run",
-        made_by="benchmark",
-        made_at=0.0,
-        since=0.0,
-    )
+    version = replace(VERSION, weight=settings.steps[0])
     evidence = Evidence(settings=settings, points_wanted=False)
     for first in range(0, decisions, EVERY):
         judged, outcomes = rows(world, weight=version.weight, count=EVERY, rng=rng, first=first)

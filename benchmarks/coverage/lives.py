@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-Matrix = npt.NDArray[np.float64]
-Vector = npt.NDArray[np.float64]
+from ragbandit.shared.types import Matrix, Vector
 
 #: from the usual one to the rarest
 ARMS: Final = ("usual", "other", "rarest")

@@ -7,6 +7,7 @@ To add a place, write such a function and put it into PLACES.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -210,7 +211,7 @@ def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Seque
         evidence.judged(
             Judged(draws=_draws(rated, first=first, weight=weight), reward=rated.reward, minimum=0.0, maximum=1.0)
         )
-        facts = facts_of(_VERSION, evidence=evidence)
+        facts = facts_of(VERSION, evidence=evidence)
         guardrails = facts["guardrails"]
         assert isinstance(guardrails, dict)
         seen = lived.rated[:look]
@@ -238,7 +239,7 @@ def _said(facts: object, truth: float) -> Look:
     return Look(truth=truth, low=facts.get("low"), high=facts.get("high"))
 
 
-_VERSION: Final = PolicyVersion(
+VERSION: Final = PolicyVersion(
     name="v1",
     base=PolicyLabel("main"),
     label=PolicyLabel("main.v1"),
@@ -277,17 +278,21 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     rows, random = np.arange(len(lived.action)), np.random.default_rng([seed, 3])
     means = np.array([1.0, 2.0, 4.0])
     spent = (means * np.exp(random.normal(-0.125, 0.5, lived.pmf.shape)))[rows, lived.action]
+    # A judge scores two thirds of the answers: half of its scores are right, the others those of any answer.
+    scores = np.where(random.random(len(rows)) < 0.5, lived.reward, random.permutation(lived.reward))
+    scores[random.random(len(rows)) < 1 / 3] = np.nan
     lines: dict[Line, list[Look]] = {}
-    for look in LOOKS:
-        here = lived.part(slice(0, look))
-        found = report_of(_report_log(here, spent[:look]), _SCOPE, policy=PolicySettings())
+    for look, judged in product(LOOKS, (False, True)):
+        here, judge = lived.part(slice(0, look)), scores[:look] if judged else None
+        log = replace(_report_log(here, spent[:look]), judge=judge)
         served = here.value(here.pmf)
-        for one in found.arms:
+        for one in report_of(log, _SCOPE, policy=PolicySettings()).arms:
             arm = ARMS.index(one.against)
             truths = (served - here.chance[:, arm]).mean(), float((here.pmf @ means).mean() - means[arm])
-            for name, said, truth in zip(("quality", "cost"), (one.quality, one.cost), truths, strict=True):
+            said = [("quality with a judge", one.quality)] if judged else [("quality", one.quality), ("cost", one.cost)]
+            for (name, found), truth in zip(said, truths, strict=False):
                 line = Line(name=f"{name}, always {one.against}", confidence=0.95, every_look=True)
-                lines.setdefault(line, []).append(Look(truth=float(truth), low=said.low, high=said.high))
+                lines.setdefault(line, []).append(Look(truth=float(truth), low=found.low, high=found.high))
     return lines
 
 

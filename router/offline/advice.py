@@ -42,6 +42,7 @@ from ragbandit.router.offline.simulation.run import SimulationData, SimulationRu
 from ragbandit.router.offline.warm import Outcomes, numbered, outcomes_of
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, serves_prices
+from ragbandit.router.reporting.report import FEWEST_TO_FIX, WORTH
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Matrix, TableRow, Vector, finite_json
@@ -49,14 +50,10 @@ from ragbandit.shared.types import ArmName, Matrix, TableRow, Vector, finite_jso
 Kind = Literal["route", "fix", "not enough"]
 #: of the intervals
 CONFIDENCE: Final = 0.95
-#: least gain a question, in right answers, that is worth a router
-WORTH: Final = 0.01
 #: right answers a question that an arm may have less than the best, and be called as good
 AS_GOOD: Final = 0.01
 #: share of the decisions that somebody labels, where nobody says otherwise
 LABELLED: Final = 0.3
-#: questions from which on the verdict may be "fix": of fewer a policy has learned too little
-FEWEST_TO_FIX: Final = 300
 #: orders of the questions in which a policy learns from cold
 PASSES: Final = 5
 #: further weights of the frontier, as multiples of the proposed one

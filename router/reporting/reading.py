@@ -19,6 +19,7 @@ from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.confidence_sequences import Tried, asymptotic_width
+from ragbandit.shared.control_variate import FEWEST_BOTH, JudgeSlopes, judge_score
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 
@@ -36,6 +37,8 @@ _BEGUN: Final = 2.0
 #: a slope is fitted from so many seen rows on, and halved where there are as many effective ones
 _FEWEST_OF_SLOPE: Final = 20
 _HALF_SLOPE: Final = 20.0
+#: of the reach to the side of rare rows (skewness): of Wilson's a twentieth less, so that it holds at every look
+_LEAN: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,15 +127,25 @@ class Report:
 
 
 def compared(
-    value: Vector, *, arm: Choices, pmf: Matrix, predicted: Matrix, against: int | Choices, least: float, most: float
+    value: Vector,
+    *,
+    arm: Choices,
+    pmf: Matrix,
+    predicted: Matrix,
+    against: int | Choices,
+    least: float,
+    most: float,
+    judge: Vector | None = None,
 ) -> Comparison:
     """The comparison with always the arm `against`, or that of each row, shape (n,), in the unit of the values.
 
-    value: shape (n,), NaN where it is not seen. arm: the one drawn. pmf: shape (n, K), above 0 for `against` in every
-    row. predicted: what the policy expected of each arm before the draw, shape (n, K), NaN where it said nothing.
-    least, most: between which a value may lie.
+    value: shape (n,), NaN where it is not seen, the newest first. arm: the one drawn. pmf: shape (n, K), above 0 for
+    `against` in every row. predicted: what the policy expected of each arm before the draw, shape (n, K), NaN where it
+    said nothing. least, most: between which a value may lie. judge: scores of the answers, seen or not, shape (n,), in
+    [0, 1], NaN where there is none: a control variate. Then each end of the interval is that of the estimate with the
+    scores or without, whichever reaches less far: to the side of rare losses they may tell less than the losses do.
     """
-    n, seen, mine = len(value), ~np.isnan(value), arm == against
+    n, seen, mine, told = len(value), ~np.isnan(value), arm == against, np.full(len(value), np.nan)
     drawn, at = mine & seen, (np.arange(n), np.broadcast_to(against, n))
 
     def found(effective: float = 0.0, *, served: float | None = None) -> Comparison:
@@ -142,7 +155,12 @@ def compared(
 
     if not seen.any():
         return found()
-    served, share, unknown = _served(value, seen=seen, arm=arm, predicted=predicted[np.arange(n), arm])
+    plain = None
+    if judge is not None:
+        given: dict[str, Any] = {"arm": arm, "pmf": pmf, "predicted": predicted, "against": against}
+        plain = compared(value, **given, least=least, most=most)
+        told = _told(value, arm=arm, judge=judge, least=least, most=most)
+    served, share, unknown = _served(value, seen=seen, arm=arm, predicted=predicted[np.arange(n), arm], told=told)
     if not drawn.any():
         return found(served=float(served.mean()))
     inverse, rated = 1.0 / pmf[at], float(share[at[1]].min())
@@ -157,20 +175,55 @@ def compared(
     if known.missing is not None:
         return known
     model = _fitted(value, weight=weight, predicted=predicted[at])
-    always = model + np.where(drawn, value - model, 0.0) * weight * (n / weight.sum())
+    scored = _centred(told, weight=np.where(mine, inverse, 0.0))
+    always = model + np.where(drawn, value - model - scored, 0.0) * weight * (n / weight.sum())
+    always += scored * inverse * (n / inverse[mine].sum())
     difference = served - always
     variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
     # Mean w^3 over mean w^2, by the probabilities (`heavy_weight` of offline/estimation).
     heavy = float((inverse**2).sum() / inverse.sum()) / rated
     heavy = max(heavy, 0.0 if seen.all() else float(1.0 / share[arm[seen]].min()))
-    unseen = _UNSEEN_ROWS * heavy * (most - least) / n
-    width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
-    half = width * math.sqrt((variance + unseen * unseen) * effective) + unknown * (most - least)
     middle = float(difference.mean())
-    return replace(known, always=float(always.mean()), difference=middle, low=middle - half, high=middle + half)
+    below, above = _reach(difference - middle, variance=variance, far=max(heavy * (most - least) / n, 1e-300))
+    width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
+    times, edge = width * math.sqrt(effective), unknown * (most - least)
+    low, high = middle - times * below - edge, middle + times * above + edge
+    if plain is not None and plain.difference is not None and plain.low is not None and plain.high is not None:
+        low = min(middle, plain.low if plain.difference - plain.low < middle - low else low)
+        high = max(middle, plain.high if plain.high - plain.difference < high - middle else high)
+    return replace(known, always=float(always.mean()), difference=middle, low=low, high=high)
 
 
-def _served(value: Vector, *, seen: Flags, arm: Choices, predicted: Vector) -> tuple[Vector, Vector, float]:
+def _told(value: Vector, *, arm: Choices, judge: Vector, least: float, most: float) -> Vector:
+    """What a judge's score adds to the model of each row but for a mean, shape (n,); NaN where there is none."""
+    names, newest = tuple(map(str, range(int(arm.max()) + 1))), slice(None, None, -1)
+    scaled = ((value - least) / (most - least))[newest]
+    slopes = JudgeSlopes().before(names, arm=arm[newest], value=scaled, judge=judge[newest])[newest]
+    known = np.where(np.isnan(judge), 0.0, 1.0)
+    mean = np.bincount(arm, weights=np.nan_to_num(judge)) / np.bincount(arm, weights=known).clip(1.0)
+    told: Vector = slopes * (most - least) * (judge - mean[arm])
+    return told
+
+
+def _reach(off: Vector, *, variance: float, far: float) -> tuple[float, float]:
+    """(below, above): how far the interval of a mean reaches, in standard errors.
+
+    off: the rows less their mean; far: what the farthest row adds to the mean. The variance grows towards the side of
+    rare rows, of which a few were seen: as Wilson's interval (1927) of a share, that of a mean leans to that side. To
+    the other side _UNSEEN_ROWS are allowed for only as far as the rows show that they lie there seldom.
+    """
+    rows = off / (len(off) * far)
+    lean = float(rows @ rows**2) / max(float(rows @ rows), 1e-300)  # in units of `far`
+    seldom = min(math.hypot(lean, 1.0 / math.sqrt(1.0 + 2.0 * float(rows**2 @ rows**2))), 1.0)
+    near, wide = (math.sqrt(variance + (_UNSEEN_ROWS * far * one) ** 2) for one in (seldom, 1.0))
+    shift = _LEAN * _UNSEEN_ROWS * far * max(min(lean, 1.0), -1.0)
+    below, above = (near, wide) if lean > 0.0 else (wide, near)
+    return max(below - shift, 0.0), max(above + shift, 0.0)
+
+
+def _served(
+    value: Vector, *, seen: Flags, arm: Choices, predicted: Vector, told: Vector
+) -> tuple[Vector, Vector, float]:
     """`served` of each row; the share of seen rows by arm, 1 for an arm without any; the share of rows of such arms."""
     model, whole = np.empty(len(value)), float(value[seen].mean())
     share, unknown = np.ones(int(arm.max()) + 1), 0.0
@@ -184,8 +237,18 @@ def _served(value: Vector, *, seen: Flags, arm: Choices, predicted: Vector) -> t
         fitted = _fitted(value[rows], weight=seen[rows].astype(np.float64), predicted=predicted[rows])
         begun = _BEGUN / (_BEGUN + known.sum()) * (whole - float(value[known].mean()))
         model[rows] = fitted + begun
+        model[rows] += _centred(told[rows], weight=np.ones(int(rows.sum())))
     served = model + np.where(seen, value - model, 0.0) / share[arm]
     return served, share, unknown
+
+
+def _centred(told: Vector, *, weight: Vector) -> Vector:
+    """What the scores add to the model of each row, shape (n,): of mean 0 over the rows with a weight, else 0."""
+    known = (weight > 0.0) & ~np.isnan(told)
+    if not known.any():
+        return np.zeros(len(told))
+    centred: Vector = np.where(known, told - np.average(told[known], weights=weight[known]), 0.0)
+    return centred
 
 
 def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:
@@ -212,7 +275,7 @@ def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:
 _PAGE: Final = 2000
 #: what a row may tell beside its quality, from all outcomes
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
-_COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", *UNITS)
+_COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
 _FORCED: Final = '"forced":true'
 #: why a row compares nothing
@@ -256,6 +319,10 @@ class ReportRows:
     left_out: Mapping[str, int]
     #: there are more rows than were read
     cut: bool
+    #: what was learned of the same answers as `quality`: less their cost; None: not read
+    reward: Vector | None = None
+    #: a judge's scores, in [0, 1], NaN where there is none; None: they are the quality, since people rated too few
+    judge: Vector | None = None
 
 
 def read_log(database: Database, scope: ReportScope) -> ReportRows:
@@ -278,7 +345,7 @@ def _page(connection: Connection, scope: ReportScope, *, before: Any, limit: int
     query = select(
         *decisions.c["id", "made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
         *outcomes.c["cost", "steps"],
-        *updates.c["quality", "source", "sample_weight"],
+        *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates"],
     ).select_from(
         decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(
             updates, and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
@@ -322,6 +389,7 @@ class _Rows:
             return
         self._add_offered(arms, pmf=json.loads(row["pmf"]), facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
+        by_judge = row["judged_by"] == "judge"
         cost = None if row["cost"] is None else cost_value(row["cost"])
         self.columns.extend(
             (
@@ -330,6 +398,9 @@ class _Rows:
                 self.prices.setdefault(_price(row), len(self.prices)),
                 self.arms[row["arm"]],
                 row["quality"] if rated else np.nan,
+                row["value"] if rated else np.nan,
+                row["quality"] if by_judge else judge_score(row["surrogates"]),
+                by_judge,
                 *((np.nan,) * 3 if cost is None else (cost.dollars, row["steps"], cost.seconds_total)),
             )
         )
@@ -349,6 +420,10 @@ class _Rows:
         tables = {"pmf": np.zeros(shape), "quality": np.full(shape, np.nan), "cost": np.full(shape, np.nan)}
         for name, table in tables.items():
             table[at] = of[name]
+        judge, by_judge = columns["judge"], columns["by_judge"] > 0.0
+        told = int((~by_judge & ~np.isnan(columns["quality"] + judge)).sum()) >= FEWEST_BOTH
+        for name in ("quality", "reward") if told else ():
+            columns[name][by_judge] = np.nan
         return ReportRows(
             arms=tuple(self.arms),
             made_at=columns["made_at"],
@@ -364,6 +439,8 @@ class _Rows:
             expected_cost=tables["cost"],
             left_out=dict(self.left_out),
             cut=cut,
+            reward=columns["reward"],
+            judge=judge if told else None,
         )
 
 

@@ -42,6 +42,10 @@ CostWord = Literal["cheaper", "same cost", "more expensive"]
 MARGIN: Final = 0.05
 #: share of the other's cost within which two costs are called the same
 SAME_COST: Final = 0.02
+#: least gain a question, in right answers, that is worth a router; questions from which on the verdict may be "fix": of
+#: fewer a policy has learned too little
+WORTH: Final = 0.01
+FEWEST_TO_FIX: Final = 300
 #: lines of a table: the largest groups
 MOST_LINES: Final = 20
 _WEEK_S: Final = 7 * 86_400.0
@@ -114,7 +118,11 @@ def report_of(
         arms=tuple(sorted(arms, key=lambda one: (-one.cost.draws, one.name))),
         **groups,
         left_out=left_out,
-        notes=(*_notes(log, scope, policy=policy, unit=unit), *([] if total is None else [_explored(log, unit=unit)])),
+        notes=(
+            *lines.fixed(),
+            *_notes(log, scope, policy=policy, unit=unit),
+            *([] if total is None else [_explored(log, unit=unit)]),
+        ),
     )
     return replace(
         found, sentence=sentence(found, now=scope.until if now is None else now), notes=tuple(_footnotes(found))
@@ -176,10 +184,24 @@ class _Lines:
         values = self.log.quality[rows]
         known = values[~np.isnan(values)]
         least, most = float(known.min(initial=0.0)), float(known.max(initial=1.0))
-        quality = self._compared(values, rows, self.log.expected_quality, against=against, least=least, most=most)
+        given: dict[str, Any] = {"against": against, "least": least, "most": most, "judge": self.log.judge}
+        quality = self._compared(values, rows, self.log.expected_quality, **given)
         quality = _clipped(quality, least - most, most - least)
-        given: dict[str, Any] = {"unit": self.unit, "days": self.days, "alarm": self.alarm}
+        given = {"unit": self.unit, "days": self.days, "alarm": self.alarm}
         return line_of(name, self.log.arms[against], questions=int(rows.sum()), quality=quality, cost=cost, **given)
+
+    def fixed(self) -> Iterator[str]:
+        """The verdict "fix", where what was served earned less than WORTH more than always the best arm."""
+        gains, log = [], self.log
+        for against, arm in enumerate(() if log.reward is None or self.alarm is not None else log.arms):
+            rows = log.pmf[:, against] > 0.0
+            reward = log.reward[rows]  # type: ignore[index] # there are none without
+            ends = {"least": float(np.nanmin(reward, initial=0.0)), "most": float(np.nanmax(reward, initial=1.0))}
+            gain = self._compared(reward, rows, log.expected_quality, against=against, judge=log.judge, **ends)
+            if gain.always is not None and gain.high is not None and int(rows.sum()) >= FEWEST_TO_FIX:
+                gains.append((gain.always, arm, gain.high))
+        if gains and max(gains)[2] < WORTH:
+            yield f"fix: always {max(gains)[1]} earns as much; see `ragbandit advise`"
 
     def cost(self, unit: Unit, rows: Flags, *, against: int) -> Comparison:
         """In this unit: an answer may cost anything from nothing to the most that one of the arm did."""
@@ -189,10 +211,10 @@ class _Lines:
         return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
 
     def _compared(
-        self, value: Vector, rows: Flags, predicted: Matrix, *, against: int | Choices, least: float, most: float
+        self, value: Vector, rows: Flags, predicted: Matrix, *, judge: Vector | None = None, **given: Any
     ) -> Comparison:
-        arm, pmf, predicted = self.log.arm[rows], self.log.pmf[rows], predicted[rows]
-        return compared(value, arm=arm, pmf=pmf, predicted=predicted, against=against, least=least, most=most)
+        arm, pmf, judge = self.log.arm[rows], self.log.pmf[rows], None if judge is None else judge[rows]
+        return compared(value, arm=arm, pmf=pmf, predicted=predicted[rows], judge=judge, **given)
 
 
 def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
@@ -282,6 +304,13 @@ def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit:
         yield f"{silent:,} of {ended:,} outcomes tell no dollars, and count as 0"
     if np.nansum(log.costs["seconds"]) > 0.0:
         yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_spread(log))}"
+    if log.judge is not None and (both := ~np.isnan(log.quality + log.judge)).sum() > 1:
+        with np.errstate(invalid="ignore", divide="ignore"):  # one of the two is always the same
+            alike = float(np.nan_to_num(np.corrcoef(log.quality[both], log.judge[both])[0, 1]))
+        yield (
+            f"the judge's scores of {int((~np.isnan(log.judge)).sum()):,} answers narrow the intervals of quality; "
+            f"correlation with the {int(both.sum()):,} ratings of the same answers {alike:.2f}"
+        )
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
 
@@ -304,7 +333,7 @@ def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]
         "cost": float(np.nanmax(log.costs[unit], initial=0.0)),
     }
     given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "against": likeliest, "least": 0.0}
-    quality = compared(log.quality, predicted=log.expected_quality, most=most["quality"], **given)
+    quality = compared(log.quality, predicted=log.expected_quality, most=most["quality"], judge=log.judge, **given)
     return quality, compared(log.costs[unit], predicted=log.expected_cost, most=most["cost"], **given)
 
 

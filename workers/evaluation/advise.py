@@ -23,7 +23,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
-from ragbandit.router.offline.advice import CONFIDENCE, LABELLED, WORTH, Advice, Ask, advise
+from ragbandit.router.offline.advice import CONFIDENCE, LABELLED, Advice, Ask, advise
 from ragbandit.router.offline.charts import check_page, write_page
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import format_of
@@ -32,6 +32,7 @@ from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.reporting.report import WORTH
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.shared.errors import InvalidInput

@@ -42,7 +42,7 @@ class Store:
         self.database, self.make_decision = database, make_decision
         self.store, self.made, self.rows = DecisionStore(database, label=PolicyLabel("main")), [], []
 
-    def add(self, *, quality=None, source="explicit", outcome=True, weight=1.0, price=None, **changes):
+    def add(self, *, quality=None, source="explicit", outcome=True, weight=1.0, price=None, reward=None, **changes):
         number = len(self.made)
         one = self.make_decision(f"decision-{number:05d}")
         query = replace(one.query, **changes.pop("query", {}), cost_weight=price)
@@ -54,7 +54,7 @@ class Store:
             made = made_outcome(decision_id=one.id, now=EPOCH, status="answered", answer="a", steps=2.0, cost=cost)
             self.store.add_outcome(made)
         if quality is not None:
-            self._judge(one, replace(REWARD, quality=quality, source=source, sample_weight=weight))
+            self._judge(one, replace(REWARD, quality=quality, source=source, sample_weight=weight, **(reward or {})))
         return one
 
     def _judge(self, one, reward):
@@ -139,3 +139,19 @@ def test_a_report_of_a_store(store):
     assert sorted(spread.partition(": ")[2].split("; ")) == sorted(arms)
     with pytest.raises(InvalidInput, match="since"):
         report(store.database, replace(SCOPE, until=SCOPE.since), policy=policy)
+
+
+def test_scores_of_a_judge(store):
+    """They are the quality where people rated few answers, and beside 20 ratings of the same a control variate."""
+    for number in range(19):
+        store.add(quality=number % 2, reward={"judged_by": "human", "surrogates": {"judge": 0.5}})
+    store.add(quality=0.25, reward={"judged_by": "judge"}, weight=0.3)
+    store.add(quality=0.75, reward={"judged_by": "human"})
+    few = read_log(store.database, SCOPE)
+    assert few.judge is None
+    assert few.quality[19:].tolist() == [0.25, 0.75]
+    store.add(quality=1.0, reward={"judged_by": "label", "surrogates": {"judge": 0.875}})
+    log = read_log(store.database, SCOPE)
+    assert np.nan_to_num(log.judge, nan=-1.0).tolist() == [0.5] * 19 + [0.25, -1.0, 0.875]
+    assert np.nan_to_num(log.quality, nan=-1.0).tolist() == [*(float(n % 2) for n in range(19)), -1.0, 0.75, 1.0]
+    assert np.isnan(log.reward).tolist() == np.isnan(log.quality).tolist()

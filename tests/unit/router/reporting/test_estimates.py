@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, Score, made
-from ragbandit.router.reporting.reading import compared
+from ragbandit.router.reporting.reading import _reach, compared
+from ragbandit.shared.control_variate import JudgeSlopes
 
 
 def comparison(value, *, arm, p, against=1, predicted=None):
@@ -54,6 +55,46 @@ def test_predictions_narrow_the_interval():
         widths.append(found.high - found.low)
     assert widths[0] < 0.6 * widths[2]
     assert widths[1] < 1.02 * widths[2]
+
+
+def test_a_judge_narrows_the_interval():
+    """Scores of unrated answers are a control variate: the estimate is that of the formula, the interval narrower."""
+    random = np.random.default_rng(5)
+    p = random.uniform(0.1, 0.5, 6_000)
+    arm = (random.random(6_000) < p).astype(np.intp)
+    right = (random.random(6_000) < np.array([0.7, 0.6])[arm]).astype(np.float64)
+    judge = np.where(random.random(6_000) < 0.6, right, random.permutation(right))
+    value = np.where(random.random(6_000) < 0.1, right, np.nan)
+    pmf, seen, newest = np.stack([1.0 - p, p], axis=1), ~np.isnan(value), slice(None, None, -1)
+    given = {"arm": arm, "pmf": pmf, "predicted": np.full(pmf.shape, np.nan), "against": 1, "least": 0.0, "most": 1.0}
+    plain, found = compared(value, **given), compared(value, **given, judge=judge)
+    earlier = {"arm": arm[newest], "value": value[newest], "judge": judge[newest]}
+    mean = np.array([judge[arm == one].mean() for one in (0, 1)])
+    told = JudgeSlopes().before(("a", "b"), **earlier)[newest] * (judge - mean[arm])
+    drawn, rated = (arm == 1) / p, (arm == 1) * seen / p
+    residual = np.where(seen, value - told, 0.0)
+    expected = (rated @ residual) / rated.sum() + (drawn @ told) / drawn.sum()
+    assert found.always == pytest.approx(expected)
+    assert found.low <= float(right.mean()) - 0.6 <= found.high
+    assert found.high - found.low < 0.93 * (plain.high - plain.low)
+    noise = compared(value, **given, judge=random.random(6_000))
+    assert noise.high - noise.low < 1.01 * (plain.high - plain.low)
+    few = compared(value, **given, judge=np.where(np.cumsum(seen) < 15, judge, np.nan))
+    assert (few.always, few.low, few.high) == pytest.approx((plain.always, plain.low, plain.high))
+
+
+@pytest.mark.parametrize("losses", [4, 20, 60, 100, 180])
+def test_the_interval_leans_to_rare_rows(losses):
+    """That of a share reaches as far as Wilson's to the side of the rarer value, and to the other side no less."""
+    value = np.where(np.arange(200) < losses, 0.0, 1.0)
+    share, n, z = value.mean(), 200, 3.0
+    below, above = _reach(value - share, variance=share * (1.0 - share) / n, far=1.0 / n)
+    spread = z * np.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
+    lean = z * z / (2.0 * n) * (1.0 - 2.0 * share)
+    wilson = spread - lean, spread + lean
+    assert (z * below, z * above) == pytest.approx(wilson, rel=0.15)
+    assert z * below >= 0.97 * wilson[0]
+    assert z * above >= 0.97 * wilson[1]
 
 
 def test_what_was_not_tried_has_no_interval():

@@ -115,6 +115,36 @@ def test_units_where_no_dollars_are_reported():
     assert report_of(even, SCOPE, policy=PolicySettings()).unit == "seconds"
 
 
+def test_the_verdict_fix():
+    """Where what was served earned no more than always the best arm, a note says which, never of few questions."""
+    run = made(WORLDS[0], count=4_000, seed=1)
+    rows = np.arange(4_000)
+    best = np.where(run.log.arm == 1, 0.9, 0.2)
+    for rewards, count, expected in (
+        (best, 4_000, True),
+        (best, 250, False),
+        (run.quality[rows, run.log.arm], 250, False),
+    ):
+        log = replace(run.log, reward=rewards) if count == 4_000 else replace(run.at(count), reward=rewards[-count:])
+        notes = report_of(log, SCOPE, policy=PolicySettings()).notes
+        assert ("fix: always standard earns as much; see `ragbandit advise`" in notes) == expected
+    alarmed = report_of(replace(run.log, reward=best), SCOPE, policy=PolicySettings(), alarm="uneven")
+    assert not any(note.startswith("fix") for note in alarmed.notes)
+
+
+def test_a_judge_is_named():
+    """The note says how many answers the judge scored, and how far it agrees with people."""
+    log = made(WORLDS[4], count=8_000, seed=1).log
+    both = ~np.isnan(log.quality)
+    notes = report_of(log, SCOPE, policy=PolicySettings()).notes
+    alike = np.corrcoef(log.quality[both], log.judge[both])[0, 1]
+    expected = f"the judge's scores of 8,000 answers narrow the intervals of quality; correlation with the {both.sum()}"
+    assert f"{expected} ratings of the same answers {alike:.2f}" in notes
+    assert not any(
+        "judge" in note for note in report_of(replace(log, judge=None), SCOPE, policy=PolicySettings()).notes
+    )
+
+
 def test_what_exploration_cost():
     """Against always the likeliest arm of each question; the intervals hold the truth in 18 of 20 runs at least."""
     held = {"quality": 0, "cost": 0}

@@ -3,7 +3,7 @@
     ragbandit up --config examples/bring_your_own_pipelines.yaml   # arms: fast and deep, both `run_by: caller`
     python -m ragbandit.examples.bring_your_own_pipelines
 
-The address is RAGBANDIT_URL, a key RAGBANDIT_API_KEY. While the service is away, `fast` answers.
+The address is RAGBANDIT_URL, a key RAGBANDIT_API_KEY. If the service is unreachable, `fast` answers.
 """
 
 from ragbandit import Client

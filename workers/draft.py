@@ -472,8 +472,8 @@ def _incumbent(arms: dict[str, Params]) -> Choice:
     why = (
         f"{incumbent} is the incumbent, the arm that would answer without a router (is it another? name it): while "
         f"the router learns it may lose {harm:.0%} of what {incumbent} earns (harm). That costs time: most of the "
-        "first thousand questions go to it. A larger harm learns faster, incumbent: null fastest; labelled "
-        "questions of before shorten it (ragbandit advise --warm)"
+        "first thousand questions go to it. A larger harm learns faster, incumbent: null fastest; existing labelled "
+        "questions shorten it (ragbandit advise --warm)"
     )
     return Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})
 

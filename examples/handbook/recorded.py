@@ -94,6 +94,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        raise SystemExit("stopped; the same command goes on from here") from None
+        raise SystemExit("stopped; the same command resumes from here") from None
     except RagBanditError as error:
         raise SystemExit(f"{error.code}: {error}") from error

@@ -91,7 +91,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
         remedy = "add an arm; `ragbandit init --force --documents DIR` makes arms that search"
         yield Finding("warning", "arms", f"{next(iter(settings.arms))} is the only arm: nothing to route", remedy)
     if settings.worker_arms and settings.workers.answer == 0 and redis_url is None:
-        what = "0, so `ragbandit up` starts nobody who answers: /v1/answer replies 202 for ever"
+        what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"
         yield Finding("warning", "workers.answer", what, "set it above 0, or `run_by: caller` for every arm")
     if settings.budget.seconds > 900:
         what = "a worker counts as dead while it runs an arm for longer than 900 s"
@@ -174,7 +174,7 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
         current = revision_of(connection)
     if current != SCHEMA_REVISION:
         what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which works beside it"
-        remedy = "go on with the upgrade: one version on every host, then `ragbandit migrate`"
+        remedy = "complete the upgrade: one version on every host, then `ragbandit migrate`"
         yield Finding("warning", "schema", what, remedy)
 
 
@@ -277,7 +277,9 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     except QueueError:
         if settings.redis_url is not None:
             raise
-        yield Finding("warning", "Redis", "that of `ragbandit up` does not run: nobody answers or learns", "start it")
+        yield Finding(
+            "warning", "Redis", "that of `ragbandit up` does not run: no process answers or learns", "start it"
+        )
         return
     if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
         what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it throws jobs and rates away"

@@ -269,7 +269,7 @@ def _policy(router: Router) -> Iterator[Metric]:
     yield counter("ragbandit_snapshots_refused", text, snapshots.refused)
     text = "Notifications of workers and learner that did not reach Redis; they are repeated."
     yield counter("ragbandit_failed_notifications", text, router.notifier.failed_notifications)
-    text = "Questions that were offered all arms because none of theirs was healthy."
+    text = "Questions that were offered all arms because no arm was healthy."
     yield counter("ragbandit_decisions_fail_open", text, service.fail_opens)
     serving = service.serving
     yield gauge("ragbandit_policy_last_seq", "Last update that the policy in use has learned.", serving.last_seq)

@@ -147,7 +147,7 @@ def audit(
     export: Annotated[
         bool, typer.Option("--export", help="print the entries as JSON lines instead, the oldest first")
     ] = False,
-    after: Annotated[int, typer.Option(help="of --export: only entries with a larger number")] = 0,
+    after: Annotated[int, typer.Option(help="with --export: only entries with a larger number")] = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -36,7 +36,7 @@ PreOption = Annotated[
 ]
 WaitOption = Annotated[
     float | None,
-    typer.Option(min=0, help="Change nothing: wait so many seconds until somebody else has brought it there."),
+    typer.Option(min=0, help="Change nothing: wait up to so many seconds until another process has migrated it."),
 ]
 
 

@@ -48,8 +48,10 @@ def rejected(
 
 def exclude(
     source: Annotated[str | None, typer.Option(help=f"{SOURCE_HELP}; default: list what is excluded")] = None,
-    since: Annotated[str | None, typer.Option(help="of feedback from then on: a date, a time, or an age (7d)")] = None,
-    until: Annotated[str | None, typer.Option(help="of feedback before then; times are UTC")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="only feedback from then on: a date, a time, or an age (7d)")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="only feedback before then; times are UTC")] = None,
     reason: Annotated[str, typer.Option(help="for the audit log")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say how much it is, and change nothing")] = False,
     end: Annotated[
@@ -124,7 +126,7 @@ def import_(
         "feedback_id"
     ),
     source: Annotated[str | None, typer.Option(help="who judged all of it, whatever the lines say")] = None,
-    scale: Annotated[str, typer.Option(help="of ratings that are numbers: 0-1 or 1-5")] = "0-1",
+    scale: Annotated[str, typer.Option(help="scale of ratings that are numbers: 0-1 or 1-5")] = "0-1",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -238,7 +238,7 @@ def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
 def report(
     since: Annotated[str, typer.Option(help="a date, a time or an age: 7d, 4w")] = "7d",
     until: Annotated[str | None, typer.Option(help="a date, a time or an age; default: now")] = None,
-    tenant: Annotated[str | None, typer.Option(help="of this tenant alone")] = None,
+    tenant: Annotated[str | None, typer.Option(help="this tenant only")] = None,
     against: Annotated[
         str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, the incumbent")
     ] = None,

@@ -143,7 +143,7 @@ def rollback(
 
 def retire(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="the version")] = None,
-    label: Annotated[str | None, typer.Option(help="in place of a version a ledger that nobody serves")] = None,
+    label: Annotated[str | None, typer.Option(help="instead of a version, a ledger that no service uses")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -241,7 +241,7 @@ def _switch(control: PolicyControl, *, as_json: bool) -> None:
 def _decides(control: PolicyControl) -> str:
     """What the switch has routers do."""
     if control.killed is None:
-        return "off: champion and candidates go on where they were"
+        return "off: champion and candidates continue where they were"
     return f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
 
 

@@ -78,7 +78,7 @@ def replay_verb(
         str | None,
         typer.Option(
             help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
-            "setting prices; default each row's own"
+            "setting prices; default: as logged"
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,

@@ -31,7 +31,8 @@ def train_verb(
         Path | None, typer.Option(help="JSONL: question and hops, for labels by inductive bias")
     ] = None,
     param: Annotated[
-        list[str] | None, typer.Option(help="of the policy: NAME.KEY=VALUE, as multi_label.seed=1; may be repeated")
+        list[str] | None,
+        typer.Option(help="a param of the policy: NAME.KEY=VALUE, as multi_label.seed=1; may be repeated"),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
     as_json: JsonOption = False,

@@ -259,13 +259,13 @@ def _refuse_secrets(tree: Mapping[str, Any]) -> None:
         url = _parsed_url(value) if isinstance(value, str) else None  # what is none is reported by the checks below
         if url is not None and (url.password or "password" in url.query):
             raise ConfigError(
-                "the file has a URL with a password, which whoever reads the file would know",
+                "the file has a URL with a password, visible to everyone who can read the file",
                 field=key,
                 remedy=f"take it out of the file and set the environment variable {variable}",
             )
     if (field := credentials_in(tree.get("arms"), field="arms")) is not None:
         raise ConfigError(
-            "the file has an address with a user, a password or a key in it, which whoever reads the file would know",
+            "the file has an address with a user, a password or a key in it, visible to everyone who can read the file",
             field=field,
             remedy="take it out, and send it as a header (headers_env of the arm http) or set this param "
             f"by the environment, as {ENV_PREFIX}ARMS__NAME__PARAM",

@@ -138,7 +138,7 @@ class Learner:
         if not apply(self._policy, update):
             self.refused += 1
             log.error(
-                "the policy refused an update and goes on without it", extra={"action": "refused", "seq": update.seq}
+                "the policy refused an update and continues without it", extra={"action": "refused", "seq": update.seq}
             )
         self.last_seq = update.seq
 

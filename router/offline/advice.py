@@ -411,7 +411,7 @@ def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> st
     room = max(gain.value, worth - gain.value)  # to 0 for "route", to `worth` for "fix"
     more = max(math.ceil(questions * ((half / room) ** 2 - 1.0)), FEWEST_TO_FIX - questions)
     if more > _FARTHEST:
-        return "it is too near to the limit for any number of questions that somebody would label"
+        return "it is too close to the limit to settle with a realistic number of labelled questions"
     return f"about {max(1, more):,} more labelled questions decide it"
 
 

@@ -288,7 +288,7 @@ def _missing(comparison: Comparison, half: float, *, questions: int, days: float
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
     more = questions * (times - 1.0)
     if not times < _FARTHEST:
-        return "the two are too near each other: no end in sight at this rate"
+        return "the difference is too small to settle: no end in sight at this rate"
     more = float(f"{max(more, 1.0):.1e}")  # a forecast is no more precise than two digits
     wait = duration(more / pace(questions, first=0.0, until=86_400.0 * days))
     return f"about {more:,.0f} questions more, {wait} at this rate"
@@ -483,7 +483,7 @@ def _footnotes(report: Report) -> Iterator[str]:
         rated = report.total.quality
         yield (
             f"costs are of all outcomes, quality of rated answers; of {rated.draws:,} draws of {report.total.against} "
-            f"{rated.seen:,} are rated; intervals of 95 % hold however often somebody looks"
+            f"{rated.seen:,} are rated; 95 % intervals stay valid however often you look"
         )
         yield f"as good: not more than {_share(MARGIN)} below, by the whole interval"
     if report.left_out:

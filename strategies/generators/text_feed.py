@@ -66,7 +66,7 @@ class TextFeed:
         except RagBanditError:
             raise
         except Exception as error:
-            raise ArmFailed(f"whoever reads the text along failed: {type(error).__name__}: {error}") from error
+            raise ArmFailed(f"the reader of the streamed text failed: {type(error).__name__}: {error}") from error
 
 
 def _contradiction() -> ArmFailed:

@@ -251,7 +251,7 @@ class _Sources:
             except KeyboardInterrupt:
                 run.ended = "Ctrl-C"
         if not run.records:
-            remedy = "give it more time or money; the same command goes on with the answers that are kept"
+            remedy = "give it more time or money; the same command reuses the stored answers"
             raise InvalidInput("no question was answered by every arm", field="questions", remedy=remedy)
         write_records(outcomes, run.records)
         return facts_of(run), outcomes

@@ -65,7 +65,9 @@ def evaluate(
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the answers that are there")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="reuse the answers that are there, and run what is missing")
+    ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="as --resume, and ask again where the answer failed")
     ] = False,
@@ -215,7 +217,7 @@ def _quiz(
 
 
 def _stopped(answers: Answers) -> str:
-    return f"stopped; {answers.file} keeps what was answered: go on with --resume"
+    return f"stopped; {answers.file} keeps the answers so far: continue with --resume"
 
 
 def _encoded(

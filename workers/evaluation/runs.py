@@ -204,7 +204,7 @@ class Answers:
             raise InvalidInput(
                 f"holds {len(found)} answers",
                 field=str(self.file),
-                remedy="give --resume to go on with them, or another file with --answers",
+                remedy="give --resume to reuse them, or another file with --answers",
             )
         self._stream.truncate(whole)
         return found

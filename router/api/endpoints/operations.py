@@ -176,7 +176,7 @@ async def read_report(
         Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: a week before."),
     ] = None,
     until: UntilQuery = None,
-    tenant: Annotated[str | None, Query(max_length=64, description="Of this tenant alone.")] = None,
+    tenant: Annotated[str | None, Query(max_length=64, description="This tenant only.")] = None,
     against: Annotated[
         str | None,
         Query(

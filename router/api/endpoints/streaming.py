@@ -214,7 +214,7 @@ def _abandon(answer: PendingAnswer) -> None:
             await reads_of(request).run(lambda: router.cancel(decision.id))
         except RagBanditError as error:  # it is answered all the same, and stored
             facts = {"action": "cancel", "decision": decision.id, "reason": str(error)}
-            log.info("an answer that nobody waits for could not be cancelled", extra=facts)
+            log.info("an answer that no client waits for could not be cancelled", extra=facts)
 
     task = asyncio.get_running_loop().create_task(cancel())
     _cancelling.add(task)

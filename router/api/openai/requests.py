@@ -133,7 +133,7 @@ class OpenAIBody(BaseModel):
     aim: Aim = None
     """In place of `cost_weight`, as of /v1/route."""
     metadata: Annotated[dict[str, str] | None, limits(_METADATA)] = None
-    """Up to 16 pairs of texts: what the setting `context` declares moves the choice, the rest is kept."""
+    """Up to 16 pairs of texts. Keys declared in the setting `context` influence the choice; the others are stored."""
     user: Annotated[str | None, limits(ANY_TEXT)] = None
     """Who asks, an id; kept with the decision."""
     safety_identifier: Annotated[str | None, limits(ANY_TEXT)] = None

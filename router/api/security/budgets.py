@@ -149,7 +149,7 @@ class Budgets:
         for one in beyond:
             if self._throttle.lets_pass((one.spender.kind, one.period)):
                 facts = {"action": "budget", one.spender.kind: one.spender.name, "period": one.period}
-                log.warning("a dollar budget is spent: questions go on at the highest price", extra=facts)
+                log.warning("a dollar budget is spent: questions continue at the highest price", extra=facts)
         factor = max(one.factor(sums[one.spender], now=now) for one in held) if paces else 1.0
         return query if factor == 1.0 else replace(query, request={**query.request, BUDGET_FACTOR: factor})
 

@@ -201,7 +201,7 @@ class Gate:
         """Who has logged in with a key. Raises Unauthorized."""
         key = keys.keys.get(await sessions.read(headers) or "")
         if key is None or key.expired(self._clock()):
-            raise _unauthorized("nobody is logged in here", remedy="log in with an API key at /ui/login")
+            raise _unauthorized("you are not logged in", remedy="log in with an API key at /ui/login")
         return _caller(key)
 
     def _by_proxy(self, scope: Scope) -> Caller | None:

@@ -25,9 +25,9 @@ VERBS: Final[dict[str, str]] = {
     "step": "It gets the next share of what is served.",
     "promote": "It decides from the next question on. Without proof by the evidence this needs force.",
     "pause": "It serves and computes nothing until it is resumed.",
-    "resume": "It goes on where it was paused.",
+    "resume": "It continues in the state in which it was paused.",
     "rollback": "It is taken out; of a champion, the one before decides again.",
-    "retire": "It is over, and its ledger is learned no more.",
+    "retire": "It has ended, and its ledger no longer learns.",
 }
 _HARSH: Final = ("rollback", "retire")
 #: in which versions are listed, and how many

@@ -122,7 +122,7 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
     if verdict.archived:
         verdict.note(
             f"{verdict.archived} updates were archived by an earlier release, and are not checked: the policy is not "
-            "compared with its ledger; its snapshots go on"
+            "compared with its ledger; its snapshots stay in use"
         )
         return
     if end < live.last_seq:
@@ -132,7 +132,7 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
         return
     if verdict.not_relearnable:
         lost = f"{verdict.not_relearnable} updates cannot be learned again, since what they learned from was erased"
-        verdict.note(f"{lost}: the policy is not compared with its ledger; its snapshots go on")
+        verdict.note(f"{lost}: the policy is not compared with its ledger; its snapshots stay in use")
         return
     apart = difference(policy, files=files, info=live) if verdict.live_sha256 == live.sha256 else None
     if apart is None:

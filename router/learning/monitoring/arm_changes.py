@@ -199,14 +199,16 @@ def log_capital(excess: Vector, *, spread: Vector) -> Vector:
 
 def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, more: ArmName, less: ArmName) -> str:
     if stage == "named":
-        oftener = f"under ids that callers named, arm {more} was drawn oftener and {less} more seldom"
+        oftener = f"under ids that callers named, arm {more} was drawn more often and {less} less often"
         why = "callers choose ids by what they draw, or repeat questions until another arm comes, or rows are lost"
         return f"{oftener} than the logged probabilities promise: {why}; no comparison of arms counts"
     if stage == "drawn":
         one = arms[less]
         promised = one.decided - one.drawn_excess
         drawn = f"arm {less} was drawn {one.decided:,} times where the logged probabilities promise {promised:,.0f}"
-        return f"{drawn}, and {more} oftener than they promise: no comparison of arms counts until lost rows are found"
+        return (
+            f"{drawn}, and {more} more often than they promise: no comparison of arms counts until lost rows are found"
+        )
     shares = [_share(stage, arms[arm]) for arm in (more, less)]
     what, wait = (
         ("draws with an outcome", "comparisons of arms wait until every draw has its outcome, failures too")

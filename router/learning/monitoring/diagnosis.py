@@ -155,7 +155,9 @@ class Diagnosis:
     def _need(self, arm: ArmName) -> str:
         one = self.arms[arm]
         judged = f"has {self.judged[arm]:,} judged answers and " if arm in self.judged else ""
-        wait = "none come at this rate" if one.questions is None else f"{one.questions:,} questions at this rate"
+        wait = (
+            "none are expected at this rate" if one.questions is None else f"{one.questions:,} questions at this rate"
+        )
         return f"{judged}needs about {one.labels:,} more ({wait})"
 
 

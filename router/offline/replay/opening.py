@@ -353,7 +353,7 @@ def _unusable(path: Place, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
     return InvalidInput(
         f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{more}",
         field=shown(path),
-        remedy="correct them, or give --skip-bad to go on without them" if good else "correct them: no row is left",
+        remedy="correct them, or give --skip-bad to continue without them" if good else "correct them: no row is left",
     )
 
 

@@ -343,7 +343,7 @@ def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
     if record.state == "learned":
         return f"Learned from feedback, as update {record.learned_seq} of its ledger."
     if record.state == "defaulted":
-        return f"Nobody judged it in time: the default reward was learned, as update {record.learned_seq}."
+        return f"It was not judged in time: the default reward was learned, as update {record.learned_seq}."
     if record.state in ("closed", "quarantined"):
         what = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
         return f"{what}: {record.reason}."

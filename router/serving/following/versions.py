@@ -306,7 +306,7 @@ class PolicyFollower:
             if self._refused != wanted:
                 self._refused = wanted
                 facts = {"action": "champion", "version": _name_of(wanted), "reason": str(error)}
-                log.error("the champion cannot be used here: the one before it goes on deciding", extra=facts)
+                log.error("the champion cannot be used here: the previous one keeps deciding", extra=facts)
 
     def _take_over(self, version: PolicyVersion | None) -> None:
         """Decide with this version; None: with the configuration. Raises ConfigError, Conflict, StoreError."""

@@ -235,8 +235,8 @@ def check_exposure(settings: Settings, *, now: float) -> None:
     finally:
         database.close()
     raise ConfigError(
-        f"the service would listen on {host or 'every address'} without API keys; whoever reaches it could read every "
-        "question and teach the policy",
+        f"the service would listen on {host or 'every address'} without API keys; everyone who can reach it could read "
+        "every question and teach the policy",
         field=field,
         remedy=f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. docs/security.md says more",
     )

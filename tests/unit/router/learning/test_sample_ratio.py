@@ -49,7 +49,7 @@ def test_the_sentence_says_which_side_is_favoured_and_by_how_much():
                 "cheap": ArmTotals(named_excess=-50.0, named_spread=20.0),
                 "dear": ArmTotals(named_excess=50.0, named_spread=20.0),
             },
-            "under ids that callers named, arm dear was drawn oftener and cheap more seldom than",
+            "under ids that callers named, arm dear was drawn more often and cheap less often than",
         ),
         "lost": (
             totals(p=0.5, drawn=0.9),

@@ -34,16 +34,7 @@ from ragbandit.router.storage.sql.tables import closures, decisions, feedback, o
 from ragbandit.router.storage.sql.waiting import labels_in_use, lock_rows
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, StoreError
-from ragbandit.shared.types import (
-    IMPORTED,
-    SEEDED_ELSEWHERE,
-    Cost,
-    DecisionId,
-    Feedback,
-    FeedbackId,
-    Json,
-    Outcome,
-)
+from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, Cost, DecisionId, Feedback, FeedbackId, Json, Outcome
 
 T = TypeVar("T")
 

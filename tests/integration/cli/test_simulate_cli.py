@@ -11,13 +11,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder, embedded
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.run import (
-    Learning,
-    SimulationData,
-    SimulationRun,
-    decision_id,
-    split_of,
-)
+from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.workers.cli import app
 

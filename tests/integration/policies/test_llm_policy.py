@@ -8,11 +8,7 @@ import time
 import pytest
 
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.kinds.llm import (
-    MAX_REPLY,
-    Llm,
-    parse_choice,
-)
+from ragbandit.router.policies.kinds.llm import MAX_REPLY, Llm, parse_choice
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.testing.policies import POLICY_CHECKS

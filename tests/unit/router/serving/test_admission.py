@@ -2,13 +2,7 @@
 
 import pytest
 
-from ragbandit.router.serving.batching import (
-    TENANT_S,
-    WARM_UP,
-    Admission,
-    BatchTime,
-    QueueLimits,
-)
+from ragbandit.router.serving.batching import TENANT_S, WARM_UP, Admission, BatchTime, QueueLimits
 from ragbandit.shared.errors import Overloaded, TooManyRequests
 
 

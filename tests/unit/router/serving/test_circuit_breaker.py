@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
-from ragbandit.router.serving.health.circuit_breaker import (
-    REMEMBERED,
-    ArmHealth,
-    CircuitBreaker,
-    OutcomeSignal,
-)
+from ragbandit.router.serving.health.circuit_breaker import REMEMBERED, ArmHealth, CircuitBreaker, OutcomeSignal
 from tests.support.examples import steady
 
 FAILURES, COOL_DOWN = 3, 10.0

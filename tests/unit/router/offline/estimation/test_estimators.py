@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.offline.estimation import (
-    ESTIMATORS,
-    Estimator,
-    Moments,
-    estimated,
-    terms,
-)
+from ragbandit.router.offline.estimation import ESTIMATORS, Estimator, Moments, estimated, terms
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.estimates import estimate
 

@@ -8,13 +8,7 @@ from scipy import optimize, stats
 
 from benchmarks.coverage.methods import weight_powers
 from ragbandit.router.offline import estimation
-from ragbandit.router.offline.estimation import (
-    Extremes,
-    Moments,
-    cressie_read,
-    extreme_rows,
-    heavy_weight,
-)
+from ragbandit.router.offline.estimation import Extremes, Moments, cressie_read, extreme_rows, heavy_weight
 from ragbandit.shared.errors import InvalidInput
 
 CONFIDENCE = 0.95

@@ -278,7 +278,7 @@ class OpenAiOptions:
     seed: Annotated[int, Field(strict=True)] | None = None
     #: put into every request last; null takes a field out, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
-    #: the server tells log-probabilities
+    #: the server returns log-probabilities
     logprobs: _Flag = False
     #: longest silence within a reply
     read_s: _Seconds = 60.0

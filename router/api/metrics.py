@@ -104,7 +104,7 @@ def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
 
 
 def _latency(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
-    text = "Wall clock of the outcomes that tell it."
+    text = "Wall clock of the outcomes that report it."
     seconds = HistogramMetricFamily("ragbandit_arm_answer_seconds", text, labels=["arm"])
     edges = [*map(str, LATENCY_EDGES), "+Inf"]
     for arm, totals in arms.items():

@@ -63,7 +63,7 @@ def exclude(
 ) -> None:
     """Learn a new ledger without the feedback of a source, or end an exclusion; without either list all exclusions.
 
-    The new ledger is learned beside the one in use, which goes on serving. When it is done, set policy.label to it and
+    The new ledger is learned beside the one in use, which stays in service. When it is done, set policy.label to it and
     restart the services, one after the other.
     """
     if end is not None:

@@ -103,14 +103,14 @@ def add(
 def shadow(
     name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Compute its pmf beside the champion's for every decision, and log it; nothing of it is served."""
+    """Compute and log its pmf for every decision, besides the champion's; it serves nothing."""
     _perform("shadow", name, reason=reason, config=config, as_json=as_json)
 
 
 def pause(
     name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Compute and serve nothing of it until it is resumed; it goes on learning."""
+    """Stop computing and serving it until it is resumed; it keeps learning."""
     _perform("pause", name, reason=reason, config=config, as_json=as_json)
 
 
@@ -122,9 +122,9 @@ def resume(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a paused one go on in the state that it was in; without NAME take the kill switch back.
+    """Resume a paused version in its former state; without NAME deactivate the kill switch.
 
-    Then champion and candidates go on where they were.
+    Champion and candidates then continue where they were.
     """
     if name is not None:
         _perform("resume", name, reason=reason, config=config, as_json=as_json)

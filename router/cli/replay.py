@@ -62,7 +62,7 @@ def replay_verb(
         typer.Option(help="a file (jsonl, parquet), or a folder of Parquet files, or their URL; default the store"),
     ] = None,
     log_format: Annotated[
-        str | None, typer.Option("--format", help="format of a file whose name does not tell it")
+        str | None, typer.Option("--format", help="format of the file, if its name does not show it")
     ] = None,
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,

@@ -184,7 +184,7 @@ class RewriteSettings(Section):
     """The rewrite of a question that leans on its conversation into one that stands alone: one call of a model."""
 
     #: who rewrites; "auto": the server of `conversation.rewrite.generator`, or of `generator` where that is "openai",
-    #: and else nobody; "off": nobody. Where nobody does, the question is the last message as the user wrote it
+    #: else none; "off": none. If there is none, the question is the last message as the user wrote it
     by: Literal["auto", "off"] = "auto"
     #: the model that rewrites, a section like `generator` with `name: openai`, or the name of one of `generators`;
     #: None: the service's own
@@ -219,10 +219,9 @@ class ConversationSettings(Section):
     #: the arm's provider has in its cache: tokens of the last prompt at (input - cached_input). It needs these prices,
     #: and a price of dollars in reward.cost
     sticky_prefix: bool = False
-    #: requests by which one decision goes on with the results of tools, the drawn one among them; one more is drawn
-    #: anew
+    #: requests that continue one decision with the results of tools, the drawn one included; one more gets a new draw
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
-    #: seconds after the draw in which such a request may come; a later one is drawn anew
+    #: seconds after the draw in which such a request may come; a later one gets a new draw
     tool_turns_s: Seconds = 3600.0
     rewrite: RewriteSettings = RewriteSettings()
 
@@ -233,7 +232,7 @@ class ConversationSettings(Section):
 
 
 class JudgeSettings(Section):
-    """The judge: a language model that scores answers where nobody else judges. See docs/judge.md."""
+    """The judge: a language model that scores answers that have no other judgement. See docs/judge.md."""
 
     #: the model that judges, a section like `generator`, or the name of one of `generators`; None: nothing is judged
     generator: GeneratorSettings | None = None
@@ -346,7 +345,7 @@ class RolloutSettings(Section):
     #: a canary that neither wins nor loses for that long goes back to shadow
     max_age_s: Seconds = 14 * 86400.0
     guardrails: GuardrailSettings = GuardrailSettings()
-    #: true: a version in shadow becomes a canary by itself as soon as the evidence allows it; false: a person does that
+    #: true: a version in shadow becomes a canary automatically as soon as the evidence allows it; false: only by hand
     enter_canary: bool = False
     #: newest answers of each side that the rule of sudden failures looks at, and the least number of the candidate's
     #: before it says anything
@@ -373,7 +372,7 @@ class RewardSettings(Section):
     #: how a label becomes quality
     quality: Literal["exact_match", "f1", "containment"] = "f1"
     #: lambda: what one unit of cost is worth in right answers; a right answer is worth 1 / weight units of cost.
-    #: Changing it begins no new ledger (docs/learning.md)
+    #: The ledger stays when you change it (docs/learning.md)
     weight: Annotated[float, Field(ge=0)] = 0.05
     #: price per unit of each cost term that counts: steps, dollars, seconds_total, prompt_tokens and so on
     cost: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"steps": 1.0})
@@ -383,7 +382,7 @@ class RewardSettings(Section):
     maximum: float = 1.0
     #: a function that scores answers, "package.module:function"; see docs/feedback.md. None: nothing is checked
     check: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
-    #: what it takes beside answer, question and sources; JSON values
+    #: further arguments, besides answer, question and sources; JSON values
     check_params: dict[str, Any] = Field(default_factory=dict)
     #: the longest that it may take for one answer
     check_s: Seconds = 10.0

@@ -65,8 +65,9 @@ class ServerSettings(Section):
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
     #: names that an open service may be called by (the header Host) besides localhost and 127.0.0.1, without port
     allowed_hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
-    #: dangerous: without API keys, whoever reaches the service may read every question and teach the policy. Without
-    #: it a service that other machines reach does not start before there is a key. Keys that are there stay required
+    #: dangerous: without API keys, everyone who can reach the service may read every question and teach the policy.
+    #: Without it a service that other machines reach does not start before there is a key. Keys that are there stay
+    #: required
     open: bool = False
     #: /metrics needs no key, for scrapers that cannot send one
     open_metrics: bool = False

@@ -117,7 +117,7 @@ class ArmLearningReply(TypedDict):
     worth: float
     """Reward a question that knowing the arm would bring, at least 0."""
     labels: int
-    """Labels of the arm that would tell."""
+    """Labels of the arm that would settle it."""
     questions: int | None
     """Questions until these labels have come; null: never."""
 

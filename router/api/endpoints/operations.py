@@ -75,7 +75,7 @@ async def ready(request: Request) -> Response:
     The database is tried by a small committed write, at most one a second; a probe waits for it for 2 s at most.
     Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
     answers and learning are late. `redis` also names a listener that hears nothing, notifications that fail, and
-    data of somebody else that was met in Redis within a minute, and ignored. While the policy is being learned
+    foreign data that was found in Redis within the last minute, and ignored. While the policy is being learned
     again from its ledger a part `policy` says so; the service is ready, another policy decides meanwhile. While a
     learner cannot use its store (a full disk) a part `learner` says so: feedback is stored and learned later.
     """

@@ -104,7 +104,7 @@ async def kill(body: KillBody, request: Request) -> Response:
 
 @endpoints.post("/v1/policies/unkill", summary="Take the kill switch back", responses=_SWITCHED)
 async def unkill(body: ReasonBody, request: Request) -> Response:
-    """Let champion and candidates go on where they were."""
+    """Deactivate the kill switch: champion and candidates continue where they were."""
     return JsonReply(await _done(request, verbs.unkill, body))
 
 

@@ -50,7 +50,7 @@ class ResponseReply(TypedDict):
     model: str
     """The arm that answers: `ragbandit/<arm>`."""
     previous_response_id: str | None
-    """The response that this one goes on from; null for none."""
+    """The response that this one continues; null for none."""
     instructions: str | None
     """Words of the system, as the arm saw them; null where `instructions` was not sent."""
     output: list[dict[str, Any]]
@@ -214,7 +214,7 @@ class ResponseBody(OpenAIBody):
     ] = None
     """Functions that the model may call, for arms that pass chats on; tools that OpenAI runs itself are refused."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
-    """The response that this one goes on from: its conversation and its answer come before `input`. 404 where there is
+    """The response that this one continues: its conversation and its answer come before `input`. 404 where there is
     none that the caller may read, or it was made with `store: false`."""
     store: bool | None = None
     """false: the response cannot be read by its id, nor gone on from. The decision is kept all the same."""

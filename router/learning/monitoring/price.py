@@ -133,7 +133,7 @@ def remedy(price: Price) -> str:
     """What to do about an expensive arm that is worse, or a weight that is far from the proposed one."""
     if price.verdict == "worse":
         return f"drop {price.arms[-1].arm}, unless there are questions that it alone gets right"
-    return f"{_ASK}; if nobody can say, to {number(price.proposed, 2)}. A change begins no new ledger"
+    return f"{_ASK}; if nobody can say, to {number(price.proposed, 2)}. The ledger stays when you change it"
 
 
 def budget_warnings(settings: "Settings") -> list[str]:

@@ -32,7 +32,7 @@ def test_half_the_slope_from_the_cheapest_to_the_dearest():
     )
     assert (flan.verdict, llama.verdict) == (None, "far")
     assert "above it by more than a factor of 2" in proposal(llama)
-    assert "to 0.01. A change begins no new ledger" in remedy(llama)
+    assert "to 0.01. The ledger stays when you change it" in remedy(llama)
     cents = {arm: (q, 100.0 * c) for arm, (q, c) in FLAN.items()}
     assert price_of(means(**cents), weight=0.05).proposed == pytest.approx(flan.proposed / 100.0)
 

@@ -87,7 +87,9 @@ class DistilBertEncoder:
         self._max_tokens = max_tokens
         # A card is given whole blocks: it takes hardly longer for many questions than for a few.
         self._most_questions = _BLOCK if self.device != "cpu" else max(1, max_batch)
-        self._dimension_of(dimension)
+        size = self._forward.layers * 2 * self._forward.width
+        if not LEAST <= dimension <= size:
+            raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
         known = references()
         facts = {"weights": weights.sha256, "tokenizer": self._tokenizer.sha256, "reference": known.text, "seed": seed}
         self.hash = self._hash(facts)
@@ -146,11 +148,6 @@ class DistilBertEncoder:
             **more,
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-    def _dimension_of(self, dimension: int) -> None:
-        size = self._forward.layers * 2 * self._forward.width
-        if not LEAST <= dimension <= size:
-            raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
 
 
 def _collected(begun: Sequence[_Begun]) -> Array:

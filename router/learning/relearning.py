@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
@@ -140,14 +140,7 @@ def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
     for one in in_force(connection, new_label=quarantine.label):
         add_quarantine(connection, replace(one, label=quarantine.label, new_label=quarantine.new_label))
     stored = add_quarantine(connection, quarantine)
-    facts: dict[str, Any] = {
-        "number": stored.number,
-        "label": quarantine.label,
-        "new_label": quarantine.new_label,
-        "since": quarantine.since,
-        "until": quarantine.until,
-        "reason": quarantine.reason,
-    }
+    facts = {name: getattr(stored, name) for name in ("number", "label", "new_label", "since", "until", "reason")}
     record(
         connection,
         actor=quarantine.actor,

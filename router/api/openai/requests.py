@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict
-from starlette.datastructures import Headers
 
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat
@@ -200,6 +199,7 @@ def query_of(
     arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
     facts = {**noted_prices(request, tenant=tenant), **facts}
+    named_in = (request.headers.get(name, "").strip() for name in _SESSIONS)
     return Query(
         id=None if key is None else DecisionId(key),
         text="",
@@ -209,7 +209,8 @@ def query_of(
         cost_weight=_price(body, model=model),
         aim=body.aim or {},
         tenant=tenant,
-        session=_session(request.headers) or session,
+        # A template that the client did not fill in names no conversation.
+        session=next((name for name in named_in if name and "{{" not in name), session),
         api_key=caller.key,
         request=_facts(body, metadata=metadata)
         | chat.facts(passed=bool(router.service.passing))
@@ -224,12 +225,6 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
         message = "cost_weight and model want different weights of cost"
         raise InvalidInput(message, field="cost_weight", remedy="send one of them")
     return model.price if body.cost_weight is None else body.cost_weight
-
-
-def _session(headers: Headers) -> str | None:
-    """The conversation that a header names; a template that the client did not fill in names none."""
-    sent = (headers.get(name, "").strip() for name in _SESSIONS)
-    return next((name for name in sent if name and "{{" not in name), None)
 
 
 def _facts(body: OpenAIBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:

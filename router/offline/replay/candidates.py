@@ -330,15 +330,11 @@ def with_sides(
     for spec, pmf, candidate in zip(candidates, candidate_pmfs, result.candidates, strict=True):
         side = _with_side(candidate, spec=spec, policy=served.get(spec.name), result=result)
         if rival is not None and spec.learns and not spec.current and np.abs(pmf.pmf - rival).max() < _SAME:
-            side = _identical(side)
+            none = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
+            alike: dict[str, Any] = {"difference": none, "same_policy": True, "verdict": "same policy"}
+            side = replace(side, **alike, missing=None, rows_needed=None)
         sides.append(side)
     return replace(result, candidates=tuple(sides))
-
-
-def _identical(candidate: CandidateResult) -> CandidateResult:
-    """A candidate with the probabilities of what it is compared with, on every row."""
-    none = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
-    return replace(candidate, difference=none, same_policy=True, verdict="same policy", missing=None, rows_needed=None)
 
 
 def _with_side(

@@ -153,8 +153,12 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
     Raises InvalidInput for an unknown arm, and at the first row of a column that is no pmf.
     """
     if spec.kind == "column":
-        check_pmf(log.own[spec.what], log=log, name=spec.what, named=named)
-        return log.own[spec.what]
+        pmf = log.own[spec.what]
+        wrong = wrong_pmfs(pmf, offered=log.offered)
+        if len(wrong):
+            message, field = f"{pmf[wrong[0]].tolist()} is no distribution over the arms offered", named(int(wrong[0]))
+            raise InvalidInput(message, field=f"{field} {spec.what}", remedy="give probabilities that sum to 1")
+        return pmf
     even = log.offered / log.offered.sum(axis=1, keepdims=True)
     if spec.kind == "policy":
         return np.asarray(even, dtype=np.float64)
@@ -174,15 +178,6 @@ def described(spec: CandidateSpec) -> str:
     if spec.kind == "fixed":
         return f"always {spec.what}"
     return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
-
-
-def check_pmf(pmf: Matrix, *, log: Log, name: str, named: Callable[[int], str]) -> None:
-    """Raises InvalidInput at the first row that is no pmf over the arms that it offers. named: row -> words."""
-    wrong = wrong_pmfs(pmf, offered=log.offered)
-    if len(wrong):
-        row = int(wrong[0])
-        message = f"{pmf[row].tolist()} is no distribution over the arms offered"
-        raise InvalidInput(message, field=f"{named(row)} {name}", remedy="give probabilities that sum to 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,6 +44,7 @@ from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import record_config
+from ragbandit.router.serving.setup.requirements import bound
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.telemetry import make_tracing
 from ragbandit.shared.errors import NotReady, RagBanditError
@@ -289,19 +290,6 @@ class _OperatorsThread:
         """Finish its requests, and end its thread."""
         self._server.should_exit = True
         await asyncio.to_thread(self._thread.join)
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """A socket bound to this address. Raises OSError."""
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -> HttpServer:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import yaml
@@ -32,11 +32,8 @@ def opened(
     settings = configuration.load(config).settings
     label = label or settings.policy.label
     if make:
-        database = open_database(settings)
-        try:
+        with closing(open_database(settings)) as database:
             yield settings, Ledger(database, label=PolicyLabel(label))
-        finally:
-            database.close()
         return
     with ledger_of(settings, label=label) as ledger:
         if registered:

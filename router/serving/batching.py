@@ -8,7 +8,7 @@ long is refused when it comes (`admission`), and what nobody waits for any more 
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -93,6 +93,16 @@ class BatchTime:
         return self._seconds + slope * (size - self._size)
 
 
+class TenantCounts(Counter[str]):
+    """Tenant -> how many of its items there are; one that has none left takes no room."""
+
+    def leave(self, tenant: str) -> None:
+        """One item less."""
+        self[tenant] -= 1
+        if not self[tenant]:
+            del self[tenant]
+
+
 class Admission:
     """Who waits in one queue, and whether one more may. Not safe by itself: the queue's lock is held at every call.
 
@@ -107,7 +117,7 @@ class Admission:
         self._began: float | None = None
         self._running = 0
         self._waiting = 0
-        self._by_tenant: dict[str, int] = {}
+        self._by_tenant = TenantCounts()
         # The tenant that asked last, and the last other one: the two that tell whether there are several.
         self._latest, self._other = ("", -math.inf), ("", -math.inf)
         self._refused = {"wait": 0, "count": 0, "tenant": 0}
@@ -132,7 +142,7 @@ class Admission:
         if tenant != self._latest[0]:
             self._other = self._latest
         self._latest = (tenant, now)
-        mine, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
+        mine, share = self._by_tenant[tenant], self._limits.tenant_share
         if not mine or share >= 1.0 or now > self._other[1] + TENANT_S:
             return
         wait_s = self.expected_wait_s(mine)
@@ -144,16 +154,12 @@ class Admission:
     def add(self, *, tenant: str = "") -> None:
         """One more waits."""
         self._waiting += 1
-        self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
+        self._by_tenant[tenant] += 1
 
     def remove(self, *, tenant: str = "", dropped: str | None = None) -> None:
         """One waits no more. dropped: why it is not worked on, "gone" or "expired"; None: it is in the next batch."""
         self._waiting -= 1
-        left = self._by_tenant[tenant] - 1
-        if left:
-            self._by_tenant[tenant] = left
-        else:
-            del self._by_tenant[tenant]
+        self._by_tenant.leave(tenant)
         if dropped is not None:
             self._dropped[dropped] += 1
 

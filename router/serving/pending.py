@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.queue.notifier import Jobs, Notifier
-from ragbandit.router.serving.batching import MicroBatcher, QueueLimits, QueueState
+from ragbandit.router.serving.batching import MicroBatcher, QueueLimits, QueueState, TenantCounts
 from ragbandit.router.serving.checks.questions import checked_id, checked_type
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage import answer_queue, judgements
@@ -55,7 +55,7 @@ class PendingAnswers:
         #: was looked up longest ago first
         self._unanswered: dict[str, tuple[str, float]] = {}
         #: tenant -> its decisions among those, and its questions that are being decided
-        self._by_tenant: dict[str, int] = {}
+        self._by_tenant = TenantCounts()
         self._refused = {"count": 0, "tenant": 0}
         self._ending = False
         self._requests: MicroBatcher[Decision, Future[Outcome]] = MicroBatcher(
@@ -80,15 +80,14 @@ class PendingAnswers:
         tenant = checked_id(query.tenant, field="tenant")
         self._requests.check_admission()
         with self._lock:
-            count = self._by_tenant.get(tenant, 0)
             if query.id not in self._unanswered:
-                self._check_place(tenant, count)
-            self._by_tenant[tenant] = count + 1
+                self._check_place(tenant, self._by_tenant[tenant])
+            self._by_tenant[tenant] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._leave(tenant)
+                self._by_tenant.leave(tenant)
 
     def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
         """`request` without waiting. Call it inside `place`."""
@@ -162,7 +161,7 @@ class PendingAnswers:
             for key in ids:
                 entry = self._unanswered.pop(key, None)
                 if entry is not None:
-                    self._leave(entry[0])
+                    self._by_tenant.leave(entry[0])
 
     def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
         futures = [self._add(decision) for decision in decisions]
@@ -193,7 +192,7 @@ class PendingAnswers:
             if decision.id not in self._unanswered:
                 tenant = decision.query.tenant
                 self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
-                self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
+                self._by_tenant[tenant] += 1
         return future
 
     def _check_place(self, tenant: str, count: int) -> None:
@@ -206,13 +205,6 @@ class PendingAnswers:
             self._refused["tenant"] += 1
             message = f"{count} questions of the tenant {tenant!r} have no answer yet (server.tenant_unanswered)"
             raise TooManyRequests(message, field="tenant", remedy=remedy, retry_after_s=RETRY_S)
-
-    def _leave(self, tenant: str) -> None:
-        left = self._by_tenant[tenant] - 1
-        if left:
-            self._by_tenant[tenant] = left
-        else:
-            del self._by_tenant[tenant]
 
 
 _CLOSED = "cancelled by the caller after it had closed unanswered"

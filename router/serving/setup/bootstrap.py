@@ -228,12 +228,9 @@ def check_exposure(settings: Settings, *, now: float) -> None:
     if not exposed or server.open or server.trusted_header is not None:
         return
     field, host = next(iter(exposed.items()))
-    database = open_database(settings)
-    try:
+    with contextlib.closing(open_database(settings)) as database:
         if KeyStore(database).in_force(now=now).unrevoked:
             return
-    finally:
-        database.close()
     raise ConfigError(
         f"the service would listen on {host or 'every address'} without API keys; everyone who can reach it could read "
         "every question and teach the policy",

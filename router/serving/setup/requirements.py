@@ -58,23 +58,28 @@ def _has_telemetry() -> bool:
 
 def check_port(server: ServerSettings) -> None:
     """Refuse addresses that another process listens on, or that this machine does not have. Raises ConfigError."""
-    _check_address(server.host, server.port, field="server.port")
+    places = [("server.port", server.host, server.port)]
     if server.admin_port is not None:
-        _check_address(server.admin_host, server.admin_port, field="server.admin_port")
+        places.append(("server.admin_port", server.admin_host, server.admin_port))
+    for field, host, port in places:
+        try:
+            bound(host, port).close()
+        except OSError as error:
+            fault, remedy = f"{host}:{port} cannot be used: {error.strerror}", "choose another host or port"
+            raise ConfigError(fault, field=field, remedy=f"{remedy}, or stop what listens there") from error
 
 
-def _check_address(host: str, port: int, *, field: str) -> None:
+def bound(host: str, port: int) -> socket.socket:
+    """A socket bound to this address. Raises OSError."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise ConfigError(
-            f"{host}:{port} cannot be used: {error.strerror}",
-            field=field,
-            remedy="choose another host or port, or stop what listens there",
-        ) from error
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 log = logging.getLogger("ragbandit.data_dir")

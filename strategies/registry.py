@@ -162,11 +162,9 @@ def _class_of(name: str, *, path: object) -> Any:
             remedy = f'{known_choices(ARMS, given=path)}; for your own give "package.module:Class"'
             raise ConfigError(f"{path!r} is not an arm we know", field=f"arms.{name}.class", remedy=remedy)
         return import_class(ARMS.get(str(path), path), where=f"arms.{name}.class")
-    factory = load(name, group=GROUP, ours=name in ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
+    factory = load(name, group=GROUP, ours=ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory
-    if name in ARMS:
-        return import_class(ARMS[name], where=f"arms.{name}.class")
     raise ConfigError(
         f"{name!r} is not an arm we know",
         field=f"arms.{name}",

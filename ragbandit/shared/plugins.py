@@ -58,16 +58,16 @@ def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
     return MappingProxyType(entries)
 
 
-def load(name: str, *, group: str, ours: bool, where: str, instead: str) -> Any:
-    """The class that an installed package offers under this name in this group; None if there is none.
+def load(name: str, *, group: str, ours: Mapping[str, str], where: str, instead: str) -> Any:
+    """The class of this name: one that an installed package offers in this group, or ours; None if there is none.
 
-    ours: RagBandit has that name itself. instead: how to say which class is meant, for the remedy. Raises ConfigError,
-    with field `where`, where more than one package claims the name, ours being one, or if the import fails.
+    ours: name -> path. instead: how to say which class is meant, for the remedy. Raises ConfigError, with field
+    `where`, where more than one package claims the name, ours being one, or if the import fails.
     """
     claims = installed(group).get(name, ())
-    packages = [*(["ragbandit"] if ours else []), *map(_package, claims)]
+    packages = [*(["ragbandit"] if name in ours else []), *map(_package, claims)]
     if not claims:
-        return None
+        return import_class(ours[name], where=where) if name in ours else None
     if len(packages) > 1:
         raise ConfigError(
             f"{name!r} is claimed by the packages {', '.join(packages)}",

@@ -141,13 +141,9 @@ def needs_of(name: str, *, params: Mapping[str, Json]) -> frozenset[str]:
 def _class_of(name: str) -> Any:
     if is_class_path(name):
         return import_class(name, where="policy.name")
-    kind = load(
-        name, group=GROUP, ours=name in POLICIES, where="policy.name", instead='policy.name: "package.module:Class"'
-    )
+    kind = load(name, group=GROUP, ours=POLICIES, where="policy.name", instead='policy.name: "package.module:Class"')
     if kind is not None:
         return kind
-    if name in POLICIES:
-        return import_class(POLICIES[name], where="policy.name")
     if name in _LEFT:
         remedy = f"use {_LEFT[name]}, with a policy.label of its own"
         raise ConfigError(f"the policy {name!r} left the product", field="policy.name", remedy=remedy)

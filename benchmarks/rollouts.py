@@ -45,8 +45,11 @@ class World:
     differing: float = 1 / 3
     #: rewards are 0 or 1; else spread over [0, 1] with a deviation of 0.25
     labels: bool = False
-    #: share of answers that fail
+    #: share of answers that fail, and that people rate
     failing: float = 0.01
+    rated: float = 1.0
+    #: correlation of a judge's scores of all answers with their rewards; 0: there is no judge
+    judge: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +75,8 @@ def rows(world: World, *, weight: float, count: int, rng: Generator, first: int)
     arm = (pmf.cumsum(axis=1) > rng.random(count)[:, None]).argmax(axis=1)
     mean = value[at, arm]
     reward = (rng.random(count) < mean).astype(float) if world.labels else rng.beta(3.0 * mean, 3.0 * (1.0 - mean))
+    rated = rng.random(count) < world.rated
+    judge = np.where(rng.random(count) < world.judge, reward, rng.permutation(reward)) if world.judge else None
     draws = Draws(
         ids=tuple(str(first + n) for n in range(count)),
         arms=ARMS,
@@ -84,9 +89,11 @@ def rows(world: World, *, weight: float, count: int, rng: Generator, first: int)
     )
     seconds = rng.lognormal(0.0, 0.5, count)
     failed = (rng.random(count) < world.failing).astype(float)
-    return Judged(draws=draws, reward=reward, minimum=-1.0, maximum=1.0), Outcomes(
-        draws=draws, failed=failed, seconds=seconds, cost=1.0 + arm.astype(float)
-    )
+    outcomes = Outcomes(draws=draws, failed=failed, seconds=seconds, cost=1.0 + arm.astype(float))
+    if judge is not None:
+        seen = np.where(rated, reward, np.nan)
+        return Judged(draws=draws, reward=seen, judge=judge, minimum=-1.0, maximum=1.0), outcomes
+    return Judged(draws=draws.cut(rated), reward=reward[rated], minimum=-1.0, maximum=1.0), outcomes
 
 
 def lived(seed: int, *, world: World, decisions: int, settings: RolloutSettings) -> Run:
@@ -117,23 +124,18 @@ def main() -> None:
     parser.add_argument("--decisions", type=int, default=5000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--worlds", choices=["graded", "labels"], default="graded")
+    parser.add_argument("--rated", type=float, default=1.0, help="share of the answers that people rate")
+    parser.add_argument(
+        "--judge", type=float, default=0.0, help="correlation of a judge's scores of all answers; 0: none"
+    )
     asked = parser.parse_args()
     labels, settings = asked.worlds == "labels", RolloutSettings()
-    worlds = [
-        World(name="no difference", gap=0.0, labels=labels),
-        World(name="worse by 10 points", gap=-0.1, labels=labels),
-        World(name="better by 5 points", gap=0.05, labels=labels),
-    ]
-    table = Table(title=f"{asked.runs} runs of at most {asked.decisions:,} decisions, {asked.worlds} rewards")
-    for heading in (
-        "candidate",
-        "promoted",
-        "rolled back",
-        "before 1,000",
-        "still open",
-        "median decisions to its end",
-    ):
-        table.add_column(heading)
+    gaps = {"no difference": 0.0, "worse by 10 points": -0.1, "better by 5 points": 0.05}
+    given = {"labels": labels, "rated": asked.rated, "judge": asked.judge}
+    worlds = [World(name=name, gap=gap, **given) for name, gap in gaps.items()]
+    headings = ("candidate", "promoted", "rolled back", "before 1,000", "still open", "median decisions to its end")
+    told = f"{asked.runs} runs of at most {asked.decisions:,} decisions, {asked.worlds} rewards"
+    table = Table(*headings, title=f"{told}, {asked.rated:.0%} rated, a judge of correlation {asked.judge:g}")
     with ProcessPoolExecutor(asked.processes) as pool:
         for world in worlds:
             one = partial(lived, world=world, decisions=asked.decisions, settings=settings)

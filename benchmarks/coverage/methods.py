@@ -9,6 +9,7 @@ import importlib
 import math
 import multiprocessing
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -123,18 +124,16 @@ def worlds() -> tuple[World, ...]:
     random = np.random.default_rng(7)
     x = random.standard_normal((CONTEXTS, SIZE))
     a, b, c = (x @ random.standard_normal((SIZE, ARMS)) for _ in range(3))
-    free = np.zeros((CONTEXTS, ARMS))
+    usual, never = (np.eye(ARMS)[np.full(CONTEXTS, arm)] for arm in range(2))
     steps = np.array([1, 3, 8]) + (x[:, :1] > 0) * np.array([0, 1, 3])
-    made = partial(World, features=x)
+    made = partial(World, features=x, rewards=(0.0, 1.0), price=np.zeros((CONTEXTS, ARMS)))
     return (
         made(
             name="skewed",
-            rewards=(0.0, 1.0),
             pmf=_greedy(a, epsilon=0.1),
             candidate=_greedy(a + 0.9 * b, epsilon=0.05),
             rival=_greedy(a + 0.6 * c, epsilon=0.05),
             chance=_logistic(1.2 + 0.3 * (a + b)),
-            price=free,
         ),
         made(
             name="costly",
@@ -147,47 +146,35 @@ def worlds() -> tuple[World, ...]:
         ),
         made(
             name="rare",
-            rewards=(0.0, 1.0),
             pmf=_greedy(a, epsilon=0.2),
             candidate=_greedy(a + b, epsilon=0.1),
             rival=_greedy(c, epsilon=0.1),
             chance=0.02 * np.exp(0.3 * b) / np.exp(0.3 * b).mean(axis=0),
-            price=free,
         ),
         made(
             name="steep",
-            rewards=(0.0, 1.0),
             pmf=0.98 * _softmax(a) + 0.02 / ARMS,
             candidate=_softmax(0.5 * a + b),
             rival=_softmax(a + 0.5 * c),
             chance=_logistic(0.5 * b),
-            price=free,
         ),
         made(
             name="benign",
-            rewards=(0.0, 1.0),
             pmf=np.full((CONTEXTS, ARMS), 1.0 / ARMS),
             candidate=_softmax(b),
             rival=_softmax(c),
             chance=np.clip(0.5 + 0.15 * b, 0.02, 0.98),
-            price=free,
         ),
-        *(_near(name, features=x, chance=chance) for name, chance in (("near, rare", 0.03), ("near, sure", 0.97))),
-    )
-
-
-def _near(name: str, *, features: Matrix, chance: float) -> World:
-    """The candidate is the logging policy without its exploration, and all arms are alike."""
-    usual, never = np.eye(ARMS)[np.zeros(CONTEXTS, dtype=int)], np.eye(ARMS)[np.ones(CONTEXTS, dtype=int)]
-    return World(
-        name=name,
-        rewards=(0.0, 1.0),
-        features=features,
-        pmf=0.97 * usual + 0.03 / ARMS,
-        candidate=usual,
-        rival=0.9 * usual + 0.1 * never,
-        chance=np.full((CONTEXTS, ARMS), chance),
-        price=np.zeros((CONTEXTS, ARMS)),
+        *(  # the candidate is the logging policy without its exploration, and all arms are alike
+            made(
+                name=name,
+                pmf=0.97 * usual + 0.03 / ARMS,
+                candidate=usual,
+                rival=0.9 * usual + 0.1 * never,
+                chance=np.full((CONTEXTS, ARMS), chance),
+            )
+            for name, chance in (("near, rare", 0.03), ("near, sure", 0.97))
+        ),
     )
 
 
@@ -435,6 +422,4 @@ def _coverage_table(
 
 
 if __name__ == "__main__":
-    import sys
-
     main(sys.argv[1:])

@@ -189,7 +189,8 @@ def canary(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
 
 
 def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Sequence[Look]]:
-    evidence = Evidence(settings=RolloutSettings())
+    evidence, beside = Evidence(settings=RolloutSettings()), Evidence(settings=RolloutSettings())
+    scores = _scores(lived, np.random.default_rng([seed, 4]))
     failing = np.array([0.02, 0.2, 0.4])
     failed = (np.random.default_rng([seed, 1]).random(len(lived.action)) < failing[lived.action]).astype(float)
     apart = lived.candidate - lived.champion
@@ -200,7 +201,8 @@ def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Seque
     of_reward, of_failures = (
         Line(name=name, confidence=promise, every_look=True) for name, promise in zip(names, promises, strict=True)
     )
-    lines: dict[Line, list[Look]] = {of_reward: [], of_failures: []}
+    with_judge = replace(of_reward, name=f"{names[0]}, with a judge")
+    lines: dict[Line, list[Look]] = {of_reward: [], with_judge: [], of_failures: []}
     for first, look in zip((0, *LOOKS), LOOKS, strict=False):
         here = lived.part(slice(first, look))
         draws = _draws(here, first=first, weight=weight)
@@ -211,11 +213,16 @@ def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Seque
         evidence.judged(
             Judged(draws=_draws(rated, first=first, weight=weight), reward=rated.reward, minimum=0.0, maximum=1.0)
         )
+        known = here.rated | ~np.isnan(scores[first:look])
+        reward_seen, judge = np.where(here.rated, here.reward, np.nan)[known], scores[first:look][known]
+        told = _draws(here.part(known), first=first, weight=weight)
+        beside.judged(Judged(draws=told, reward=reward_seen, minimum=0.0, maximum=1.0, judge=judge))
         facts = facts_of(VERSION, evidence=evidence)
         guardrails = facts["guardrails"]
         assert isinstance(guardrails, dict)
         seen = lived.rated[:look]
-        lines[of_reward].append(_said(facts, float(reward[:look][seen].mean()) if seen.any() else 0.0))
+        for line, said in ((of_reward, facts), (with_judge, facts_of(VERSION, evidence=beside))):
+            lines[line].append(_said(said, float(reward[:look][seen].mean()) if seen.any() else 0.0))
         lines[of_failures].append(_said(guardrails["failures"], float(failures[:look].mean())))
     return lines
 
@@ -278,9 +285,7 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     rows, random = np.arange(len(lived.action)), np.random.default_rng([seed, 3])
     means = np.array([1.0, 2.0, 4.0])
     spent = (means * np.exp(random.normal(-0.125, 0.5, lived.pmf.shape)))[rows, lived.action]
-    # A judge scores two thirds of the answers: half of its scores are right, the others those of any answer.
-    scores = np.where(random.random(len(rows)) < 0.5, lived.reward, random.permutation(lived.reward))
-    scores[random.random(len(rows)) < 1 / 3] = np.nan
+    scores = _scores(lived, random)
     lines: dict[Line, list[Look]] = {}
     for look, judged in product(LOOKS, (False, True)):
         here, judge = lived.part(slice(0, look)), scores[:look] if judged else None
@@ -294,6 +299,13 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
                 line = Line(name=f"{name}, always {one.against}", confidence=0.95, every_look=True)
                 lines.setdefault(line, []).append(Look(truth=float(truth), low=found.low, high=found.high))
     return lines
+
+
+def _scores(lived: Life, random: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Of a judge who scores two thirds of the answers: half of its scores are right, the others those of any answer."""
+    scores = np.where(random.random(len(lived.reward)) < 0.5, lived.reward, random.permutation(lived.reward))
+    scores[random.random(len(scores)) < 1 / 3] = np.nan
+    return scores
 
 
 _SCOPE: Final = ReportScope(label="main", since=0.0, until=1.0)

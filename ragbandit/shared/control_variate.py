@@ -33,32 +33,28 @@ class JudgeSlopes:
         """Of every row, shape (n,), from 0 to 1; the rows count from then on.
 
         arm: the column drawn. value: in [0, 1], judge: scores in [0, 1]; NaN where there is none. The slope is that
-        among the answers of one arm, drawn to 0 by FEWEST_BOTH rows. It is 0 from the row on at which an arm's rated
-        answers score otherwise than its other answers: who is rated, or what is scored, is then no chance.
+        among the answers of one arm, drawn to 0 by FEWEST_BOTH rows. It is 0 while an arm's rated answers score
+        otherwise than its other answers: who is rated, or what is scored, is then no chance.
         """
         both = ~np.isnan(value) & ~np.isnan(judge)
         y, g = np.where(both, value, 0.0), np.nan_to_num(judge)
         products = np.stack([np.ones(len(g)), y, g, y * g, g * g])
         total, unlike = np.zeros((3, len(g))), np.zeros(len(g), dtype=np.bool_)
-        for column, name in enumerate(arms):
-            mine = arm == column
+        for name in dict.fromkeys((*arms, *self._sums)):
+            mine = arm == (arms.index(name) if name in arms else -1)
             rows = np.concatenate([products * (mine & both), products[[0, 2, 4]] * (mine & ~both & ~np.isnan(judge))])
             upto = self._sums.get(name, np.zeros(8))[:, None] + np.cumsum(rows, axis=1)
             n, sy, sg, syg, sgg, others, so, soo = upto - rows
-            count = np.maximum(n, 1.0)
+            count, rest = np.maximum(n, 1.0), np.maximum(others, 1.0)
             total += n, syg - sy * sg / count, sgg - sg * sg / count
-            error = _variance(n, sg, sgg) + _variance(others, so, soo)
-            unlike |= (sg / count - so / np.maximum(others, 1.0)) ** 2 > _UNLIKE**2 * error
+            spread, beside = sgg / count - (sg / count) ** 2, soo / rest - (so / rest) ** 2
+            error = np.maximum(spread, 1e-3) / count + np.maximum(beside, 1e-3) / rest
+            gap = (sg / count - so / rest) ** 2 > _UNLIKE**2 * error
+            unlike |= gap & (np.minimum(n, others) >= FEWEST_BOTH)
             if len(g):
                 self._sums[name] = upto[:, -1]
         slope = np.clip(total[1] / np.maximum(total[2], 1e-9), 0.0, 1.0) * total[0] / (total[0] + FEWEST_BOTH)
         return np.where((total[0] >= FEWEST_BOTH) & ~unlike, slope, 0.0)
-
-
-def _variance(count: Vector, total: Vector, squares: Vector) -> Vector:
-    """Of the mean of so many scores; of few of them what it may be at most."""
-    known = np.maximum(count, 1.0)
-    return np.where(count < FEWEST_BOTH, math.inf, np.maximum(squares / known - (total / known) ** 2, 1e-3) / known)
 
 
 def judge_score(surrogates: str | None) -> float:

@@ -160,7 +160,7 @@ def compared(
         given: dict[str, Any] = {"arm": arm, "pmf": pmf, "predicted": predicted, "against": against}
         plain = compared(value, **given, least=least, most=most)
         told = _told(value, arm=arm, judge=judge, least=least, most=most)
-    served, share, unknown = _served(value, seen=seen, arm=arm, predicted=predicted[np.arange(n), arm], told=told)
+    served, share, unknown = _served(value, seen=seen, arm=arm, guess=predicted[np.arange(n), arm], told=told)
     if not drawn.any():
         return found(served=float(served.mean()))
     inverse, rated = 1.0 / pmf[at], float(share[at[1]].min())
@@ -199,10 +199,7 @@ def _told(value: Vector, *, arm: Choices, judge: Vector, least: float, most: flo
     names, newest = tuple(map(str, range(int(arm.max()) + 1))), slice(None, None, -1)
     scaled = ((value - least) / (most - least))[newest]
     slopes = JudgeSlopes().before(names, arm=arm[newest], value=scaled, judge=judge[newest])[newest]
-    known = np.where(np.isnan(judge), 0.0, 1.0)
-    mean = np.bincount(arm, weights=np.nan_to_num(judge)) / np.bincount(arm, weights=known).clip(1.0)
-    told: Vector = slopes * (most - least) * (judge - mean[arm])
-    return told
+    return np.asarray(slopes * (most - least) * (judge - 0.5))
 
 
 def _reach(off: Vector, *, variance: float, far: float) -> tuple[float, float]:
@@ -221,9 +218,7 @@ def _reach(off: Vector, *, variance: float, far: float) -> tuple[float, float]:
     return max(below - shift, 0.0), max(above + shift, 0.0)
 
 
-def _served(
-    value: Vector, *, seen: Flags, arm: Choices, predicted: Vector, told: Vector
-) -> tuple[Vector, Vector, float]:
+def _served(value: Vector, *, seen: Flags, arm: Choices, guess: Vector, told: Vector) -> tuple[Vector, Vector, float]:
     """`served` of each row; the share of seen rows by arm, 1 for an arm without any; the share of rows of such arms."""
     model, whole = np.empty(len(value)), float(value[seen].mean())
     share, unknown = np.ones(int(arm.max()) + 1), 0.0
@@ -234,21 +229,17 @@ def _served(
             model[rows], unknown = whole, unknown + float(rows.mean())
             continue
         share[one] = known.sum() / rows.sum()
-        fitted = _fitted(value[rows], weight=seen[rows].astype(np.float64), predicted=predicted[rows])
+        fitted = _fitted(value[rows], weight=seen[rows].astype(np.float64), predicted=guess[rows])
         begun = _BEGUN / (_BEGUN + known.sum()) * (whole - float(value[known].mean()))
-        model[rows] = fitted + begun
-        model[rows] += _centred(told[rows], weight=np.ones(int(rows.sum())))
+        model[rows] = fitted + begun + _centred(told[rows], weight=np.ones(int(rows.sum())))
     served = model + np.where(seen, value - model, 0.0) / share[arm]
     return served, share, unknown
 
 
 def _centred(told: Vector, *, weight: Vector) -> Vector:
     """What the scores add to the model of each row, shape (n,): of mean 0 over the rows with a weight, else 0."""
-    known = (weight > 0.0) & ~np.isnan(told)
-    if not known.any():
-        return np.zeros(len(told))
-    centred: Vector = np.where(known, told - np.average(told[known], weights=weight[known]), 0.0)
-    return centred
+    known = np.where(np.isnan(told), 0.0, weight)
+    return np.asarray(np.where(known > 0.0, told - np.nansum(known * told) / max(known.sum(), 1e-300), 0.0))
 
 
 def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:

@@ -118,11 +118,7 @@ def report_of(
         arms=tuple(sorted(arms, key=lambda one: (-one.cost.draws, one.name))),
         **groups,
         left_out=left_out,
-        notes=(
-            *lines.fixed(),
-            *_notes(log, scope, policy=policy, unit=unit),
-            *([] if total is None else [_explored(log, unit=unit)]),
-        ),
+        notes=(*lines.fixed(), *_notes(log, scope, policy=policy, unit=unit, compares=total is not None)),
     )
     return replace(
         found, sentence=sentence(found, now=scope.until if now is None else now), notes=tuple(_footnotes(found))
@@ -294,7 +290,7 @@ def _missing(comparison: Comparison, half: float, *, questions: int, days: float
     return f"about {more:,.0f} questions more, {wait} at this rate"
 
 
-def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
+def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit: Unit, compares: bool) -> Iterator[str]:
     """What a reader must know of the log."""
     if log.cut:
         yield f"the newest {scope.most:,} questions of the time were read, those before were not"
@@ -307,12 +303,12 @@ def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit:
     if log.judge is not None and (both := ~np.isnan(log.quality + log.judge)).sum() > 1:
         with np.errstate(invalid="ignore", divide="ignore"):  # one of the two is always the same
             alike = float(np.nan_to_num(np.corrcoef(log.quality[both], log.judge[both])[0, 1]))
-        yield (
-            f"the judge's scores of {int((~np.isnan(log.judge)).sum()):,} answers narrow the intervals of quality; "
-            f"correlation with the {int(both.sum()):,} ratings of the same answers {alike:.2f}"
-        )
+        scored = int((~np.isnan(log.judge)).sum())
+        yield f"the judge's scores of {scored:,} answers narrow these intervals; correlation with ratings {alike:.2f}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
+    if compares:
+        yield _explored(log, unit=unit)
 
 
 def _spread(log: ReportRows) -> Iterator[str]:

@@ -26,6 +26,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.child_process import lease_holder
+from ragbandit.shared.control_variate import FEWEST_BOTH, judge_score
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, Json, PolicyControl, PolicyLabel, PolicyVersion
 
@@ -80,6 +81,8 @@ class VersionReader:
     _ended: tuple[float, str] = field(init=False)
     #: None: where the ledger has its first update since then is not known yet
     _seq: int | None = None
+    #: before it came to its state, people rated enough of the answers that a judge scored: their word is the reward
+    _people: bool = False
 
     def __post_init__(self) -> None:
         self._decided = self._ended = (self.version.since, "")
@@ -135,20 +138,24 @@ class VersionReader:
             since = updates.c.policy == label, updates.c.made_at >= self.version.since
             first = connection.execute(select(func.min(updates.c.seq)).where(*since)).scalar()
             self._seq = last if first is None else first - 1
+            both = updates.c.judged_by.in_(("label", "human")), updates.c.surrogates.contains('"judge"')
+            newest = updates.c.policy == label, updates.c.seq.between(self._seq - 5 * PAGE, self._seq)
+            self._people = (connection.execute(select(func.count()).where(*newest, *both)).scalar() or 0) >= FEWEST_BOTH
         upto = min(self._seq + PAGE, last)
         query = (
-            select(*_DRAWN, updates.c.value, updates.c.minimum, updates.c.maximum)
+            select(*_DRAWN, *updates.c["value", "minimum", "maximum", "weight", "cost", "judged_by", "surrogates"])
             .join(decisions, decisions.c.id == updates.c.decision_id)
             .where(updates.c.policy == label, updates.c.seq > self._seq, updates.c.seq <= upto)
             .where(decisions.c.made_at >= self.version.since)
         )
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = upto
-        rewards = {row["id"]: row["value"] for row in page}
+        rewards = {row["id"]: _rewards(row) if self._people else (row["value"], math.nan) for row in page}
         if rows := _rows(self._notes(page)):
-            reward = np.array([rewards[row.id] for row in rows])
+            reward, judge = np.array([rewards[row.id] for row in rows]).T
+            told = judge if self._people else None
             least, most = page[0]["minimum"], page[0]["maximum"]
-            evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=least, maximum=most))
+            evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=least, maximum=most, judge=told))
         return upto == last
 
     def _outcomes(self, ended: list[RowMapping], rows: list[_DrawRow]) -> Outcomes:
@@ -180,6 +187,14 @@ class VersionReader:
             canary = facts[CANDIDATE]
             notes.append((row, {**note, "champion": canary.get("champion") if isinstance(canary, dict) else None}))
         return notes
+
+
+def _rewards(row: RowMapping) -> tuple[float, float]:
+    """The reward, NaN where a judge alone scored the answer; and that by the judge's score, NaN where there is none."""
+    if row["judged_by"] == "judge":
+        return math.nan, row["value"]
+    told = judge_score(row["surrogates"]) - row["weight"] * row["cost"]
+    return row["value"], float(np.clip(told, row["minimum"], row["maximum"]))
 
 
 def _rows(notes: Sequence[_Note]) -> list[_DrawRow]:

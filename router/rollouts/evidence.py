@@ -6,7 +6,7 @@ Pure: rows in, numbers out. How rows are cut into pages changes nothing, and eve
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from ragbandit.shared.confidence_sequences import (
     doubly_robust,
     robust_scores,
 )
+from ragbandit.shared.control_variate import JudgeSlopes
 from ragbandit.shared.types import effective_rows, surely_effective_rows
 
 #: they differ on a row where more probability than that lies elsewhere
@@ -30,12 +31,46 @@ _SAME: Final = 1e-6
 _TUNED_ROWS: Final = 1000.0
 #: what rounding may make of the difference of two policies that are the same, in shares of the reward's range
 _ROUNDING: Final = 1e-9
+#: b of a judge's scores, at most: each tenth lowers what a score may fall to by six tenths
+_MOST_SLOPE: Final = 0.5
 #: points that are kept of a sequence, for its picture
 _POINTS: Final = 200
 _STRIDE: Final = 25
 
 #: (rows, difference, low, high) in units of the reward
 Point = tuple[int, float, float, float]
+
+
+@dataclass(kw_only=True, slots=True)
+class JudgeControl:
+    """A judge's scores as a control variate: of a rated row, b (mean of the scores since the last rating - its own).
+
+    Its mean is 0 whatever the scores are, if who is rated is chance, since b rests on the ratings before: so bounds
+    hold at every look. The scores are doubly robust ones of the same difference, with the last reach.
+    """
+
+    slopes: JudgeSlopes = field(default_factory=JudgeSlopes)
+    predictions: Predictions = field(default_factory=Predictions)
+    #: answers since the last rating that a judge alone scored, and the sum of their scores
+    since: Array = field(default_factory=lambda: np.zeros(2))
+
+    def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> tuple[Array, Array, Array, Array]:
+        """Of the rated rows: b, the judge's score and its guess, shape (n, K), and the mean score since the last one.
+
+        value, judge: shape (n,), in [0, 1], NaN where there is none.
+        """
+        rated, known, guess = ~np.isnan(value), ~np.isnan(judge), np.zeros(share.shape)
+        slopes = self.slopes.before(draws.arms, arm=draws.arm, value=value, judge=judge)
+        guess[known] = self.predictions.before(draws.arms, arm=draws.arm[known], value=judge[known])
+        given = {"share": share, "pmf": draws.pmf, "value": np.nan_to_num(judge), "guess": guess}
+        scores = robust_scores(arm=draws.arm, **given)[1]
+        alone = known & ~rated
+        upto = self.since[:, None] + np.cumsum([alone, scores * alone], axis=1)
+        at = np.flatnonzero(rated)
+        count, total = np.diff(upto[:, at], axis=1, prepend=0.0)
+        self.since = upto[:, -1] - (upto[:, at[-1]] if len(at) else 0.0)
+        b = np.where(known[at], np.minimum(slopes[at], _MOST_SLOPE) * count / (count + 1.0), 0.0)
+        return b, np.nan_to_num(judge[at]), guess[at], total / np.maximum(count, 1.0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -60,22 +95,33 @@ class RewardEvidence:
     #: of the scores, their squares, the ratios, their squares, the expected squares, and the rows that differ
     _sums: Array = field(default_factory=lambda: np.zeros(6))
     _predictions: Predictions = field(default_factory=Predictions)
+    _control: JudgeControl = field(default_factory=JudgeControl)
 
     def add(self, judged: Judged) -> None:
         """Take rows in, in the order of the ledger."""
         if self.better is None:
             self.minimum, self.maximum = judged.minimum, judged.maximum
             claim = MeanClaim(floor=-1.0, null=self.settings.margin / self._range, alpha=self.settings.alpha)
-            self.better = BettingSequence.of(claim)
-        draws = judged.draws
+            self.better = BettingSequence.of(claim, spare=0.0 if judged.judge is None else 6.0 * _MOST_SLOPE)
+        draws, rated = judged.draws, ~np.isnan(judged.reward)
         value = np.clip((judged.reward - self.minimum) / self._range, 0.0, 1.0)
+        share = draws.candidate - draws.champion
+        told = None
+        if judged.judge is not None:
+            judge = np.clip((judged.judge - self.minimum) / self._range, 0.0, 1.0)
+            told = self._control.add(draws, share=share, value=value, judge=judge)
+            draws, share, value = draws.cut(rated), share[rated], value[rated]
         scores = np.clip((draws.scores - self.minimum) / self._range, 0.0, 1.0)
         guess = self._predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
-        share = draws.candidate - draws.champion
-        cut = robust_scores(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
+        given: dict[str, Any] = {"share": share, "pmf": draws.pmf, "arm": draws.arm}
+        cut, added = robust_scores(value=value, guess=guess, **given), np.zeros(len(draws))
+        if told is not None:
+            b, own, theirs, mean = told
+            value, guess, added = value - b * own, guess - b[:, None] * theirs, b * mean
+            cut[1] = robust_scores(value=value, guess=guess, below=b, **given)[1] + added
         weight = draws.drawn(share) / draws.drawn(draws.pmf)
         correction, baseline = doubly_robust(weight, share=share, arm=draws.arm, value=value, guess=guess)
-        plain = correction + baseline
+        plain = correction + baseline + added
         # Where they agree the score is 0 whatever comes: many such rows and few others look like certainty.
         differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
         ratio, expected, first = draws.ratio, draws.expected_squares, 0
@@ -84,8 +130,9 @@ class RewardEvidence:
             here = slice(first, upto)
             self._take(cut[:, here], plain[here], ratio[here], expected[here], differs[here])
             first = upto
-        for key, reward in zip(draws.ids, judged.reward, strict=True):
-            self.digest.update(f"{key} {float(reward)!r}\n".encode())
+        scored = [""] * len(rated) if judged.judge is None else [f" {float(one)!r}" for one in judged.judge]
+        for key, reward, score in zip(judged.draws.ids, judged.reward, scored, strict=True):
+            self.digest.update(f"{key} {float(reward)!r}{score}\n".encode())
 
     @property
     def difference(self) -> float:

@@ -31,10 +31,11 @@ class Draws:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def cut(self, here: slice) -> "Draws":
+    def cut(self, here: slice | npt.NDArray[np.bool_]) -> "Draws":
         """These rows alone."""
         columns = ("arm", "pmf", "candidate", "champion", "weight", "scores")
-        return Draws(ids=self.ids[here], arms=self.arms, **{name: getattr(self, name)[here] for name in columns})
+        ids = tuple(np.array(self.ids, dtype=object)[here])
+        return Draws(ids=ids, arms=self.arms, **{name: getattr(self, name)[here] for name in columns})
 
     def drawn(self, pmf: Array) -> Array:
         """Of each row the probability of the arm drawn under this pmf, shape (n,)."""
@@ -64,11 +65,13 @@ class Judged:
     """Draws with their rewards, in the order of the candidate's ledger."""
 
     draws: Draws
-    #: by the reward settings of the candidate, shape (n,)
+    #: by the reward settings of the candidate, shape (n,); NaN where a judge alone scored, if `judge` is there
     reward: Array
     #: the bounds that these settings have
     minimum: float
     maximum: float
+    #: the reward by a judge's score, shape (n,), NaN where there is none; None: people rated too few of its answers
+    judge: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,9 +67,9 @@ class Trial:
             self.label(made, gap=gap)
         return made
 
-    def label(self, made, *, gap=0.0):
-        """What the candidate's learner appends."""
-        rows = [self._update(decision, gap=gap) for decision in made]
+    def label(self, made, *, gap=0.0, told=None):
+        """What the candidate's learner appends; told: number of the decision -> further fields of its reward."""
+        rows = [self._update(one, gap=gap, told=told(number) if told else {}) for number, one in enumerate(made)]
         with self.database.write() as connection:
             connection.execute(insert(updates), rows)
 
@@ -101,7 +101,7 @@ class Trial:
             cost={"seconds_total": float(self.rng.lognormal(0.0, 0.3))},
         )
 
-    def _update(self, decision, *, gap):
+    def _update(self, decision, *, gap, told):
         self.seq += 1
         mean = 0.5 + (gap / 0.85 if decision.arm == "single_step" else 0.0)
         value = float(self.rng.beta(6.0 * mean, 6.0 * (1.0 - mean)))
@@ -126,7 +126,7 @@ class Trial:
             pmf=decision.pmf,
             scores=None,
             propensity=decision.propensity,
-            reward=reward,
+            reward=replace(reward, **told),
             feedback_ids=(),
             features=None,
             made_at=self.now,

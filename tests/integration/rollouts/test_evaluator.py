@@ -239,3 +239,29 @@ def test_an_evaluator_that_dies_between_verdict_and_change_leaves_neither(in_sql
     assert (trial.version.state, trial.verdicts) == ("canary", kept)
     trial.look(anew=True)
     assert (trial.version.state, trial.verdicts[0].kind) == ("rolled_back", "rollback")
+
+
+def test_scores_of_a_judge(trial):
+    """Where people rated 20 answers that a judge scored before, their word is the reward, its scores beside it."""
+
+    def told(number):
+        human = {"judged_by": "human", "surrogates": {"judge": 0.75}, "cost": 2.0}
+        return human if number % 3 == 0 else {"judged_by": "judge"}
+
+    def judged():
+        evidence = Evidence(settings=trial.settings.rollout)
+        reader = evaluator.VersionReader(version=trial.version, champion=BASE, prices={"steps": 1.0})
+        reader.read(trial.database, evidence=evidence, now=trial.now + 6.0)
+        return evidence.rewards
+
+    trial.do("canary", weight=0.25)
+    trial.label(trial.live(57, label=False), told=told)
+    trial.do("canary", weight=0.5)
+    trial.label(trial.live(30, label=False), told=told)
+    assert judged().rows == 30  # 19 are too few: a score is a reward
+    trial.do("canary", weight=0.25)
+    trial.label(trial.live(30, label=False), told=told)
+    found = judged()
+    assert found.rows == 10
+    assert found._control.predictions._rows == 30
+    assert judged().digest.hexdigest() == found.digest.hexdigest()

@@ -69,8 +69,7 @@ def test_a_judge_narrows_the_interval():
     given = {"arm": arm, "pmf": pmf, "predicted": np.full(pmf.shape, np.nan), "against": 1, "least": 0.0, "most": 1.0}
     plain, found = compared(value, **given), compared(value, **given, judge=judge)
     earlier = {"arm": arm[newest], "value": value[newest], "judge": judge[newest]}
-    mean = np.array([judge[arm == one].mean() for one in (0, 1)])
-    told = JudgeSlopes().before(("a", "b"), **earlier)[newest] * (judge - mean[arm])
+    told = JudgeSlopes().before(("a", "b"), **earlier)[newest] * (judge - 0.5)
     drawn, rated = (arm == 1) / p, (arm == 1) * seen / p
     residual = np.where(seen, value - told, 0.0)
     expected = (rated @ residual) / rated.sum() + (drawn @ told) / drawn.sum()

@@ -1,0 +1,106 @@
+"""A judge's scores in the evidence on a version: the formula, pages, and that bounds hold whoever wrote the scores."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.rollouts import World, rows
+from ragbandit.router.config.sections import RolloutSettings
+from ragbandit.router.rollouts.evidence import RewardEvidence
+from ragbandit.router.rollouts.rows import Judged, Predictions
+from ragbandit.shared.control_variate import JudgeSlopes
+
+SETTINGS = RolloutSettings()
+
+
+def made(count=1_200, *, seed=1, **world):
+    """Decisions of a canary of a quarter, three in ten rated."""
+    chosen = World(name="made", labels=True, **{"rated": 0.3, "gap": 0.0, "judge": 0.7, **world})
+    return rows(chosen, weight=0.25, count=count, rng=np.random.default_rng(seed), first=0)[0]
+
+
+def evidence_of(judged, *, page=None):
+    found = RewardEvidence(settings=SETTINGS)
+    for first in range(0, len(judged.draws), page or len(judged.draws)):
+        here = slice(first, first + (page or len(judged.draws)))
+        judge = None if judged.judge is None else judged.judge[here]
+        found.add(replace(judged, draws=judged.draws.cut(here), reward=judged.reward[here], judge=judge))
+    return found
+
+
+def test_the_estimate_is_that_of_the_formula():
+    """The mean of doubly robust scores of y - b g, with b times the mean of those of g since the rating before."""
+    judged = made()
+    draws, y, g = judged.draws, (judged.reward + 1.0) / 2.0, (judged.judge + 1.0) / 2.0
+    share, rated = draws.candidate - draws.champion, ~np.isnan(y)
+    slopes = JudgeSlopes().before(draws.arms, arm=draws.arm, value=y, judge=g)
+    by_judge = Predictions().before(draws.arms, arm=draws.arm, value=g)
+    known = draws.cut(rated)
+    by_people = np.zeros(share.shape)
+    by_people[rated] = Predictions().before(draws.arms, arm=known.arm, value=y[rated], scores=known.scores)
+    scores, since = [], []
+    for row, arm in enumerate(draws.arm):
+        weight = share[row, arm] / draws.pmf[row, arm]
+        if not rated[row]:  # no weight is above 4 here, so that a reach of 4 cuts no guess
+            since.append(share[row] @ by_judge[row] + weight * (g[row] - by_judge[row, arm]))
+            continue
+        b = min(slopes[row], 0.5) * len(since) / (len(since) + 1)
+        guess = by_people[row] - b * by_judge[row]
+        scores.append(share[row] @ guess + weight * (y[row] - b * g[row] - guess[arm]) + b * np.mean(since or [0.0]))
+        since = []
+    found = evidence_of(judged)
+    assert found.rows == len(scores)
+    assert found.difference == pytest.approx(2.0 * np.mean(scores))
+    assert found.deviation == pytest.approx(2.0 * np.std(scores))
+
+
+def test_pages_change_nothing():
+    """Read in pages of any size, the same scores give the same hash and bounds."""
+    whole, paged = evidence_of(made()), evidence_of(made(), page=7)
+    assert whole.digest.digest() == paged.digest.digest()
+    for name in ("rows", "difference", "low", "high", "effective"):
+        assert getattr(whole, name) == pytest.approx(getattr(paged, name))
+    changed = made()
+    changed.judge[-1] += 0.5
+    assert evidence_of(changed).digest.digest() != whole.digest.digest()
+
+
+def test_a_judge_narrows_and_noise_does_not():
+    """A judge who is mostly right takes a fifth of the deviation; one who knows nothing leaves it as it is."""
+    judged = made(12_000, rated=0.1)
+    rated = ~np.isnan(judged.reward)
+    plain = evidence_of(Judged(draws=judged.draws.cut(rated), reward=judged.reward[rated], minimum=-1.0, maximum=1.0))
+    noise = replace(judged, judge=np.random.default_rng(2).permutation(judged.judge))
+    assert evidence_of(judged).deviation < 0.84 * plain.deviation
+    assert evidence_of(noise).deviation < 1.02 * plain.deviation
+
+
+@pytest.mark.parametrize("scores", ["right", "noise", "contrary", "bought", "missing"])
+def test_bounds_hold_whoever_wrote_the_scores(scores):
+    """Of sixty candidates that are as good as the champion none is proven better, and few seem worse at any look."""
+    better, worse = 0, 0
+    for seed in range(60):
+        judged = made(1_000, seed=seed)
+        judge, arm = judged.judge, judged.draws.arm
+        given = {
+            "right": judge,
+            "noise": np.random.default_rng(seed).random(len(arm)),
+            "contrary": -judge,
+            "bought": np.where(arm == judged.draws.candidate.argmax(axis=1), 1.0, judge),
+            "missing": np.where(np.random.default_rng(seed).random(len(arm)) < 0.5, judge, np.nan),
+        }[scores]
+        known = ~np.isnan(judged.reward) | ~np.isnan(given)
+        found = evidence_of(
+            Judged(
+                draws=judged.draws.cut(known),
+                reward=judged.reward[known],
+                judge=given[known],
+                minimum=-1.0,
+                maximum=1.0,
+            )
+        )
+        better += found.better.proven_at is not None
+        worse += found.worse_at is not None
+    assert better <= 60 * SETTINGS.alpha + 3.0 * np.sqrt(60 * SETTINGS.alpha)
+    assert worse <= 60 * SETTINGS.rollback_alpha + 3.0 * np.sqrt(60 * SETTINGS.rollback_alpha)

@@ -62,8 +62,7 @@ def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: P
     settings = EncoderSettings() if encoder is None else EncoderSettings(model=encoder)
     loaded = make_encoder(settings)
     texts = [row.question for world in worlds for row in world.table.rows]
-    work = partial(progress, "questions encoded")
-    features = embedded(texts, encoder=loaded, folder=data / "cache" / "features", progress=work)
+    features = embedded(texts, encoder=loaded, data_dir=data, progress=progress)
     cuts = np.cumsum([len(world.table.rows) for world in worlds])[:-1]
     return [
         replace(world, features=rows, encoder_hash=loaded.hash)

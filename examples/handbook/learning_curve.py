@@ -156,8 +156,7 @@ def _world(table: LabelledTable, *, settings: Settings, sees: bool) -> Simulatio
     if not sees:
         return world
     encoder = make_encoder(settings.encoder)
-    folder = Path(settings.data_dir) / "cache" / "features"
-    features = embedded([row.question for row in table.rows], encoder=encoder, folder=folder)
+    features = embedded([row.question for row in table.rows], encoder=encoder, data_dir=settings.data_dir)
     return replace(world, features=features, test_features=features, encoder_hash=encoder.hash)
 
 

@@ -210,21 +210,21 @@ def embedded(
     texts: Sequence[str],
     *,
     encoder: Encoder,
-    folder: Path,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    data_dir: str | Path,
+    progress: Callable[[str, int, int], object] = lambda _what, _done, _total: None,
 ) -> FeatureRows:
-    """Features of every text, shape (n, d), float32; only what the folder does not have is encoded.
+    """Features of every text, shape (n, d), float32; only what the cache in data_dir does not have is encoded.
 
-    progress: texts encoded, and how many are to be.
+    progress: what is done, texts encoded, and how many are to be.
     """
-    file = folder / f"{encoder.hash}.safetensors"
+    file = Path(data_dir) / "cache" / "features" / f"{encoder.hash}.safetensors"
     known = _read(file, dimension=encoder.dimension)
     missing = sorted({text for text in texts if _key(text) not in known})
     for start in range(0, len(missing), BATCH):
         batch = missing[start : start + BATCH]
         for text, row in zip(batch, encoder.encode(batch), strict=True):
             known[_key(text)] = row
-        progress(start + len(batch), len(missing))
+        progress("questions encoded", start + len(batch), len(missing))
     if missing:
         _write(file, known)
     return np.array([known[_key(text)] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dimension)

@@ -10,11 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
@@ -90,7 +87,8 @@ def table_material(
             remedy="add steps: 1.0, or learn from the log of `ragbandit evaluate --log`, which has every cost",
         )
     queries = [table_query(row) for row in table.rows]
-    features = _embedded([query.text for query in queries], encoder=encoder, settings=settings, progress=progress)
+    texts = [query.text for query in queries]
+    features = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress)
     occurrences: Counter[str] = Counter()
     rows: list[Logged] = []
     for row, query, mine in zip(table.rows, queries, features, strict=True):
@@ -137,7 +135,7 @@ def log_material(
             )
     blind = [at for at in blind if material[at].decision.query.text.strip()]
     texts = [material[at].decision.query.text for at in blind]
-    encoded = _embedded(texts, encoder=encoder, settings=settings, progress=progress) if texts else ()
+    encoded = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress) if texts else ()
     for at, features in zip(blind, encoded, strict=True):
         decision = material[at].decision
         # Its pmf can no longer be computed again from what is stored: it was made elsewhere.
@@ -178,13 +176,6 @@ def _mixed(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
 
 def _has_features(row: Logged, *, encoder: Encoder) -> bool:
     return row.decision.features is not None and row.decision.encoder_hash == encoder.hash
-
-
-def _embedded(
-    texts: Sequence[str], *, encoder: Encoder, settings: Settings, progress: Progress
-) -> npt.NDArray[np.float32]:
-    folder = Path(settings.data_dir) / "cache" / "features"
-    return embedded(texts, encoder=encoder, folder=folder, progress=partial(progress, "questions encoded"))
 
 
 #: how long to wait for the ledger's learner, seconds

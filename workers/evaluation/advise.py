@@ -222,10 +222,8 @@ class _Sources:
         judge = None
         if chosen is not None and any(not row.answers for row in rows):
             judge = JudgeOfArm(settings.judge, generator=make_generator(chosen))
-        texts, folder = [row.question for row in rows], Path(settings.data_dir) / "cache" / "features"
-        features = embedded(
-            texts, encoder=self.encoder, folder=folder, progress=partial(self.progress, "questions encoded")
-        )
+        texts = [row.question for row in rows]
+        features = embedded(texts, encoder=self.encoder, data_dir=settings.data_dir, progress=self.progress)
         kinds = kinds_of(rows, features)
         outcomes = Path(settings.data_dir) / "evaluations" / f"{questions.stem}.outcomes.jsonl"
         stored = options.answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"

@@ -226,7 +226,7 @@ def _encoded(
     """The records with the features by which a policy learns from them."""
     encoder = encoder_of(settings)
     texts = [row.question for row in rows]
-    features = embedded(texts, encoder=encoder, folder=Path(settings.data_dir) / "cache" / "features")
+    features = embedded(texts, encoder=encoder, data_dir=settings.data_dir)
     known = dict(zip(texts, features, strict=True))
     for record in records:
         yield {**record, "encoder_hash": encoder.hash, "features": known[record["text"]]}

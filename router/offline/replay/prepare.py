@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -275,11 +274,9 @@ class Preparation:
                 "a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one"
             )
         encoder = self.encoder()
-        folder = Path(self.settings.data_dir) / "cache" / "features"
         texts = [row.decision.query.text for row in log.rows]
-        return embedded(
-            texts, encoder=encoder, folder=folder, progress=partial(self.progress, "questions encoded")
-        ), encoder.hash
+        features = embedded(texts, encoder=encoder, data_dir=self.settings.data_dir, progress=self.progress)
+        return features, encoder.hash
 
     def candidate_pmf(
         self, spec: CandidateSpec, *, log: MemoryLog, judged: Flags, snapshot: tuple[Policy, SnapshotInfo] | None

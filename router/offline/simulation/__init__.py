@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -350,10 +349,9 @@ def _with_features(
         raise ConfigError("a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one")
     progress("loading the encoder", 0, 0)
     loaded = encoder()
-    folder = Path(world.settings.data_dir) / "cache" / "features"
     tables = [world.table] if world.test is None else [world.table, world.test]
     texts = [row.question for table in tables for row in table.rows]
-    rows = embedded(texts, encoder=loaded, folder=folder, progress=partial(progress, "questions encoded"))
+    rows = embedded(texts, encoder=loaded, data_dir=world.settings.data_dir, progress=progress)
     cut = len(world.table.rows)
     return replace(
         world,

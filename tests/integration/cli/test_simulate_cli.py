@@ -67,7 +67,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
         test=None,
         folds=3,
         settings=Settings(reward={"weight": 0.9}),
-        features=embedded([row.question for row in table.rows], encoder=encoder, folder=tmp_path / "cache"),
+        features=embedded([row.question for row in table.rows], encoder=encoder, data_dir=tmp_path),
         encoder_hash=encoder.hash,
     )
     learning = Learning(SimulationRun(policy=name, params=params, weight=0.04, seed=3, fold=1), world=world)

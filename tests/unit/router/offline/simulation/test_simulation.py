@@ -308,11 +308,11 @@ TEXTS = ["who?", "where?", "who?", "why?"]
 def test_features_are_made_once(tmp_path):
     """A second call reads all from disk; a text that is new is encoded alone; each row is the encoder's."""
     encoder = Counting()
-    first = embedded(TEXTS, encoder=encoder, folder=tmp_path)
+    first = embedded(TEXTS, encoder=encoder, data_dir=tmp_path)
     assert sorted(encoder.texts) == ["where?", "who?", "why?"]
     assert np.array_equal(first, HashingEncoder(8).encode(TEXTS))
     encoder.texts = []
-    again = embedded([*TEXTS, "when?"], encoder=encoder, folder=tmp_path)
+    again = embedded([*TEXTS, "when?"], encoder=encoder, data_dir=tmp_path)
     assert encoder.texts == ["when?"]
     assert np.array_equal(again[:4], first)
     assert first.dtype == again.dtype == np.float32

@@ -22,7 +22,7 @@ from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decod
 from ragbandit.router.offline.logs.parquet import BATCH, LogSource
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.opening import LoggedPolicies, all_older, no_times
+from ragbandit.router.offline.replay.opening import LoggedPolicies, check_times
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
@@ -287,10 +287,7 @@ def _check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
 def _check_summary(summary: LogSummary, *, since: float | None, log: str, empty: InvalidInput | None) -> None:
     """Raises InvalidInput for a log without rows, rows without the times asked for, and a segment that no row has."""
     left = summary.left_out
-    if left.timeless:
-        raise no_times(left.timeless, rows=summary.rows + left.older, log=log)
-    if not summary.rows and left.older and since is not None:
-        raise all_older(left.older, since=since, log=log)
+    check_times(kept=summary.rows, older=left.older, timeless=left.timeless, since=since, log=log)
     if not summary.rows:
         raise empty or InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"

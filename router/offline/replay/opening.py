@@ -312,14 +312,12 @@ class OpenLog:
     def _later(self, path: Place, rows: list[Logged]) -> list[Logged]:
         """The rows decided since `since`. Raises InvalidInput where rows have no time, and where none is left."""
         since = self.since
-        if since is None or not rows:
+        if since is None:
             return rows
         timeless = sum(row.decision.made_at == 0.0 for row in rows)
-        if timeless:
-            raise no_times(timeless, rows=len(rows), log=shown(path))
         later = [row for row in rows if row.decision.made_at >= since]
-        if not later:
-            raise all_older(len(rows), since=since, log=shown(path))
+        older = len(rows) - len(later)
+        check_times(kept=len(later), older=older, timeless=timeless, since=since, log=shown(path))
         return later
 
 
@@ -404,13 +402,14 @@ def _arms(rows: Sequence[Logged], *, mixed: bool) -> tuple[ArmName, ...]:
     return arms
 
 
-def no_times(count: int, *, rows: int, log: str) -> InvalidInput:
-    """The error of rows without a time, where one is asked for."""
-    remedy = "log the times, or leave out --since"
-    return InvalidInput(f"{count} of {rows} rows have no made_at", field=f"{log} since", remedy=remedy)
+def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
+    """Raises InvalidInput where a time is asked for and rows have none, or all are older.
 
-
-def all_older(rows: int, *, since: float, log: str) -> InvalidInput:
-    """The error of a log whose rows all are older than the time asked for."""
-    message = f"has no rows decided since {instant(since)}: all {rows} are older"
-    return InvalidInput(message, field=log, remedy="give an earlier --since")
+    kept, older: rows decided since then, and before. timeless: of the latter, those without a time.
+    """
+    if timeless:
+        message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
+        raise InvalidInput(message, field=f"{log} since", remedy=remedy)
+    if older and not kept and since is not None:
+        message = f"has no rows decided since {instant(since)}: all {older} are older"
+        raise InvalidInput(message, field=log, remedy="give an earlier --since")

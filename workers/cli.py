@@ -37,9 +37,10 @@ VERBS: Final[Verbs] = {
     "simulate": f"{_CLI}.training:simulate_verb",
     "evaluate": "ragbandit.workers.evaluation.command:evaluate",
     "feedback": VerbGroup(
-        "Judge decisions; hold, release and exclude feedback; import it from other systems.",
+        "Judge decisions, import and exclude feedback.",
         {
             "send": f"{_CLI}.calls:feedback",
+            "label": f"{_CLI}.calls:label",
             "import": f"{_CLI}.feedback:import_",
             **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude")},
         },

@@ -49,6 +49,7 @@ from ragbandit.client.replies.decisions import (
     ClientOutcomeReply,
     ClientRouteReply,
     ErrorReply,
+    LabelQueueReply,
     PendingReply,
     ReceiptReply,
     RecordReply,
@@ -236,6 +237,10 @@ class AsyncClient:
         """GET /v1/decisions/{id}."""
         call = Call(method="GET", path=f"/v1/decisions/{quoted(decision_id)}")
         return cast(RecordReply, await self._object(call))
+
+    async def label_queue(self, n: int = 20) -> LabelQueueReply:
+        """GET /v1/label-queue: at most n answers whose label would teach most; n from 1 to 100."""
+        return cast(LabelQueueReply, await self._object(Call(method="GET", path=f"/v1/label-queue?n={int(n)}")))
 
     async def cancel(self, decision_id: str) -> CancellationReply:
         """POST /v1/decisions/{id}/cancel; status "pending" while a worker has still to end it."""

@@ -58,6 +58,7 @@ _ALL: Final = "reader app rater worker operator"
 _OPERATE: Final = Rule("reader operator", all_tenants=True)
 _COMMAND: Final = Rule("operator", all_tenants=True)
 _READ: Final = Rule("reader operator")
+_LABEL: Final = Rule("rater operator")
 
 #: method and path, as the app has them -> the rule
 RULES: Final[Mapping[str, Rule]] = {
@@ -79,6 +80,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/decisions/{decision_id}": Rule(_ALL),
     "GET /v1/decisions/{decision_id}/explanation": Rule(_ALL),
     "POST /v1/decisions/{decision_id}/cancel": Rule("app operator"),
+    "GET /v1/label-queue": _LABEL,
     "POST /v1/feedback": Rule("app rater", queue="feedback"),
     "POST /v1/feedback/batch": Rule("app rater", queue="feedback", largest="max_batch_bytes"),
     "GET /v1/policies": _OPERATE,
@@ -101,10 +103,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /ui/policies/{name}/{verb}": _COMMAND,
     "POST /ui/switch": _COMMAND,
     "GET /ui/feedback": _OPERATE,
+    "GET /ui/labels": Rule("reader rater operator"),
+    "POST /ui/labels": _LABEL,
     "GET /ui/queues": _OPERATE,
     "GET /ui/login": Rule(EVERYBODY),
     "POST /ui/login": Rule(EVERYBODY),
-    "POST /ui/logout": _READ,
+    "POST /ui/logout": Rule("reader rater operator"),
     "GET /ui/static/{path:path}": Rule(EVERYBODY),
     "HEAD /ui/static/{path:path}": Rule(EVERYBODY),
     "GET /docs": Rule(_ALL),

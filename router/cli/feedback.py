@@ -120,7 +120,7 @@ def import_(
     label_field: Annotated[str, typer.Option(help="a gold answer, or a list of them")] = "label",
     reward_field: Annotated[str, typer.Option(help="the reward itself, cost included")] = "reward",
     event_field: Annotated[str, typer.Option(help="a name of the setting feedback_events")] = "event",
-    source_field: Annotated[str, typer.Option(help="who judged: human, judge or code")] = "source",
+    source_field: Annotated[str, typer.Option(help="who judged: human, label, judge or code")] = "source",
     rater_field: Annotated[str, typer.Option(help="which one of the source judged, an id")] = "rater",
     key_field: Annotated[str, typer.Option(help="the judgement's own id; without one it is what the line says")] = (
         "feedback_id"

@@ -441,6 +441,8 @@ class LearningSettings(Section):
     sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
     #: most feedback of one named rater that is learned in a UTC day; more is stored, not learned. 0: no cap
     rater_per_day: Annotated[int, Field(ge=0)] = 500
+    #: answers that people can label a day: so many are chosen for the label queue (docs/feedback.md); 0: none
+    labels_per_day: Annotated[int, Field(ge=0, le=100_000)] = 0
     #: reward value where the time ran out without feedback; None learns nothing from such a decision
     default_reward: float | None = None
     #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)

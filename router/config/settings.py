@@ -304,11 +304,16 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _readable(self) -> "Settings":
-        for name, reader in (("judge.generator", self.judge.generator), ("reward.check", self.reward.check)):
+        readers = {
+            "judge.generator: null": self.judge.generator,
+            "reward.check: null": self.reward.check,
+            "learning.labels_per_day: 0": self.learning.labels_per_day or None,
+        }
+        for off, reader in readers.items():
             if reader is not None and self.log.text != "full":
                 raise ValueError(
-                    f"{name}: it reads questions and answers, and log.text: {self.log.text} keeps none; "
-                    f"set log.text: full, or {name}: null"
+                    f"{off.partition(':')[0]}: it needs questions and answers, and log.text: {self.log.text} keeps "
+                    f"none; set log.text: full, or {off}"
                 )
         return self
 

@@ -11,17 +11,19 @@ A name that ends in * stands for all that begin so.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, get_args
+from typing import Final, cast, get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import quality_of
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.quarantines import Quarantine, RaterDay, first_beyond, quarantines_of
-from ragbandit.shared.types import Feedback, JoinedDecision, JudgedBy, Outcome, Role
+from ragbandit.shared.types import LABEL_QUEUE, Feedback, JoinedDecision, Json, JudgedBy, Outcome, Role
 
 #: what a name of a source begins with, the closest to the person first
 KINDS: Final = ("rater", "import", "key", "role", "tenant")
+#: least probability of the label queue, as a part of the share that is labelled: no label weighs more than its inverse
+LEAST_LABELLED: Final = 0.2
 #: what the rater of feedback begins with that comes from a file of another system
 IMPORTED_RATER: Final = "import:"
 
@@ -106,6 +108,15 @@ def factor(item: Feedback, *, origin: Origin, configured: Mapping[str, float]) -
     return 0.0 if foreign else 1.0
 
 
+def label_weight(facts: Mapping[str, Json]) -> float:
+    """Rows that a label out of the label queue counts as, in (0, 1 / LEAST_LABELLED]: share / q of its decision."""
+    queue = facts.get(LABEL_QUEUE)
+    if not isinstance(queue, Mapping) or not queue.get("asked"):
+        return 1.0
+    q, share = float(cast("float", queue["q"])), float(cast("float", queue["share"]))
+    return min(share / q, 1.0 / LEAST_LABELLED)
+
+
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
 
@@ -113,7 +124,7 @@ def class_of(item: Feedback) -> JudgedBy:
     """How far a judgement is trusted: what a model says is a model's word, whatever its kind."""
     if item.source in ("judge", "event"):
         return "judge" if item.source == "judge" else "event"
-    return "label" if item.source == "code" or item.kind in ("label", "reward") else "human"
+    return "label" if item.source in ("code", "label") or item.kind in ("label", "reward") else "human"
 
 
 def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
@@ -200,6 +211,8 @@ class Screening:
             if self._is_excluded(item, origin) or self._is_beyond_cap(item):
                 continue
             weight = factor(item, origin=origin, configured=self.settings.learning.sources)
+            if item.source == "label":
+                weight *= label_weight(joined.decision.facts)
             if weight > 0.0 or is_retraction(item):
                 kept.append(item)
             if weight != 1.0:

@@ -20,7 +20,7 @@ from ragbandit.router.storage import answer_queue, judgements
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.job_rows import CHECK_EXPIRE_S, JobKind
+from ragbandit.router.storage.rows.job_rows import CHECK_EXPIRE_S, LABEL_EXPIRE_S, JobKind
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
@@ -276,7 +276,7 @@ def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -
     Nothing waits for the judge or a check for too long, also where there is none any more.
     Raises StoreError, and QueueError if Redis cannot be reached: the next pass finds the same.
     """
-    expiry: dict[JobKind, float] = {"judge": settings.judge.expire_s, "check": CHECK_EXPIRE_S}
+    expiry: dict[JobKind, float] = {"judge": settings.judge.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
     for kind, expire_s in expiry.items():
         if gone := judgements.expire(database, kind=kind, before=now - expire_s, now=now):
             message = "answers waited for %s for longer than %.0f s, and get no score"

@@ -249,6 +249,28 @@ class SavedFields(TypedDict, total=False):
     """Estimate: mean dollars of an answer by the arm of `policy.holdback` so far, less this answer's."""
 
 
+class LabelTask(TypedDict):
+    """An answer that waits for a label."""
+
+    decision_id: str
+    """Id of the decision."""
+    question: str
+    """What was asked."""
+    answer: str
+    """The answer to judge."""
+    sources: list[SourceReply]
+    """The passages that the model was shown."""
+    made_at: float
+    """When it was asked, seconds since 1970."""
+
+
+class LabelQueueReply(TypedDict):
+    """Answers whose label would teach most."""
+
+    items: list[LabelTask]
+    """The newest first."""
+
+
 class AnswerReply(RouteReply, OutcomeFields, SavedFields):
     """A decision and its outcome."""
 

@@ -33,7 +33,7 @@ Role = Literal["reader", "app", "rater", "worker", "operator", "admin"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
 RewardSource = Literal["explicit", "default"]
 RunBy = Literal["worker", "caller"]
-FeedbackSource = Literal["human", "judge", "code", "event"]
+FeedbackSource = Literal["human", "label", "judge", "code", "event"]
 #: of an arm: healthy, suspended, or one question may try it
 CircuitState = Literal["closed", "open", "half_open"]
 #: the feedback that a reward was made of, the most trusted first: gold answers, raw rewards and checks by code; a
@@ -55,6 +55,8 @@ SEEDED_ELSEWHERE: Final = "seeded_elsewhere"
 NAMED_ID: Final = "named_id"
 #: in the facts of a decision that stayed on the arm of an earlier turn of its session: it is no draw of the policy
 STICKY: Final = "sticky"
+#: in the facts of a decision: how likely it was to be put into the label queue, and whether it was
+LABEL_QUEUE: Final = "label_queue"
 #: in the facts of a decision: what a candidate version says to it (rollouts/served.py)
 CANDIDATE: Final = "candidate"
 #: in the facts of a decision that the kill switch gave an arm: it is no draw of the policy. {"arm": the pinned arm}

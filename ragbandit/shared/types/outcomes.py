@@ -339,7 +339,7 @@ class Feedback:
         float used as it is, in the bounds of the reward setting; of an event what the configuration says that it is
         worth, a float in [0, 1], or None: counted, and not learned. None of another kind than event takes back what the
         same rater said before, of that kind
-    source: who judged: "human", "judge", "code" or "event"
+    source: who judged: "human", "label" (of the label queue), "judge", "code" or "event"
     received_at: seconds since 1970
     rater: which one of them: a user's id, a model's name; None: not told
     event: the name of the event

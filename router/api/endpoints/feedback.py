@@ -3,16 +3,24 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import Request
+from fastapi import Query as QueryParameter, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from ragbandit.client.replies.decisions import BatchReply, ErrorReply, ReceiptReply
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
+from ragbandit.client.replies.decisions import BatchReply, ErrorReply, LabelQueueReply, ReceiptReply
+from ragbandit.router.api.dependencies import (
+    IdempotencyKey,
+    awaited,
+    awaited_all,
+    caller_of,
+    documented,
+    reads_of,
+    router_of,
+)
 from ragbandit.router.api.edge import tell_feedback
-from ragbandit.router.api.schemas.replies import receipt_json
+from ragbandit.router.api.schemas.replies import label_json, receipt_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
 from ragbandit.router.api.security.ownership import check_owner, strangers
@@ -44,6 +52,24 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     count_feedback(request, item, receipt)
     await tell_feedback(request, [(item, receipt)])
     return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
+
+
+@endpoints.get(
+    "/v1/label-queue",
+    summary="Read what to label",
+    responses={200: described("Answers that wait for a label, the newest first.", LabelQueueReply)},
+)
+async def label_queue(
+    request: Request,
+    n: Annotated[int, QueryParameter(ge=1, le=100, description="Answers at most.")] = 20,
+) -> Response:
+    """Answers whose label would teach most, chosen by `learning.labels_per_day`.
+
+    Judge each by `POST /v1/feedback` with `"source": "label"`. The arm is left out, so that nobody judges by it.
+    """
+    router, tenant = router_of(request), caller_of(request).tenant
+    records = await reads_of(request).run(lambda: router.store.label_queue(tenant=tenant, limit=n))
+    return JsonReply({"items": [label_json(one) for one in records]})
 
 
 @endpoints.post(

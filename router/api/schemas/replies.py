@@ -15,6 +15,7 @@ from ragbandit.client.replies.decisions import (
     DecisionFields,
     KeptFeedback,
     KeptOutcome,
+    LabelTask,
     OutcomeFields,
     PendingReply,
     ReceiptReply,
@@ -139,6 +140,12 @@ def record_json(record: DecisionRecord) -> RecordReply:
     if record.outcome is not None:
         own["outcome"] = _filled(KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
     return _filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts), feedback=feedback)
+
+
+def label_json(record: DecisionRecord) -> LabelTask:
+    """An answer that waits for a label."""
+    assert record.outcome is not None
+    return _filled(LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at)
 
 
 def _asked(query: Query) -> dict[str, Any]:

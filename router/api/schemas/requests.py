@@ -318,7 +318,7 @@ class FeedbackBody(RequestBody):
     """The reward itself, cost included."""
     event: Event = None
     """What the user did: a name of the setting `feedback_events`."""
-    source: Annotated[Text, limits(enum=["human", "judge", "code", None])] = None
+    source: Annotated[Text, limits(enum=["human", "label", "judge", "code", None])] = None
     """Who judged: human (the default), judge or code; left out for an event."""
     rater: Rater = None
     """Which person or model of that source judged, an id of up to 64 characters: a later judgement of the same one

@@ -1,18 +1,21 @@
 """Pages of decisions: the search, and one decision explained."""
 
+import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final, get_args
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.dependencies import awaited, caller_of, reads_of, router_of
 from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.ui.rendering import ArmSigns, form_of, page
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.questions import checked_id
+from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.rows.outcome_rows import trace_json
@@ -76,6 +79,49 @@ async def cancel(decision_id: str, request: Request) -> Response:
     await reads_of(request).run(lambda: router.cancel(decision_id))
     root = request.scope.get("root_path", "")
     return RedirectResponse(f"{root}/ui/decisions/{decision_id}", status_code=303)
+
+
+@pages.get("/ui/labels")
+async def labels(request: Request) -> Response:
+    """The next answer to label. skip: how many of the newest were passed over."""
+    router, caller = router_of(request), caller_of(request)
+    skip = _count(request.query_params.get("skip", ""))
+    read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=skip)
+    tasks = await reads_of(request).run(read)
+    values: dict[str, Any] = {
+        "task": tasks[0] if tasks else None,
+        "skip": skip,
+        "per_day": router.settings.learning.labels_per_day,
+        "may_label": caller.role != "reader",
+    }
+    return await page(request, "labels.html", title="Labels", **values)
+
+
+@pages.post("/ui/labels")
+async def label(request: Request) -> Response:
+    """Keep the label, and go on with the next answer."""
+    given = await form_of(request, "decision_id", "rating", "skip")
+    skip, router, caller = _count(given["skip"]), router_of(request), caller_of(request)
+    if given["rating"] not in ("true", "false", ""):
+        raise InvalidInput(f"{given['rating']!r:.80} is no label", field="rating", remedy="send true, false or nothing")
+    if given["rating"]:
+        decision_id, rating = checked_id(given["decision_id"], field="decision_id"), given["rating"] == "true"
+        await check_owner(request, decision_id)
+        item = made_feedback(
+            decision_id=decision_id, settings=router.settings, now=time.time(), source="label", rating=rating
+        )
+        kept = router.submit_feedback(replace(item, rater=caller.name or None, api_key=caller.key))
+        await awaited(request, kept, what="decision_id")
+    else:
+        skip += 1
+    root = request.scope.get("root_path", "")
+    return RedirectResponse(f"{root}/ui/labels{f'?skip={skip}' if skip else ''}", status_code=303)
+
+
+def _count(text: str) -> int:
+    if text and not (text.isdecimal() and len(text) <= 6):
+        raise InvalidInput(f"{text!r:.80} is no number of answers", field="skip", remedy="begin again at /ui/labels")
+    return int(text or 0)
 
 
 def _wanted(request: Request, given: Mapping[str, str]) -> Search:

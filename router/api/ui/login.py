@@ -17,6 +17,8 @@ from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
 _OURS: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
 #: the first page of who sees one tenant
 ENTRY: Final = "/ui/decisions"
+#: the page that every role with pages may see
+LABELS: Final = "/ui/labels"
 
 pages = APIRouter(include_in_schema=False)
 
@@ -49,7 +51,8 @@ async def login(request: Request) -> Response:
         return await login_page(request, onward=_checked(given["next"]), fault=error)
     sessions: PageSessions = request.app.state.page_sessions
     value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
-    onward = _checked(given["next"]) or ("/ui" if key.tenant is None else ENTRY)
+    home = LABELS if key.role == "rater" else "/ui" if key.tenant is None else ENTRY
+    onward = _checked(given["next"]) or home
     reply = RedirectResponse(request.scope.get("root_path", "") + onward, status_code=303)
     set_cookie(request, reply, name=SESSION, value=value, seconds=seconds)
     gate.ring.note_use(key.public_id)
@@ -68,7 +71,7 @@ async def logout(request: Request) -> Response:
 
 
 def _check_role(key: ApiKey) -> None:
-    roles = rule_of("GET", ENTRY).roles or frozenset()
+    roles = rule_of("GET", LABELS).roles or frozenset()
     if key.role not in roles:
         remedy = f"use a key of the role {' or '.join(sorted(roles))}"
         raise Forbidden(f"a key of the role {key.role} has no pages", field="key", remedy=remedy)

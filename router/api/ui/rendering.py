@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail
-from ragbandit.router.api.dependencies import caller_of
+from ragbandit.router.api.dependencies import caller_of, rule_of
 from ragbandit.router.api.security.page_sessions import (
     FORM,
     PageSessions,
@@ -38,6 +38,7 @@ PAGES: Final = (
     ("/ui/decisions", "Decisions", False),
     ("/ui/policies", "Policies", True),
     ("/ui/feedback", "Feedback", True),
+    ("/ui/labels", "Labels", False),
     ("/ui/queues", "Queues", True),
 )
 #: colours and shapes of arms: (colour, shape) is one of COLOURS * SHAPES pairs
@@ -147,7 +148,7 @@ async def page(request: Request, template: str, *, title: str, status: int = 200
         "root": root,
         "title": title,
         "here": request.scope["path"].removeprefix(root),
-        "links": [(path, title) for path, title, of_all in PAGES if not of_all or caller.tenant is None],
+        "links": [(path, title) for path, title, of_all in PAGES if may_see(caller, path, of_all=of_all)],
         "caller": caller,
         "logged_in": caller.key is not None and needs_session("/ui", headers),
         "acts": caller.role in (None, "operator", "admin"),
@@ -157,6 +158,12 @@ async def page(request: Request, template: str, *, title: str, status: int = 200
     if form_nonce(headers) is None:
         set_cookie(request, reply, name=FORM, value=nonce)
     return reply
+
+
+def may_see(caller: Caller, path: str, *, of_all: bool) -> bool:
+    """Whether a page is for this caller. of_all: it tells of all tenants."""
+    role = caller.role in (None, "admin") or caller.role in (rule_of("GET", path).roles or ())
+    return role and not (of_all and caller.tenant is not None)
 
 
 def set_cookie(

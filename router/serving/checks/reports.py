@@ -28,7 +28,7 @@ MAX_RATER: Final = 64
 _MAX_REASON: Final = 64
 _KINDS: Final = ("label", "rating", "reward")
 #: who may say that it judges
-_SOURCES: Final = ("human", "judge", "code")
+_SOURCES: Final = ("human", "label", "judge", "code")
 
 
 def made_feedback(
@@ -49,7 +49,7 @@ def made_feedback(
     """A Feedback of exactly one of label, rating, reward, event and retract, or InvalidInput naming field and remedy.
 
     rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is kept on [0, 1]. event: a name of
-    the setting feedback_events. source: human (also None), judge or code; None for an event. retract: the kind
+    the setting feedback_events. source: human (also None), label, judge or code; None for an event. retract: the kind
     ("label", "rating" or "reward") of what the same source and rater said before, and take back.
     """
     checked_id(decision_id, field="decision_id")

@@ -49,6 +49,8 @@ class Question:
     #: allowed by the caller, and unable to do what the request needs: arm -> what it lacks
     lacking: Mapping[ArmName, Sequence[str]] = field(default_factory=dict)
     decision: Decision | None = None
+    #: the fact LABEL_QUEUE of the decision; empty: no labels are asked for
+    label: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def served(self) -> Query:

@@ -14,6 +14,7 @@ from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, mix_candidates, pinned, pinned_output
+from ragbandit.router.serving.deciding.labelling import LabelSampler
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.serving.deciding.needs import LACKING, OPTIONAL, lacks_of, no_arm, passing_arms
 from ragbandit.router.serving.deciding.question import (
@@ -31,7 +32,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import Forbidden, InvalidInput
-from ragbandit.shared.types import NAMED_ID, STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
+from ragbandit.shared.types import LABEL_QUEUE, NAMED_ID, STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
 
@@ -62,6 +63,8 @@ class RouteService:
         self.passing: Mapping[ArmName, tuple[frozenset[str], int]]
         self.worker_arms: tuple[ArmName, ...]
         self._in_use: tuple[Serving, Settings]
+        #: chooses decisions for the label queue; None: nobody labels
+        self.labels: LabelSampler | None = None
         self.take_over(serving, settings=settings)
         self.clock = clock
         self._live = live
@@ -167,6 +170,8 @@ class RouteService:
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
         self.passing = passing_arms(settings)
         self._saved = saved_per_token(settings)
+        if self.labels is None or self.labels.per_day != settings.learning.labels_per_day:
+            self.labels = LabelSampler(settings.learning.labels_per_day) if settings.learning.labels_per_day else None
 
     def swap(self, serving: Serving) -> None:
         """Decide with this policy from the next batch on."""
@@ -177,6 +182,8 @@ class RouteService:
 
         more: arms that are offered beside the configured ones.
         """
+        if self.labels is not None:
+            self.labels.refresh(self.store.database, now=self.clock())
         self._poller.poll((*self.arms, *(arm for arm in more if arm not in self.arms)), now=self.clock())
 
     def healths(self) -> list[ArmHealth]:
@@ -252,6 +259,8 @@ class RouteService:
             question.decision = decision
         if asked_candidates:
             mix_candidates(asked_candidates)
+        if self.labels is not None:
+            self.labels.choose(questions, outputs)
         return [self._finished(one, rebuilding=serving.rebuilding) for one in questions]
 
     def _finished(self, question: Question, *, rebuilding: bool) -> Decision:
@@ -287,6 +296,8 @@ class RouteService:
 def _notes(question: Question, *, rebuilding: bool) -> dict[str, Json]:
     """What is kept with a decision of how its arms came to be those."""
     notes: dict[str, Json] = {} if question.stay is None else {STICKY: question.stay.facts}
+    if question.label:
+        notes[LABEL_QUEUE] = dict(question.label)
     if question.excluded:
         notes[EXCLUDED_ARMS] = list(question.excluded)
     if rebuilding:

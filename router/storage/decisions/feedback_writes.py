@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, select
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.rows.conversion import feedback_row
+from ragbandit.router.storage.rows.job_rows import drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback
@@ -121,6 +122,8 @@ def write_feedback(
         items.append(_Item(feedback=one, row=feedback_row(one) | {"late": waits is None}, waits=waits))
     _insert(connection, [item for item in items if item.feedback.decision_id in policies])
     new = [item for item in items if item.is_new]
+    if labelled := [item.feedback.decision_id for item in new if item.feedback.source == "label"]:
+        drop_jobs(connection, labelled, kind="label", moves=moves)
     _flag(connection, new, open_rows=open_rows, moves=moves)
     moves.add("feedback", len(new))
     moves.add("late_feedback", sum(item.row["late"] for item in new))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, exists, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, select
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.spending import count_spending
@@ -30,15 +30,34 @@ from ragbandit.router.storage.rows.conversion import (
     reward_value,
     without_messages,
 )
-from ragbandit.router.storage.rows.job_rows import MAX_CHECKS, JudgeSample, add_jobs, sample_outcomes
+from ragbandit.router.storage.rows.job_rows import MAX_CHECKS, MAX_LABELS, JudgeSample, add_jobs, sample_outcomes
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.storage.sql.tables import (
+    cancellations,
+    closures,
+    decisions,
+    feedback,
+    jobs,
+    outcomes,
+    updates,
+    waiting,
+)
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
 from ragbandit.shared.errors import RagBanditError, StoreError
-from ragbandit.shared.types import Decision, DecisionId, DecisionState, Feedback, Outcome, PolicyLabel, Receipt, Reward
+from ragbandit.shared.types import (
+    LABEL_QUEUE,
+    Decision,
+    DecisionId,
+    DecisionState,
+    Feedback,
+    Outcome,
+    PolicyLabel,
+    Receipt,
+    Reward,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +88,8 @@ class AnswerTask:
     cancelled: bool
 
 
+#: whether the label queue asks for a decision: facts are canonical JSON, its keys in order
+_ASKED: Final = decisions.c.facts.contains(f'"{LABEL_QUEUE}":{{"asked":true,').label("asked")
 #: values of the setting log.text
 KeptText = Literal["full", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
@@ -178,7 +199,7 @@ class DecisionStore:
             rows = [row | _KEPT_OF_OUTCOME for row in rows]
         with counting(self.database) as (connection, moves):
             ids = {row["decision_id"] for row in rows}
-            owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key", "request"))
+            owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key", "request", _ASKED))
             known = {key: row["run_by"] for key, row in owned.items()}
             for row, each in zip(rows, group, strict=True):
                 if (owner := owned.get(each.decision_id)) is not None:
@@ -197,6 +218,10 @@ class DecisionStore:
                 if self.judge is not None:
                     shard = self.database.shard
                     sample_outcomes(connection, scored, label=self.label, sample=self.judge, moves=moves, shard=shard)
+                labelled = [
+                    one for key, one in fresh.items() if owned[key]["asked"] and one.answer and key not in turns
+                ]
+                add_jobs(connection, labelled, kind="label", room=MAX_LABELS, moves=moves)
                 if self.check:
                     add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
@@ -239,6 +264,19 @@ class DecisionStore:
             if beside is not None:
                 beside(connection, moves)
         return replies
+
+    def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
+        """Answers that wait for a person's label, of a tenant (None: of all), the newest first."""
+        query = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
+        query = query.where(jobs.c.kind == "label", decisions.c.text != "")
+        if tenant is not None:
+            query = query.where(decisions.c.tenant == tenant)
+        # Whoever was judged by a user is not asked for: so users' ratings and labels speak of all questions together.
+        rated = exists().where(feedback.c.decision_id == jobs.c.decision_id, feedback.c.source == "human")
+        query = query.where(~rated).order_by(jobs.c.made_at.desc(), jobs.c.decision_id).offset(skip).limit(limit)
+        with self.database.read() as connection:
+            ids = list(connection.execute(query).scalars())
+        return [self.record(DecisionId(key)) for key in ids]
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:
         """Everything known of one decision. Raises NotFound, or StoreError if a row of it cannot be read."""
@@ -286,12 +324,12 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
 
 
 def _by_id(
-    connection: Connection, ids: Iterable[str], *, columns: Sequence[str] | None = None
+    connection: Connection, ids: Iterable[str], *, columns: Sequence[str | ColumnElement[Any]] | None = None
 ) -> dict[str, RowMapping]:
     wanted = list(ids)
     if not wanted:
         return {}
-    chosen = [decisions.c[c] for c in columns] if columns else decisions.columns
+    chosen = [decisions.c[c] if isinstance(c, str) else c for c in columns] if columns else decisions.columns
     rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
     return {row["id"]: row for row in rows}
 

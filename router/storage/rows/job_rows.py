@@ -1,4 +1,4 @@
-"""Rows of `jobs`: decisions that wait for the judge or for a check.
+"""Rows of `jobs`: decisions that wait for the judge, for a check, or for a person's label.
 
 A row comes in the transaction that stores the outcome, and leaves in the one that stores the score or gives it up.
 Whoever works on one claims it (leases.Claims): one that dies leaves nothing behind but a try. Rows are locked after
@@ -19,8 +19,8 @@ from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
 from ragbandit.router.storage.sql.tables import counters, jobs, judge_days
 from ragbandit.shared.types import CANCELLED, IMPORTED, Json, Outcome, calls_of
 
-JobKind = Literal["judge", "check"]
-_DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "check_due"}
+JobKind = Literal["judge", "check", "label"]
+_DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "check_due", "label": "label_due"}
 
 #: answers that wait for a check at once; while there are as many, further ones are not checked
 MAX_CHECKS: Final = 10_000
@@ -28,6 +28,9 @@ MAX_CHECKS: Final = 10_000
 CHECK_ATTEMPTS: Final = 3
 #: an answer that waited that long is not checked any more, seconds
 CHECK_EXPIRE_S: Final = 2 * 86400.0
+#: answers that wait for a person's label at once, and how long one waits, seconds
+MAX_LABELS: Final = 10_000
+LABEL_EXPIRE_S: Final = 7 * 86400.0
 #: failures that say nothing of the arm, or of a decision that nobody can read
 _NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
 

@@ -145,9 +145,10 @@ CounterName = Literal[
     "missing_outcome",
     "judge_due",
     "check_due",
+    "label_due",
 ]
 #: names of counters of the whole store; the others are kept per label
-_OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due")
+_OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
 #: raters of one decision disagree where they lie at least that far apart in quality
 DISAGREE: Final = 0.5
 #: where the label of the whole store's counters would stand
@@ -272,6 +273,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
         "judge_due": count(jobs, jobs.c.kind == "judge"),
         "check_due": count(jobs, jobs.c.kind == "check"),
+        "label_due": count(jobs, jobs.c.kind == "label"),
     }
 
 

@@ -145,7 +145,7 @@ snapshots = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("kind", String(16), primary_key=True, comment="who works on it: judge or check"),
+    Column("kind", String(16), primary_key=True, comment="who works on it: judge, check or label (a person)"),
     Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
     Column("made_at", Double, nullable=False, comment="when its outcome came in"),
     Column("due_at", Double, nullable=False, comment="nobody begins before"),

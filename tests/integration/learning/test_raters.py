@@ -133,7 +133,7 @@ def test_an_event_without_a_value_closes_nothing(make_world, database_url, wait_
         ({"event": "liked"}, "event", "known: copied, followed_up, regenerated"),
         ({"event": "copied", "rating": 1.0}, "feedback", "exactly one"),
         ({"event": "copied", "source": "judge"}, "source", "leave source out"),
-        ({"rating": 1.0, "source": "event"}, "source", "known: human, judge, code"),
+        ({"rating": 1.0, "source": "event"}, "source", "known: human, label, judge, code"),
         ({"rating": 1.0, "rater": "x" * 65}, "rater", "at most 64"),
         ({"rating": 1.0, "rater": " "}, "rater", "not a space"),
         ({"rating": 1.0, "rater": 7}, "rater", "send a string"),

@@ -6,7 +6,7 @@ import time
 from ragbandit.router.storage.access.api_keys import KeyStore
 from tests.integration.api.ui.conftest import answered
 
-PAGES = ("/ui", "/ui/arms", "/ui/decisions", "/ui/policies", "/ui/feedback", "/ui/queues")
+PAGES = ("/ui", "/ui/arms", "/ui/decisions", "/ui/policies", "/ui/feedback", "/ui/labels", "/ui/queues")
 
 
 def test_a_service_without_keys_shows_its_pages(service, visit):

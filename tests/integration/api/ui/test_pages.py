@@ -16,7 +16,7 @@ from tests.integration.api.ui.conftest import answered
 from tests.support.servers.http_service import routed
 
 TEMPLATES = STATIC.parent / "templates"
-PAGES = ("/ui", "/ui/arms", "/ui/decisions", "/ui/policies", "/ui/feedback", "/ui/queues")
+PAGES = ("/ui", "/ui/arms", "/ui/decisions", "/ui/policies", "/ui/feedback", "/ui/labels", "/ui/queues")
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"{{7*7}}\x1b[2J\x07\u202etxt.exe\u2028&amp;"
 
 

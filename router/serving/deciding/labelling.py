@@ -1,0 +1,101 @@
+"""Which decisions people are asked to label: those whose label would change most, each by a probability that is logged.
+
+A label changes most where the two best arms are near each other and little is known of their difference. Of a question
+whose posterior samples have the difference D of these two,
+
+    use = sd(D) * share of the samples in which the second is ahead,    q = clip(c * use, LEAST * share, 1),
+
+share = labels a day / decisions a day, and c such that q is `share` on average over the newest questions. A policy
+without posterior samples asks for each alike. Learning and estimates weigh each label by share / q (`label_weight`):
+so weighted, labels speak of all questions and not of the doubtful ones alone (Horvitz and Thompson 1952).
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Final
+
+import numpy as np
+from sqlalchemy import func, select
+
+from ragbandit.router.learning.sources import LEAST_LABELLED
+from ragbandit.router.policies.base import PolicyOutput
+from ragbandit.router.serving.deciding.question import Question
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.shared.types import Vector
+
+#: questions whose uses c follows from
+_NEWEST: Final = 300
+#: decisions whose times the traffic of a day follows from, where a day has more
+_COUNTED: Final = 10_000
+_DAY_S: Final = 86_400.0
+#: the traffic is counted again after that long, seconds
+_COUNT_S: Final = 60.0
+#: steps of c towards its share: each is a fixed-point step, and a few suffice
+_STEPS: Final = 12
+#: another draw than the arm's and the judge's
+_SALT: Final = b"ragbandit label:"
+
+
+class LabelSampler:
+    """Asks for `per_day` labels a day. `choose` is called by the thread that decides, `refresh` by another."""
+
+    def __init__(self, per_day: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_day, self.clock = per_day, clock
+        #: labels for each decision, in (0, 1]
+        self.share = 1.0
+        self._scale = 0.0
+        self._uses: deque[float] = deque(maxlen=_NEWEST)
+        self._count_at = 0.0
+
+    def choose(self, questions: Sequence[Question], outputs: Sequence[PolicyOutput | Exception]) -> None:
+        """Note in each question whose arm was drawn its q, the share, and whether it is asked for."""
+        share, scale = self.share, self._scale
+        for question, output in zip(questions, outputs, strict=True):
+            decision = question.decision
+            if decision is None or len(decision.arms) < 2 or question.stay is not None or question.query.forced:
+                continue
+            use = _use(output)
+            self._uses.append(use)
+            q = min(1.0, max(LEAST_LABELLED * share, scale * use)) if scale > 0.0 else share
+            drawn = int.from_bytes(sha256(_SALT + decision.id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+            question.label = {"asked": drawn < q * 2.0**64, "q": q, "share": share}
+
+    def refresh(self, database: Database, *, now: float) -> None:
+        """Follow the traffic and the newest questions. Raises StoreError."""
+        if self.clock() >= self._count_at:
+            self._count_at = self.clock() + _COUNT_S
+            self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))
+        self._scale = _scaled(np.array(list(self._uses)), share=self.share)
+
+
+def _use(output: PolicyOutput | Exception) -> float:
+    """What a label of this question may change; 1 where nothing tells."""
+    if isinstance(output, Exception) or output.scores is None or output.deviations is None or len(output.scores) < 2:
+        return 1.0
+    first, second = np.argsort(-np.array(output.scores), kind="stable")[:2]
+    ahead = output.scores[first] - output.scores[second] + output.deviations[first] - output.deviations[second]
+    return float(ahead.std() * (ahead < 0.0).mean())
+
+
+def _scaled(uses: Vector, *, share: float) -> float:
+    """c; 0 where no use is known, or everything is asked for."""
+    if share >= 1.0 or not len(uses) or uses.max() <= 0.0:
+        return 0.0
+    scale: float = share / float(uses.mean())
+    for _ in range(_STEPS):
+        scale *= share / float(np.minimum(np.maximum(scale * uses, LEAST_LABELLED * share), 1.0).mean())
+    return scale
+
+
+def _decisions_per_day(database: Database, *, now: float) -> float:
+    """Of the last day, or at the pace of the newest _COUNTED where there were more."""
+    made_at = decisions.c.made_at
+    with database.read() as connection:
+        edge = connection.execute(select(made_at).order_by(made_at.desc()).offset(_COUNTED - 1).limit(1)).scalar()
+        if edge is not None and edge > now - _DAY_S:
+            return _COUNTED * _DAY_S / max(now - float(edge), 1.0)
+        lately = select(func.count()).select_from(decisions).where(made_at > now - _DAY_S)
+        return float(connection.execute(lately).scalar_one())

@@ -1,0 +1,96 @@
+"""Labelling: the queue over HTTP, the page, the verb, and what is learned from a label."""
+
+import pytest
+from typer.testing import CliRunner
+
+from ragbandit.shared.types import LABEL_QUEUE
+from ragbandit.workers.cli import app
+from tests.integration.api.ui.conftest import answered
+from tests.support.servers.http_service import refused
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def asking(serve):
+    return serve(learning={"labels_per_day": 1000})
+
+
+def waiting(service) -> list[str]:
+    return [one["decision_id"] for one in service.http.get("/v1/label-queue?n=100").json()["items"]]
+
+
+def test_the_queue(asking):
+    """Every answer of a young service waits, the newest first, without its arm; a label takes it out."""
+    keys = [answered(asking, f"question {number}?") for number in range(3)]
+    assert waiting(asking) == keys[::-1]
+    [task] = asking.http.get("/v1/label-queue?n=1").json()["items"]
+    assert task.keys() == {"decision_id", "question", "answer", "sources", "made_at"}
+    record = asking.http.get(f"/v1/decisions/{keys[2]}").json()
+    assert record["facts"][LABEL_QUEUE] == {"asked": True, "q": 1.0, "share": 1.0}
+    body = {"decision_id": keys[2], "rating": True, "source": "label"}
+    assert asking.http.post("/v1/feedback", json=body).status_code == 202
+    assert waiting(asking) == keys[1::-1]
+    refused(asking.http.get("/v1/label-queue?n=0"), 422, "INVALID_INPUT", field="n")
+
+
+def test_nothing_waits_by_default(service):
+    """Without learning.labels_per_day nothing is chosen, and decisions have no such fact."""
+    key = answered(service)
+    assert waiting(service) == []
+    assert LABEL_QUEUE not in service.http.get(f"/v1/decisions/{key}").json()["facts"]
+
+
+def test_the_page(asking, visit):
+    """Right, wrong and skip: two answers are labelled, one is passed over; texts of others are only text."""
+    keys = [answered(asking, f"question {number}? {HOSTILE}", answer=f"answer {HOSTILE}") for number in range(3)]
+    browser = visit(asking)
+    page = browser.page("/ui/labels")
+    assert "question 2?" in page
+    assert HOSTILE not in page
+    done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[2], rating="false", skip="0")
+    assert done.headers["location"] == "/ui/labels"
+    done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="", skip="0")
+    assert done.headers["location"] == "/ui/labels?skip=1"
+    assert "question 0?" in browser.page("/ui/labels?skip=1")
+    browser.send("/ui/labels", on="/ui/labels?skip=1", decision_id=keys[0], rating="true", skip="1")
+    assert "Begin again" in browser.page("/ui/labels?skip=1")
+    assert waiting(asking) == [keys[1]]
+    [kept] = asking.http.get(f"/v1/decisions/{keys[2]}").json()["feedback"]
+    assert (kept["source"], kept["kind"], kept["value"]) == ("label", "rating", 0.0)
+    for wrong in ({"rating": "maybe"}, {"skip": "-1"}, {"skip": "many"}):
+        sent = {"decision_id": keys[1], "rating": "true", "skip": "0"} | wrong
+        assert browser.send("/ui/labels", on="/ui/labels", **sent).status_code == 422
+
+
+def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
+    """A rater logs in and labels; the other pages are not for it, and not in its menu. A reader labels nothing."""
+    keys = [answered(asking, f"question {number}?") for number in range(2)]
+    rater, reader = with_keys(asking, "rater"), with_keys(asking, "reader")
+    browser = visit(asking)
+    assert browser.log_in(rater).headers["location"] == "/ui/labels"
+    page = browser.page("/ui/labels")
+    assert "/ui/decisions" not in page
+    assert browser.http.get("/ui/decisions").status_code == 403
+    browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="true", skip="0")
+    head = {"authorization": f"Bearer {rater}"}
+    [left] = asking.http.get("/v1/label-queue", headers=head).json()["items"]
+    assert left["decision_id"] == keys[0]
+    other = visit(asking)
+    other.log_in(reader)
+    assert "Wrong" not in other.page("/ui/labels")
+    assert asking.http.get("/v1/label-queue", headers={"authorization": f"Bearer {reader}"}).status_code == 403
+
+
+def test_the_verb(asking):
+    """`feedback label` asks for one key each, until q."""
+    keys = [answered(asking, f"question {number}?") for number in range(4)]
+    arguments = ["feedback", "label", "--url", asking.url, "--rater", "ann"]
+    done = CliRunner().invoke(app, arguments, input="r\ns\nperhaps\nw\nq\n")
+    assert done.exit_code == 0, done.output
+    assert "2 labelled" in done.output
+    assert "Bram Stoker" in done.output
+    assert waiting(asking) == [keys[2], keys[0]]
+    nothing = CliRunner().invoke(app, arguments, input="r\nr\n")
+    assert nothing.exit_code == 0, nothing.output
+    assert "no answer waits" in CliRunner().invoke(app, arguments).output

@@ -1,0 +1,67 @@
+"""The label queue in the store: which answers wait, and how their wait ends."""
+
+from dataclasses import replace
+
+import pytest
+
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.storage import judgements
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.rows.job_rows import waiting_jobs
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.shared.types import LABEL_QUEUE
+from tests.support.examples import made_decision
+
+NOW = 1_700_000_000.0
+ASKED = {LABEL_QUEUE: {"asked": True, "q": 0.5, "share": 0.1}}
+
+
+@pytest.fixture
+def store(database):
+    return DecisionStore(database, label="main")
+
+
+def add(store, key, *, facts=ASKED, answer="yes", at=NOW, tenant="default"):
+    decision = made_decision(key, facts=facts, made_at=at)
+    store.add_decisions([replace(decision, query=replace(decision.query, tenant=tenant))])
+    store.add_outcome(made_outcome(decision_id=key, now=at, status="answered", answer=answer, steps=1.0))
+    return key
+
+
+def judge(store, settings, key, **more):
+    [receipt] = store.add_feedback([made_feedback(decision_id=key, settings=settings, now=NOW, rating=True, **more)])
+    return receipt
+
+
+def queued(store, **more):
+    return [one.decision.id for one in store.label_queue(**{"tenant": None, "limit": 10} | more)]
+
+
+def test_asked_answers_wait_until_labelled(store, settings):
+    """Answers that are asked for wait, the newest first; a label ends the wait, a user's rating hides it."""
+    add(store, "old")
+    add(store, "new", at=NOW + 1, tenant="shop")
+    add(store, "rated", at=NOW + 2)
+    add(store, "passed_over", facts={LABEL_QUEUE: {"asked": False, "q": 0.1, "share": 0.1}})
+    add(store, "no_answer", answer="")
+    add(store, "of_before", facts={})
+    judge(store, settings(), "rated")
+    assert queued(store) == ["new", "old"]
+    assert queued(store, limit=1) == ["new"]
+    assert queued(store, skip=1) == ["old"]
+    assert queued(store, tenant="shop") == ["new"]
+    judge(store, settings(), "new", source="judge")
+    assert queued(store) == ["new", "old"]
+    judge(store, settings(), "new", source="label")
+    assert queued(store) == ["old"]
+    with store.database.read() as connection:
+        assert waiting_jobs(connection, kind="label") == 2  # with the one that a user has rated
+        assert kept(connection, label="main") == counted(connection, label="main")
+
+
+def test_what_waits_too_long_leaves(store):
+    """Housekeeping takes out what waited since before a time."""
+    add(store, "old")
+    add(store, "new", at=NOW + 100)
+    assert judgements.expire(store.database, kind="label", before=NOW + 50, now=NOW + 200) == 1
+    assert queued(store) == ["new"]

@@ -1,0 +1,92 @@
+"""The label queue: q of each question, the share that is asked for, and what weighted labels say of all questions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.learning.sources import LEAST_LABELLED, label_weight
+from ragbandit.router.policies.base import PolicyOutput
+from ragbandit.router.serving.deciding.labelling import LabelSampler
+from ragbandit.router.serving.deciding.question import Question
+from ragbandit.shared.types import LABEL_QUEUE, Query
+from tests.support.examples import made_decision
+
+ARMS = ("a", "b", "c")
+SHARE = 0.05
+
+
+def output(generator, *, gap: float) -> PolicyOutput:
+    scores = (0.5, 0.5 - gap, -1.0)
+    return PolicyOutput(pmf=(0.6, 0.3, 0.1), scores=scores, deviations=generator.normal(0.0, 0.1, (3, 64)))
+
+
+def question(number: int, **more) -> Question:
+    decision = made_decision(f"q{number}", arms=ARMS, pmf=(0.6, 0.3, 0.1), arm="a", propensity=0.6)
+    return Question(
+        query=Query(text="q"), run_by="caller", named=False, allowed=ARMS, decision=replace(decision, **more)
+    )
+
+
+@pytest.fixture
+def sampler(monkeypatch):
+    made = LabelSampler(100)
+    monkeypatch.setattr(
+        "ragbandit.router.serving.deciding.labelling._decisions_per_day", lambda _database, *, now: 100 / SHARE
+    )
+    return made
+
+
+def test_q_follows_use(sampler):
+    """Q is c * sd(D) * share of samples where the second arm is ahead, within [least, 1]; its mean is the share."""
+    generator = np.random.default_rng(1)
+    outputs = [output(generator, gap=float(gap)) for gap in generator.uniform(0.0, 0.6, 300)]
+    questions = [question(number) for number in range(300)]
+    sampler.choose(questions, outputs)
+    assert {one.label["q"] for one in questions} == {1.0}  # the traffic is not known yet: labels first
+    sampler.refresh(None, now=0.0)
+    sampler.choose(questions, outputs)
+    ahead = np.array([0.0 + (o.scores[0] - o.scores[1]) + o.deviations[0] - o.deviations[1] for o in outputs])
+    uses = ahead.std(axis=1) * (ahead < 0).mean(axis=1)
+    q = np.array([one.label["q"] for one in questions])
+    assert q.mean() == pytest.approx(SHARE, rel=0.02)
+    inner = (q > 1.001 * LEAST_LABELLED * SHARE) & (q < 1.0)
+    assert inner.sum() > 100
+    np.testing.assert_allclose(q[inner] / uses[inner], (q[inner] / uses[inner])[0], rtol=1e-9)
+    assert q.min() == pytest.approx(LEAST_LABELLED * SHARE)
+
+
+def test_weighted_labels_speak_of_all(sampler):
+    """The weighted mean of a quality that depends on the gap is that of all 40,000 questions; the plain one is not."""
+    generator = np.random.default_rng(2)
+    gaps = generator.uniform(0.0, 0.6, 2000)
+    outputs = [output(generator, gap=float(gap)) for gap in gaps]
+    sampler.choose([question(number) for number in range(300)], outputs[:300])
+    sampler.refresh(None, now=0.0)
+    asked, weights = [], []
+    for turn in range(20):
+        questions = [question(2000 * turn + number) for number in range(2000)]
+        sampler.choose(questions, outputs)
+        for gap, one in zip(gaps, questions, strict=True):
+            if one.label["asked"]:
+                asked.append(gap)
+                weights.append(label_weight({LABEL_QUEUE: dict(one.label)}))
+    assert len(asked) == pytest.approx(2000, rel=0.15)
+    assert np.average(asked, weights=weights) == pytest.approx(gaps.mean(), abs=0.02)
+    assert abs(np.mean(asked) - gaps.mean()) > 0.1
+    assert max(weights) <= 1 / LEAST_LABELLED + 1e-9
+
+
+def test_without_samples_all_alike(sampler):
+    """A policy without posterior samples, and one that failed, ask for each alike; one arm alone is never asked for."""
+    sampler.refresh(None, now=0.0)
+    questions = [question(number) for number in range(50)]
+    sampler.choose(questions, [PolicyOutput(pmf=(0.6, 0.3, 0.1)), RuntimeError("broken")] * 25)
+    sampler.refresh(None, now=0.0)
+    sampler.choose(questions, [RuntimeError("broken")] * 50)
+    assert [one.label["q"] for one in questions] == [pytest.approx(SHARE)] * 50
+    alone = question(0, arms=("a",), pmf=(1.0,), propensity=1.0)
+    sampler.choose([alone], [RuntimeError("broken")])
+    assert alone.label == {}
+    assert label_weight({}) == 1.0
+    assert label_weight({LABEL_QUEUE: {"asked": False, "q": 0.01, "share": 0.05}}) == 1.0

@@ -72,9 +72,9 @@ class BettingSequence:
         self.grown = np.zeros((len(self.least), len(self.bets)))
 
     @classmethod
-    def of(cls, claim: MeanClaim, *, spare: float = 0.0) -> "BettingSequence":
-        """Of `robust_scores` that are to prove this claim. spare: how much lower those of the last reach may fall."""
-        return cls(least=claim.floor - REACHES - [0.0, spare], within=(claim.floor, 1.0), bets=BETS, claim=claim)
+    def of(cls, claim: MeanClaim) -> "BettingSequence":
+        """Of `robust_scores` that are to prove this claim."""
+        return cls(least=claim.floor - REACHES, within=(claim.floor, 1.0), bets=BETS, claim=claim)
 
     def add(self, scores: Matrix) -> None:
         """Take rows in, in their order; scores: shape (sorts, rows). Raises InvalidInput for one that is too low."""
@@ -122,13 +122,11 @@ def doubly_robust(
     return weight * (value - np.take(guess, drawn)), np.einsum("nk,nk->n", share, guess)
 
 
-def robust_scores(
-    *, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix, below: Vector | float = 0.0
-) -> Matrix:
+def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix) -> Matrix:
     """Doubly robust scores of sum_k D_k E[value of arm k], with each of REACHES; shape (reaches, rows).
 
-    share: D, shape (n, K); pmf: logged, shape (n, K); value: in [-below, 1], of the arm drawn; guess: M, shape (n, K),
-    in the same range, made before the row was drawn. below: 0 or more, of every row, shape (n,).
+    share: D, shape (n, K); pmf: logged, shape (n, K); value: in [0, 1], of the arm drawn; guess: M, in [0, 1], shape
+    (n, K), made before the row was drawn.
 
     With e = D / pmf the score is sum_k D_k M_k + e_a (value - M_a). It may use any predictions made before the draw; so
     each M_k is cut to where e_k (value - M_k) cannot fall below -reach (Waudby-Smith, Wu, Ramdas, Karampatziakis and
@@ -137,11 +135,11 @@ def robust_scores(
     ratio = np.divide(share, pmf, out=np.copysign(np.inf, share), where=pmf > 0.0)
     ratio[share == 0.0] = 0.0
     weight = ratio[np.arange(len(value)), arm]
-    scores, low = np.empty((len(REACHES), len(value))), np.broadcast_to(below, len(value))[:, None]
+    scores = np.empty((len(REACHES), len(value)))
     for index, reach in enumerate(REACHES):
         with np.errstate(divide="ignore"):
             room = reach / np.abs(ratio)
-        cut = np.where(ratio > 0.0, np.minimum(guess, room - low), np.maximum(guess, 1.0 - room))
+        cut = np.where(ratio > 0.0, np.minimum(guess, room), np.maximum(guess, 1.0 - room))
         scores[index] = sum(doubly_robust(weight, share=share, arm=arm, value=value, guess=cut))
     return scores
 

@@ -6,7 +6,7 @@ Pure: rows in, numbers out. How rows are cut into pages changes nothing, and eve
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,6 @@ _SAME: Final = 1e-6
 _TUNED_ROWS: Final = 1000.0
 #: what rounding may make of the difference of two policies that are the same, in shares of the reward's range
 _ROUNDING: Final = 1e-9
-#: b of a judge's scores, at most: each tenth lowers what a score may fall to by six tenths
-_MOST_SLOPE: Final = 0.5
 #: points that are kept of a sequence, for its picture
 _POINTS: Final = 200
 _STRIDE: Final = 25
@@ -45,8 +43,8 @@ Point = tuple[int, float, float, float]
 class JudgeControl:
     """A judge's scores as a control variate: of a rated row, b (mean of the scores since the last rating - its own).
 
-    Its mean is 0 whatever the scores are, if who is rated is chance, since b rests on the ratings before: so bounds
-    hold at every look. The scores are doubly robust ones of the same difference, with the last reach.
+    Its mean is 0 whatever the scores are, if who is rated is chance, since b rests on the ratings before. The scores
+    are doubly robust ones of the same difference. Bets go without: what a score may fall to costs more than it tells.
     """
 
     slopes: JudgeSlopes = field(default_factory=JudgeSlopes)
@@ -62,15 +60,15 @@ class JudgeControl:
         rated, known, guess = ~np.isnan(value), ~np.isnan(judge), np.zeros(share.shape)
         slopes = self.slopes.before(draws.arms, arm=draws.arm, value=value, judge=judge)
         guess[known] = self.predictions.before(draws.arms, arm=draws.arm[known], value=judge[known])
-        given = {"share": share, "pmf": draws.pmf, "value": np.nan_to_num(judge), "guess": guess}
-        scores = robust_scores(arm=draws.arm, **given)[1]
+        weight, g = draws.drawn(share) / draws.drawn(draws.pmf), np.nan_to_num(judge)
+        scores = np.add(*doubly_robust(weight, share=share, arm=draws.arm, value=g, guess=guess))
         alone = known & ~rated
         upto = self.since[:, None] + np.cumsum([alone, scores * alone], axis=1)
         at = np.flatnonzero(rated)
         count, total = np.diff(upto[:, at], axis=1, prepend=0.0)
         self.since = upto[:, -1] - (upto[:, at[-1]] if len(at) else 0.0)
-        b = np.where(known[at], np.minimum(slopes[at], _MOST_SLOPE) * count / (count + 1.0), 0.0)
-        return b, np.nan_to_num(judge[at]), guess[at], total / np.maximum(count, 1.0)
+        b = np.where(known[at], slopes[at] * count / (count + 1.0), 0.0)
+        return b, g[at], guess[at], total / np.maximum(count, 1.0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -102,7 +100,7 @@ class RewardEvidence:
         if self.better is None:
             self.minimum, self.maximum = judged.minimum, judged.maximum
             claim = MeanClaim(floor=-1.0, null=self.settings.margin / self._range, alpha=self.settings.alpha)
-            self.better = BettingSequence.of(claim, spare=0.0 if judged.judge is None else 6.0 * _MOST_SLOPE)
+            self.better = BettingSequence.of(claim)
         draws, rated = judged.draws, ~np.isnan(judged.reward)
         value = np.clip((judged.reward - self.minimum) / self._range, 0.0, 1.0)
         share = draws.candidate - draws.champion
@@ -113,12 +111,11 @@ class RewardEvidence:
             draws, share, value = draws.cut(rated), share[rated], value[rated]
         scores = np.clip((draws.scores - self.minimum) / self._range, 0.0, 1.0)
         guess = self._predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
-        given: dict[str, Any] = {"share": share, "pmf": draws.pmf, "arm": draws.arm}
-        cut, added = robust_scores(value=value, guess=guess, **given), np.zeros(len(draws))
+        cut = robust_scores(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
+        added = np.zeros(len(draws))
         if told is not None:
             b, own, theirs, mean = told
             value, guess, added = value - b * own, guess - b[:, None] * theirs, b * mean
-            cut[1] = robust_scores(value=value, guess=guess, below=b, **given)[1] + added
         weight = draws.drawn(share) / draws.drawn(draws.pmf)
         correction, baseline = doubly_robust(weight, share=share, arm=draws.arm, value=value, guess=guess)
         plain = correction + baseline + added

@@ -8,7 +8,7 @@ long is refused when it comes (`admission`), and what nobody waits for any more 
 import math
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -93,13 +93,14 @@ class BatchTime:
         return self._seconds + slope * (size - self._size)
 
 
-class TenantCounts(Counter[str]):
-    """Tenant -> how many of its items there are; one that has none left takes no room."""
+class TenantCounts(dict[str, int]):
+    """Tenant -> how many of its items there are, >= 1: one that has none takes no room."""
 
-    def leave(self, tenant: str) -> None:
-        """One item less."""
-        self[tenant] -= 1
-        if not self[tenant]:
+    def add(self, tenant: str, more: int) -> None:
+        """So many items more, or less."""
+        if count := self.get(tenant, 0) + more:
+            self[tenant] = count
+        else:
             del self[tenant]
 
 
@@ -142,7 +143,7 @@ class Admission:
         if tenant != self._latest[0]:
             self._other = self._latest
         self._latest = (tenant, now)
-        mine, share = self._by_tenant[tenant], self._limits.tenant_share
+        mine, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
         if not mine or share >= 1.0 or now > self._other[1] + TENANT_S:
             return
         wait_s = self.expected_wait_s(mine)
@@ -154,12 +155,12 @@ class Admission:
     def add(self, *, tenant: str = "") -> None:
         """One more waits."""
         self._waiting += 1
-        self._by_tenant[tenant] += 1
+        self._by_tenant.add(tenant, 1)
 
     def remove(self, *, tenant: str = "", dropped: str | None = None) -> None:
         """One waits no more. dropped: why it is not worked on, "gone" or "expired"; None: it is in the next batch."""
         self._waiting -= 1
-        self._by_tenant.leave(tenant)
+        self._by_tenant.add(tenant, -1)
         if dropped is not None:
             self._dropped[dropped] += 1
 

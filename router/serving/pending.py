@@ -81,13 +81,13 @@ class PendingAnswers:
         self._requests.check_admission()
         with self._lock:
             if query.id not in self._unanswered:
-                self._check_place(tenant, self._by_tenant[tenant])
-            self._by_tenant[tenant] += 1
+                self._check_place(tenant, self._by_tenant.get(tenant, 0))
+            self._by_tenant.add(tenant, 1)
         try:
             yield
         finally:
             with self._lock:
-                self._by_tenant.leave(tenant)
+                self._by_tenant.add(tenant, -1)
 
     def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
         """`request` without waiting. Call it inside `place`."""
@@ -161,7 +161,7 @@ class PendingAnswers:
             for key in ids:
                 entry = self._unanswered.pop(key, None)
                 if entry is not None:
-                    self._by_tenant.leave(entry[0])
+                    self._by_tenant.add(entry[0], -1)
 
     def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
         futures = [self._add(decision) for decision in decisions]
@@ -192,7 +192,7 @@ class PendingAnswers:
             if decision.id not in self._unanswered:
                 tenant = decision.query.tenant
                 self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
-                self._by_tenant[tenant] += 1
+                self._by_tenant.add(tenant, 1)
         return future
 
     def _check_place(self, tenant: str, count: int) -> None:

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, and_, select, tuple_
 
+from ragbandit.router.learning.sources import label_weight
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.confidence_sequences import Tried, asymptotic_width
 from ragbandit.shared.control_variate import FEWEST_BOTH, JudgeSlopes, judge_score
-from ragbandit.shared.types import IMPORTED, KILLED, STICKY, Matrix, Vector
+from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 
 Unit = Literal["dollars", "steps", "seconds"]
@@ -136,6 +137,7 @@ def compared(
     least: float,
     most: float,
     judge: Vector | None = None,
+    counts: Vector | None = None,
 ) -> Comparison:
     """The comparison with always the arm `against`, or that of each row, shape (n,), in the unit of the values.
 
@@ -144,6 +146,8 @@ def compared(
     said nothing. least, most: between which a value may lie. judge: scores of the answers, seen or not, shape (n,), in
     [0, 1], NaN where there is none: a control variate. Then each end of the interval is that of the estimate with the
     scores or without, whichever reaches less far: to the side of rare losses they may tell less than the losses do.
+    counts: rows that each seen one stands for, shape (n,), > 0, by the inverse of its probability to be seen; None: all
+    are as likely.
     """
     n, seen, mine, told = len(value), ~np.isnan(value), arm == against, np.full(len(value), np.nan)
     drawn, at = mine & seen, (np.arange(n), np.broadcast_to(against, n))
@@ -155,21 +159,23 @@ def compared(
 
     if not seen.any():
         return found()
+    counts = np.where(seen, 1.0 if counts is None else counts, 0.0)
     plain = None
     if judge is not None:
         given: dict[str, Any] = {"arm": arm, "pmf": pmf, "predicted": predicted, "against": against}
-        plain = compared(value, **given, least=least, most=most)
+        plain = compared(value, **given, least=least, most=most, counts=counts)
         told = _told(value, arm=arm, judge=judge, least=least, most=most)
-    served, share, unknown = _served(value, seen=seen, arm=arm, guess=predicted[np.arange(n), arm], told=told)
+    served, share, unknown = _served(value, counts=counts, arm=arm, guess=predicted[np.arange(n), arm], told=told)
     if not drawn.any():
         return found(served=float(served.mean()))
-    inverse, rated = 1.0 / pmf[at], float(share[at[1]].min())
-    weight = np.where(drawn, inverse, 0.0)
+    even = effective_rows(float(counts.sum()), squares=float((counts**2).sum())) / float(seen.sum())
+    inverse, rated = 1.0 / pmf[at], even * float(share[at[1]].min())
+    weight = np.where(drawn, inverse * counts, 0.0)
     effective = min(
         effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
         # By the probabilities alone, those of questions that hardly ever draw the arm among them.
         rated * effective_rows(float(n), squares=float(inverse.sum())),
-        effective_rows(float((seen / share[arm]).sum()), squares=float((seen / share[arm] ** 2).sum())),
+        effective_rows(float((counts / share[arm]).sum()), squares=float(((counts / share[arm]) ** 2).sum())),
     )
     known = found(effective, served=float(served.mean()))
     if known.missing is not None:
@@ -182,7 +188,7 @@ def compared(
     variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
     # Mean w^3 over mean w^2, by the probabilities (`heavy_weight` of offline/estimation).
     heavy = float((inverse**2).sum() / inverse.sum()) / rated
-    heavy = max(heavy, 0.0 if seen.all() else float(1.0 / share[arm[seen]].min()))
+    heavy = max(heavy, 0.0 if seen.all() else float(1.0 / share[arm[seen]].min())) * float(counts.max())
     middle = float(difference.mean())
     below, above = _reach(difference - middle, variance=variance, far=max(heavy * (most - least) / n, 1e-300))
     width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
@@ -218,9 +224,12 @@ def _reach(off: Vector, *, variance: float, far: float) -> tuple[float, float]:
     return max(below - shift, 0.0), max(above + shift, 0.0)
 
 
-def _served(value: Vector, *, seen: Flags, arm: Choices, guess: Vector, told: Vector) -> tuple[Vector, Vector, float]:
+def _served(
+    value: Vector, *, counts: Vector, arm: Choices, guess: Vector, told: Vector
+) -> tuple[Vector, Vector, float]:
     """`served` of each row; the share of seen rows by arm, 1 for an arm without any; the share of rows of such arms."""
-    model, whole = np.empty(len(value)), float(value[seen].mean())
+    seen = counts > 0.0
+    model, whole = np.empty(len(value)), float(np.average(value[seen], weights=counts[seen]))
     share, unknown = np.ones(int(arm.max()) + 1), 0.0
     for one in np.unique(arm):
         rows = arm == one
@@ -228,11 +237,11 @@ def _served(value: Vector, *, seen: Flags, arm: Choices, guess: Vector, told: Ve
         if not known.any():
             model[rows], unknown = whole, unknown + float(rows.mean())
             continue
-        share[one] = known.sum() / rows.sum()
-        fitted = _fitted(value[rows], weight=seen[rows].astype(np.float64), predicted=guess[rows])
-        begun = _BEGUN / (_BEGUN + known.sum()) * (whole - float(value[known].mean()))
+        share[one] = counts[rows].sum() / rows.sum()
+        fitted = _fitted(value[rows], weight=counts[rows], predicted=guess[rows])
+        begun = _BEGUN / (_BEGUN + known.sum()) * (whole - float(np.average(value[known], weights=counts[known])))
         model[rows] = fitted + begun + _centred(told[rows], weight=np.ones(int(rows.sum())))
-    served = model + np.where(seen, value - model, 0.0) / share[arm]
+    served = model + np.where(seen, value - model, 0.0) * counts / share[arm]
     return served, share, unknown
 
 
@@ -266,7 +275,7 @@ def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:
 _PAGE: Final = 2000
 #: what a row may tell beside its quality, from all outcomes
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
-_COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", *UNITS)
+_COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
 _FORCED: Final = '"forced":true'
 #: why a row compares nothing
@@ -314,6 +323,8 @@ class ReportRows:
     reward: Vector | None = None
     #: a judge's scores, in [0, 1], NaN where there is none; None: they are the quality, since people rated too few
     judge: Vector | None = None
+    #: rows that a label stands for, by the probability of the label queue; None: all are as likely
+    counts: Vector | None = None
 
 
 def read_log(database: Database, scope: ReportScope) -> ReportRows:
@@ -392,6 +403,7 @@ class _Rows:
                 row["value"] if rated else np.nan,
                 row["quality"] if by_judge else judge_score(row["surrogates"]),
                 by_judge,
+                label_weight(json.loads(facts)) if row["judged_by"] == "label" and LABEL_QUEUE in facts else 1.0,
                 *((np.nan,) * 3 if cost is None else (cost.dollars, row["steps"], cost.seconds_total)),
             )
         )
@@ -432,6 +444,7 @@ class _Rows:
             cut=cut,
             reward=columns["reward"],
             judge=judge if told else None,
+            counts=columns["counts"],
         )
 
 

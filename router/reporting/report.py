@@ -180,8 +180,8 @@ class _Lines:
         values = self.log.quality[rows]
         known = values[~np.isnan(values)]
         least, most = float(known.min(initial=0.0)), float(known.max(initial=1.0))
-        given: dict[str, Any] = {"against": against, "least": least, "most": most, "judge": self.log.judge}
-        quality = self._compared(values, rows, self.log.expected_quality, **given)
+        given: dict[str, Any] = {"against": against, "least": least, "most": most}
+        quality = self._compared(values, rows, self.log.expected_quality, rated=True, **given)
         quality = _clipped(quality, least - most, most - least)
         given = {"unit": self.unit, "days": self.days, "alarm": self.alarm}
         return line_of(name, self.log.arms[against], questions=int(rows.sum()), quality=quality, cost=cost, **given)
@@ -193,7 +193,7 @@ class _Lines:
             rows = log.pmf[:, against] > 0.0
             reward = log.reward[rows]  # type: ignore[index] # there are none without
             ends = {"least": float(np.nanmin(reward, initial=0.0)), "most": float(np.nanmax(reward, initial=1.0))}
-            gain = self._compared(reward, rows, log.expected_quality, against=against, judge=log.judge, **ends)
+            gain = self._compared(reward, rows, log.expected_quality, against=against, rated=True, **ends)
             if gain.always is not None and gain.high is not None and int(rows.sum()) >= FEWEST_TO_FIX:
                 gains.append((gain.always, arm, gain.high))
         if gains and max(gains)[2] < WORTH:
@@ -207,10 +207,14 @@ class _Lines:
         return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
 
     def _compared(
-        self, value: Vector, rows: Flags, predicted: Matrix, *, judge: Vector | None = None, **given: Any
+        self, value: Vector, rows: Flags, predicted: Matrix, *, rated: bool = False, **given: Any
     ) -> Comparison:
-        arm, pmf, judge = self.log.arm[rows], self.log.pmf[rows], None if judge is None else judge[rows]
-        return compared(value, arm=arm, pmf=pmf, predicted=predicted[rows], judge=judge, **given)
+        """rated: the values are what was rated, not told by every outcome."""
+        arm, pmf = self.log.arm[rows], self.log.pmf[rows]
+        if rated:
+            told = {"judge": self.log.judge, "counts": self.log.counts}
+            given |= {name: None if each is None else each[rows] for name, each in told.items()}
+        return compared(value, arm=arm, pmf=pmf, predicted=predicted[rows], **given)
 
 
 def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
@@ -329,7 +333,9 @@ def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]
         "cost": float(np.nanmax(log.costs[unit], initial=0.0)),
     }
     given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "against": likeliest, "least": 0.0}
-    quality = compared(log.quality, predicted=log.expected_quality, most=most["quality"], judge=log.judge, **given)
+    quality = compared(
+        log.quality, predicted=log.expected_quality, most=most["quality"], judge=log.judge, counts=log.counts, **given
+    )
     return quality, compared(log.costs[unit], predicted=log.expected_cost, most=most["cost"], **given)
 
 

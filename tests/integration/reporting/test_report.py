@@ -17,7 +17,7 @@ from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import percent
-from ragbandit.shared.types import IMPORTED, KILLED, STICKY, PolicyLabel, Reward, Update
+from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, PolicyLabel, Reward, Update
 
 EPOCH, HOUR = 1_700_000_000.0, 3_600.0
 SCOPE = ReportScope(label="main", since=EPOCH - 30 * 86_400.0, until=EPOCH + 1.0)
@@ -155,3 +155,17 @@ def test_scores_of_a_judge(store):
     assert np.nan_to_num(log.judge, nan=-1.0).tolist() == [0.5] * 19 + [0.25, -1.0, 0.875]
     assert np.nan_to_num(log.quality, nan=-1.0).tolist() == [*(float(n % 2) for n in range(19)), -1.0, 0.75, 1.0]
     assert np.isnan(log.reward).tolist() == np.isnan(log.quality).tolist()
+
+
+def test_labels_of_the_queue_count_by_their_probability(store):
+    """A label of a decision that the queue asked for stands for share / q rows, 5 at most; everything else for one."""
+    queue = {"asked": True, "q": 0.05, "share": 0.1}
+    for facts in (
+        {LABEL_QUEUE: queue},
+        {LABEL_QUEUE: {**queue, "asked": False}},
+        {LABEL_QUEUE: {**queue, "q": 1e-3}},
+        {},
+    ):
+        store.add(quality=1.0, facts=facts, reward={"judged_by": "label"})
+    store.add(quality=1.0, facts={LABEL_QUEUE: queue}, reward={"judged_by": "human"})
+    assert read_log(store.database, SCOPE).counts.tolist() == [2.0, 1.0, 5.0, 1.0, 1.0]

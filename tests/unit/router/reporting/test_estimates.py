@@ -125,3 +125,34 @@ def test_a_made_service(world):
     assert min(score.cost, score.quality) >= 11
     assert score.wrong == 0
     assert score.widths
+
+
+def labelled_by_doubt(seed, *, n=6_000):
+    """Answers that are labelled the oftener the worse they are; (value or NaN, arm, p, counts, the true difference)."""
+    random = np.random.default_rng([7, seed])
+    quality = random.uniform(0.1, 0.9, n)
+    p = np.full(n, 0.4)
+    arm = (random.random(n) < p).astype(np.intp)
+    right = (random.random(n) < quality - 0.1 * arm).astype(np.float64)
+    q = np.clip(0.4 * (1.0 - quality), 0.02, 1.0)
+    value = np.where(random.random(n) < q, right, np.nan)
+    return value, arm, p, 0.1 / q, float((-0.1 * (arm - 1.0)).mean()), right.mean()
+
+
+def test_labels_count_by_their_probability():
+    """Weighted by 1 / q labels of doubtful answers speak of all: the truth is inside as often as it should be."""
+    inside, served, plain = 0, [], []
+    for seed in range(60):
+        value, arm, p, counts, truth, right = labelled_by_doubt(seed)
+        given = {"arm": arm, "pmf": np.stack([1 - p, p], axis=1), "predicted": np.full((len(arm), 2), np.nan)}
+        found = compared(value, against=1, least=0.0, most=1.0, counts=counts, **given)
+        inside += found.low <= truth <= found.high
+        served.append(found.served - right)
+        plain.append(compared(value, against=1, least=0.0, most=1.0, **given).served - right)
+    assert inside >= 56
+    assert abs(np.mean(served)) < 3 * np.std(served) / np.sqrt(60) + 0.002
+    assert np.mean(plain) < -0.05
+    alike = compared(value, against=1, least=0.0, most=1.0, counts=np.ones(len(value)), **given)
+    assert alike == compared(value, against=1, least=0.0, most=1.0, **given)
+    scaled = compared(value, against=1, least=0.0, most=1.0, counts=3.0 * counts, **given)
+    assert scaled.difference == pytest.approx(found.difference)

@@ -71,6 +71,8 @@ def number(value: float | None, digits: int = 3) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.{digits}g}"
+    if "e+" in text:  # rounded up to the next power of ten
+        return f"{float(text):,.0f}"
     if "e" in text:  # many zeros are read more easily than an exponent
         text = f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}".rstrip("0")
     return text
@@ -93,10 +95,10 @@ def duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if 0 < seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
+        return f"{number(1000 * seconds)} ms"
     for unit, size in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
+            return f"{number(seconds / size)} {unit}"
     return f"{seconds:.3g} s"
 
 

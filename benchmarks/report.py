@@ -9,14 +9,17 @@ the other arm would have cost, and its quality, on these very questions.
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.reporting.reading import Comparison, Line, ReportRows, ReportScope
 from ragbandit.router.reporting.report import MARGIN, SAME_COST, report_of
+from ragbandit.router.serving.deciding.labelling import scaled
 from ragbandit.shared.types import Matrix, Vector
 
 ARMS = ("premium", "standard", "cheap")
@@ -44,6 +47,8 @@ class World:
     blind: bool = False
     #: correlation of a judge's scores of all answers with their quality; 0: there is no judge
     judge: float = 0.0
+    #: those that are rated are chosen as by the label queue, and weighted by their probability
+    chosen: bool = False
 
 
 EVEN, SPECIAL = np.array([[0.9, 0.9, 0.9], [0.9, 0.9, 0.9]]), np.array([[0.93, 0.92, 0.92], [0.9, 0.6, 0.35]])
@@ -55,6 +60,7 @@ WORLDS = (
     World(name="cheap for lookups, 30 % rated", quality=SPECIAL, rated=THIRTY),
     World(name="cheap for lookups, 5 % rated", quality=SPECIAL, rated=THIRTY / 6),
     World(name="5 % rated, a judge of correlation .5", quality=SPECIAL, rated=THIRTY / 6, judge=0.5),
+    World(name="5 % labelled, chosen by the label queue", quality=SPECIAL, rated=THIRTY / 6, chosen=True),
     World(name="5, 30, 60 % rated by arm", quality=SPECIAL, rated=np.array([0.05, 0.3, 0.6])),
     World(name="worse, 30 % rated", quality=WORSE, rated=THIRTY, prefers=(2, 2)),
     World(name="no holdback, floors alone", quality=SPECIAL, rated=THIRTY, holdback=0.0),
@@ -85,7 +91,9 @@ class Run:
 def _rows_of(log: ReportRows, rows: slice) -> ReportRows:
     parts = {name: getattr(log, name)[rows] for name in _BY_ROW}
     costs = {unit: values[rows] for unit, values in log.costs.items()}
-    return replace(log, costs=costs, judge=None if log.judge is None else log.judge[rows], **parts)
+    told: dict[str, Any] = {"judge": log.judge, "counts": log.counts}
+    told = {name: None if each is None else each[rows] for name, each in told.items()}
+    return replace(log, costs=costs, **told, **parts)
 
 
 _BY_ROW = ("made_at", "tenant", "price", "arm", "pmf", "quality", "expected_quality", "expected_cost")
@@ -105,7 +113,12 @@ def made(world: World, *, count: int, seed: int) -> Run:
     pmf = (1 - world.holdback) * (floor + (1 - 3 * floor) * own) + world.holdback * np.eye(3)[0]
     arm = (pmf.cumsum(axis=1)[:, :-1] < random.random((count, 1))).sum(axis=1)
     drawn = np.arange(count), arm
-    is_rated = random.random(count) < world.rated[arm]
+    q = world.rated[arm]
+    if world.chosen:
+        use, share = np.abs(1.0 - (arm == 0) / pmf[:, 0]), float(world.rated.mean())
+        _, scale = scaled(np.stack([np.zeros(count), use], axis=1), share=share)
+        q = np.clip(scale * use, LEAST_LABELLED * share, 1.0)
+    is_rated = random.random(count) < q
     guess = np.full((count, 3), 0.5) if world.blind else chance + random.normal(0.0, 0.1, (count, 3))
     log = ReportRows(
         arms=ARMS,
@@ -122,6 +135,7 @@ def made(world: World, *, count: int, seed: int) -> Run:
         expected_cost=np.tile(DOLLARS, (count, 1)),
         left_out={},
         cut=False,
+        counts=world.rated.mean() / q if world.chosen else None,
         judge=_scores(quality[drawn], world.judge, seed=seed) if world.judge else None,
     )
     newest = slice(None, None, -1)

@@ -146,8 +146,8 @@ def compared(
     said nothing. least, most: between which a value may lie. judge: scores of the answers, seen or not, shape (n,), in
     [0, 1], NaN where there is none: a control variate. Then each end of the interval is that of the estimate with the
     scores or without, whichever reaches less far: to the side of rare losses they may tell less than the losses do.
-    counts: rows that each seen one stands for, shape (n,), > 0, by the inverse of its probability to be seen; None: all
-    are as likely.
+    counts: rows that each one stands for where it is seen, shape (n,), > 0: the inverse of its probability to be seen.
+    None: all are as likely.
     """
     n, seen, mine, told = len(value), ~np.isnan(value), arm == against, np.full(len(value), np.nan)
     drawn, at = mine & seen, (np.arange(n), np.broadcast_to(against, n))
@@ -159,22 +159,21 @@ def compared(
 
     if not seen.any():
         return found()
-    counts = np.where(seen, 1.0 if counts is None else counts, 0.0)
+    stands, counts = counts, np.where(seen, 1.0 if counts is None else counts, 0.0)
     plain = None
     if judge is not None:
         given: dict[str, Any] = {"arm": arm, "pmf": pmf, "predicted": predicted, "against": against}
-        plain = compared(value, **given, least=least, most=most, counts=counts)
+        plain = compared(value, **given, least=least, most=most, counts=stands)
         told = _told(value, arm=arm, judge=judge, least=least, most=most)
     served, share, unknown = _served(value, counts=counts, arm=arm, guess=predicted[np.arange(n), arm], told=told)
     if not drawn.any():
         return found(served=float(served.mean()))
-    even = effective_rows(float(counts.sum()), squares=float((counts**2).sum())) / float(seen.sum())
-    inverse, rated = 1.0 / pmf[at], even * float(share[at[1]].min())
+    inverse, rated = 1.0 / pmf[at], float(share[at[1]].min())
     weight = np.where(drawn, inverse * counts, 0.0)
     effective = min(
         effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
         # By the probabilities alone, those of questions that hardly ever draw the arm among them.
-        rated * effective_rows(float(n), squares=float(inverse.sum())),
+        rated * effective_rows(float(n), squares=float((inverse if stands is None else inverse * stands).sum())),
         effective_rows(float((counts / share[arm]).sum()), squares=float(((counts / share[arm]) ** 2).sum())),
     )
     known = found(effective, served=float(served.mean()))
@@ -187,8 +186,12 @@ def compared(
     difference = served - always
     variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
     # Mean w^3 over mean w^2, by the probabilities (`heavy_weight` of offline/estimation).
-    heavy = float((inverse**2).sum() / inverse.sum()) / rated
-    heavy = max(heavy, 0.0 if seen.all() else float(1.0 / share[arm[seen]].min())) * float(counts.max())
+    if stands is None:
+        heavy = float((inverse**2).sum() / inverse.sum()) / rated
+        heavy = max(heavy, 0.0 if seen.all() else float(1.0 / share[arm[seen]].min()))
+    else:  # the same of what a label of each row would add to the difference, by its probability
+        adds = stands * np.abs(1.0 - np.where(mine, inverse, 0.0))
+        heavy = float((adds**3 / stands).sum() / (adds**2 / stands).sum()) / rated
     middle = float(difference.mean())
     below, above = _reach(difference - middle, variance=variance, far=max(heavy * (most - least) / n, 1e-300))
     width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
@@ -444,7 +447,7 @@ class _Rows:
             cut=cut,
             reward=columns["reward"],
             judge=judge if told else None,
-            counts=columns["counts"],
+            counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
         )
 
 

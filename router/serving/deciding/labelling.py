@@ -1,13 +1,18 @@
 """Which decisions people are asked to label: those whose label would change most, each by a probability that is logged.
 
-A label changes most where the two best arms are near each other and little is known of their difference. Of a question
-whose posterior samples have the difference D of these two,
+For learning a label changes most where the two best arms are near each other and little is known of their difference;
+for the report where the decision weighs most in the difference to always the arm a (of the holdback, or the incumbent).
+Of a question whose posterior samples have the difference D of the two best arms, and whose arm was drawn with the
+probability p,
 
-    use = sd(D) * share of the samples in which the second is ahead,    q = clip(c * use, LEAST * share, 1),
+    learning = sd(D) * share of the samples in which the second is ahead,    estimate = |1 - [arm = a] / p|,
+    use = learning / its mean + estimate / its mean,    q = clip(c * use, LEAST * share, 1),
 
-share = labels a day / decisions a day, and c such that q is `share` on average over the newest questions. A policy
-without posterior samples asks for each alike. Learning and estimates weigh each label by share / q (`label_weight`):
-so weighted, labels speak of all questions and not of the doubtful ones alone (Horvitz and Thompson 1952).
+share = labels a day / decisions a day, means over the newest questions, and c such that q is `share` on average there.
+What is not known, since a policy has no such samples or there is no arm a, counts as alike for all.
+
+Learning and estimates weigh each label by share / q (`label_weight`): so weighted, labels speak of all questions and
+not of the doubtful ones alone (Horvitz and Thompson 1952).
 """
 
 import time
@@ -24,7 +29,7 @@ from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import Vector
+from ragbandit.shared.types import Matrix
 
 #: questions whose uses c follows from
 _NEWEST: Final = 300
@@ -42,24 +47,30 @@ _SALT: Final = b"ragbandit label:"
 class LabelSampler:
     """Asks for `per_day` labels a day. `choose` is called by the thread that decides, `refresh` by another."""
 
-    def __init__(self, per_day: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.per_day, self.clock = per_day, clock
+    def __init__(
+        self, per_day: int, *, against: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """against: the arm a."""
+        self.per_day, self.against, self.clock = per_day, against, clock
         #: labels for each decision, in (0, 1]
         self.share = 1.0
-        self._scale = 0.0
-        self._uses: deque[float] = deque(maxlen=_NEWEST)
+        #: c over the mean of each part of the use; 0: not known yet
+        self._scales: tuple[float, float] = (0.0, 0.0)
+        self._uses: deque[tuple[float, float]] = deque(maxlen=_NEWEST)
         self._count_at = 0.0
 
     def choose(self, questions: Sequence[Question], outputs: Sequence[PolicyOutput | Exception]) -> None:
         """Note in each question whose arm was drawn its q, the share, and whether it is asked for."""
-        share, scale = self.share, self._scale
+        share, (learning, estimate) = self.share, self._scales
         for question, output in zip(questions, outputs, strict=True):
             decision = question.decision
             if decision is None or len(decision.arms) < 2 or question.stay is not None or question.query.forced:
                 continue
-            use = _use(output)
+            weight = 1.0 / decision.propensity if decision.arm == self.against else 0.0
+            use = _learning(output), abs(1.0 - weight) if self.against in decision.arms else 0.0
             self._uses.append(use)
-            q = min(1.0, max(LEAST_LABELLED * share, scale * use)) if scale > 0.0 else share
+            wanted = learning * use[0] + estimate * use[1] if learning + estimate > 0.0 else share
+            q = min(1.0, max(LEAST_LABELLED * share, wanted))
             drawn = int.from_bytes(sha256(_SALT + decision.id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
             question.label = {"asked": drawn < q * 2.0**64, "q": q, "share": share}
 
@@ -68,11 +79,11 @@ class LabelSampler:
         if self.clock() >= self._count_at:
             self._count_at = self.clock() + _COUNT_S
             self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))
-        self._scale = _scaled(np.array(list(self._uses)), share=self.share)
+        self._scales = scaled(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 
 
-def _use(output: PolicyOutput | Exception) -> float:
-    """What a label of this question may change; 1 where nothing tells."""
+def _learning(output: PolicyOutput | Exception) -> float:
+    """What a label of this question may change in what is learned; 1 where nothing tells."""
     if isinstance(output, Exception) or output.scores is None or output.deviations is None or len(output.scores) < 2:
         return 1.0
     first, second = np.argsort(-np.array(output.scores), kind="stable")[:2]
@@ -80,14 +91,16 @@ def _use(output: PolicyOutput | Exception) -> float:
     return float(ahead.std() * (ahead < 0.0).mean())
 
 
-def _scaled(uses: Vector, *, share: float) -> float:
-    """c; 0 where no use is known, or everything is asked for."""
-    if share >= 1.0 or not len(uses) or uses.max() <= 0.0:
-        return 0.0
+def scaled(parts: Matrix, *, share: float) -> tuple[float, float]:
+    """C over the mean of each part; 0 where no use is known, or everything is asked for. parts: shape (n, 2)."""
+    if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
+        return 0.0, 0.0
+    each = [1.0 / mean if mean > 0.0 else 0.0 for mean in parts.mean(axis=0).tolist()]
+    uses = parts @ np.array(each)
     scale: float = share / float(uses.mean())
     for _ in range(_STEPS):
         scale *= share / float(np.minimum(np.maximum(scale * uses, LEAST_LABELLED * share), 1.0).mean())
-    return scale
+    return scale * each[0], scale * each[1]
 
 
 def _decisions_per_day(database: Database, *, now: float) -> float:

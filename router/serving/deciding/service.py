@@ -170,8 +170,10 @@ class RouteService:
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
         self.passing = passing_arms(settings)
         self._saved = saved_per_token(settings)
-        if self.labels is None or self.labels.per_day != settings.learning.labels_per_day:
-            self.labels = LabelSampler(settings.learning.labels_per_day) if settings.learning.labels_per_day else None
+        per_day, held = settings.learning.labels_per_day, settings.policy.holdback
+        against = settings.policy.incumbent if held is None else held.arm
+        if self.labels is None or (self.labels.per_day, self.labels.against) != (per_day, against):
+            self.labels = LabelSampler(per_day, against=against) if per_day else None
 
     def swap(self, serving: Serving) -> None:
         """Decide with this policy from the next batch on."""

@@ -90,3 +90,20 @@ def test_without_samples_all_alike(sampler):
     assert alone.label == {}
     assert label_weight({}) == 1.0
     assert label_weight({LABEL_QUEUE: {"asked": False, "q": 0.01, "share": 0.05}}) == 1.0
+
+
+def test_q_follows_the_weight_in_the_report(sampler):
+    """With an arm to compare with, a rare draw of it is asked for most, and a sure draw of it least."""
+    sampler.against = "a"
+    drawn = [("a", 0.96), ("b", 0.02), ("a", 0.02)]
+    questions = []
+    for number in range(300):
+        arm, p = drawn[0 if number % 50 else 1 if number % 100 else 2]
+        questions.append(question(number, arm=arm, propensity=p))
+    outputs = [RuntimeError("no samples")] * 300
+    for _ in range(2):
+        sampler.refresh(None, now=0.0)
+        sampler.choose(questions, outputs)
+    by_draw = {one.decision.arm + str(one.decision.propensity): one.label["q"] for one in questions}
+    assert by_draw["a0.02"] > by_draw["b0.02"] > by_draw["a0.96"]
+    assert np.mean([one.label["q"] for one in questions]) == pytest.approx(SHARE, rel=0.02)

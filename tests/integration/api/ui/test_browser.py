@@ -26,6 +26,7 @@ PAGES = (
     "/ui/policies",
     "/ui/policies/v1",
     "/ui/feedback",
+    "/ui/labels",
     "/ui/queues",
     "/ui/none",
 )

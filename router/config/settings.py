@@ -311,9 +311,10 @@ class Settings(Section):
         }
         for off, reader in readers.items():
             if reader is not None and self.log.text != "full":
+                name = off.partition(":")[0]
                 raise ValueError(
-                    f"{off.partition(':')[0]}: it needs questions and answers, and log.text: {self.log.text} keeps "
-                    f"none; set log.text: full, or {off}"
+                    f"{name}: it reads questions and answers, and log.text: {self.log.text} keeps none; "
+                    f"set log.text: full, or {off}"
                 )
         return self
 

@@ -21,6 +21,7 @@ from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import scores_value
+from ragbandit.router.storage.rows.job_rows import CHOSEN_FOR_USE
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
@@ -145,7 +146,7 @@ class VersionReader:
         query = (
             select(*_DRAWN, *updates.c["value", "minimum", "maximum", "weight", "cost", "judged_by", "surrogates"])
             .join(decisions, decisions.c.id == updates.c.decision_id)
-            .where(updates.c.policy == label, updates.c.seq > self._seq, updates.c.seq <= upto)
+            .where(updates.c.policy == label, updates.c.seq > self._seq, updates.c.seq <= upto, ~CHOSEN_FOR_USE)
             .where(decisions.c.made_at >= self.version.since)
         )
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()

@@ -29,7 +29,7 @@ from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible, question_keys
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import KILLED, STICKY, ArmName, Matrix, Vector
+from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Vector
 
 #: fields of a row that are columns of their own; others are keys of the context
 FIELDS = ("tenant", "version", "policy")
@@ -43,6 +43,8 @@ UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a
 #: JSON of a decision that was not drawn: a turn that stayed on an earlier one's arm, or an arm pinned by the kill
 #: switch. Within texts the quotes of JSON are escaped; a file of others may have spaces.
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
+#: JSON of a decision that the label queue chose for its use, not as one of its uniform part
+_CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,13 +80,19 @@ def column_of(field: str) -> str:
 
 
 def drawn(batch: Any) -> Flags:
-    """The rows whose arm was drawn, shape (n,)."""
+    """The rows whose arm was drawn, without those whose label was chosen for its use, shape (n,)."""
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
     facts = _dictionary(batch.column("facts"))
-    undrawn = compute.match_substring_regex(facts.dictionary.cast("string"), _UNDRAWN)
-    table = np.array([*undrawn.to_numpy(zero_copy_only=False).astype(np.bool_), False])
-    return np.asarray(~table[_indices(facts, null=len(table) - 1)])
+    left: list[Flags] = []
+    for pattern in (_UNDRAWN, _CHOSEN):
+        found = compute.match_substring_regex(facts.dictionary.cast("string"), pattern)
+        table = np.array([*found.to_numpy(zero_copy_only=False).astype(np.bool_), False])
+        left.append(table[_indices(facts, null=len(table) - 1)])
+    if left[1].any() and "reward" in batch.schema.names:
+        judges = compute.struct_field(batch.column("reward"), "judged_by").cast("string")
+        left[1] = left[1] & np.asarray(compute.equal(judges, "label").fill_null(False))
+    return np.asarray(~(left[0] | left[1]))
 
 
 def offered_arms(batch: Any) -> dict[ArmName, None]:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import ColumnElement, case, func, or_, select
 
 from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.logs.parquet import BATCH, arms_in, feature_lists
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import features_value
+from ragbandit.router.storage.rows.job_rows import CHOSEN_FOR_USE
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import ArmName
@@ -99,8 +100,9 @@ def _column(name: str) -> ColumnElement[Any]:
         return updates.c[name]
     if name == _OF_TEXTLESS:
         return case((decisions.c.text == "", decisions.c.features)).label(name)
-    if name == "facts":  # a draw that was certain is rare: of all others they say nothing here
-        return case((decisions.c.propensity == 1.0, decisions.c.facts), else_="{}").label(name)
+    if name == "facts":  # a draw that was certain, or a chosen label, is rare: of all others they say nothing here
+        told = or_(decisions.c.propensity == 1.0, CHOSEN_FOR_USE)
+        return case((told, decisions.c.facts), else_="{}").label(name)
     return decisions.c[name]
 
 

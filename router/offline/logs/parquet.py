@@ -24,7 +24,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
 from ragbandit.shared.redaction import without_secrets
-from ragbandit.shared.types import KILLED, STICKY, ArmName, Reward
+from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Reward
 
 #: rows per row group: what a reader holds at a time
 GROUP = 1 << 16
@@ -377,7 +377,10 @@ def row_name(row: Logged) -> str:
 
 
 def undrawn(row: Logged) -> str | None:
-    """Why nobody drew the arm of this row; None where it was drawn."""
+    """Why this row is left out: nobody drew its arm, or its label was chosen for its use; None where it is not."""
+    queue = row.decision.facts.get(LABEL_QUEUE) if row.reward.judged_by == "label" else None
+    if isinstance(queue, Mapping) and queue.get("asked") and queue.get("uniform") is False:
+        return "its label was chosen by the queue for its use: the uniform part of the queue speaks of all"
     return next((why for key, why in _UNDRAWN.items() if key in row.decision.facts), None)
 
 

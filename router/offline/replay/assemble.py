@@ -398,7 +398,7 @@ def notes_on(summary: LogSummary) -> list[str]:
     """
     notes, plan, rows = [], summary.model.plan, summary.rows
     if summary.left_out.undrawn:
-        reason = "each stayed on the arm of an earlier turn of its session, or was pinned"
+        reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
         notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
     texts, different = int(summary.known_by[BY_TEXT]), summary.different_texts
     if texts and different <= FRESH * texts:

@@ -12,7 +12,8 @@ share = labels a day / decisions a day, means over the newest questions, and c s
 What is not known, since a policy has no such samples or there is no arm a, counts as alike for all.
 
 Learning and estimates weigh each label by share / q (`label_weight`): so weighted, labels speak of all questions and
-not of the doubtful ones alone (Horvitz and Thompson 1952).
+not of the doubtful ones alone (Horvitz and Thompson 1952). Whoever cannot weigh, replay and the evidence of versions,
+takes the uniform part of the queue alone: what the draw would have taken at the least q.
 """
 
 import time
@@ -72,7 +73,8 @@ class LabelSampler:
             wanted = learning * use[0] + estimate * use[1] if learning + estimate > 0.0 else share
             q = min(1.0, max(LEAST_LABELLED * share, wanted))
             drawn = int.from_bytes(sha256(_SALT + decision.id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-            question.label = {"asked": drawn < q * 2.0**64, "q": q, "share": share}
+            uniform = drawn < LEAST_LABELLED * share * 2.0**64
+            question.label = {"asked": drawn < q * 2.0**64, "q": q, "share": share, "uniform": uniform}
 
     def refresh(self, database: Database, *, now: float) -> None:
         """Follow the traffic and the newest questions. Raises StoreError."""

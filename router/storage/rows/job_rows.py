@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, delete, func, select
+from sqlalchemy import Connection, RowMapping, and_, delete, func, select
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
 from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
-from ragbandit.router.storage.sql.tables import counters, jobs, judge_days
-from ragbandit.shared.types import CANCELLED, IMPORTED, Json, Outcome, calls_of
+from ragbandit.router.storage.sql.tables import counters, decisions, jobs, judge_days, updates
+from ragbandit.shared.types import CANCELLED, IMPORTED, LABEL_QUEUE, Json, Outcome, calls_of
 
 JobKind = Literal["judge", "check", "label"]
 _DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "check_due", "label": "label_due"}
@@ -33,6 +33,12 @@ MAX_LABELS: Final = 10_000
 LABEL_EXPIRE_S: Final = 7 * 86400.0
 #: failures that say nothing of the arm, or of a decision that nobody can read
 _NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
+
+
+#: rows of updates and decisions whose label is there since the queue chose it for its use; the others speak of all
+CHOSEN_FOR_USE: Final = and_(
+    updates.c.judged_by == "label", decisions.c.facts.like(f'%"{LABEL_QUEUE}":{{"asked":true,%"uniform":false}}%')
+)
 
 
 def is_judgeable(outcome: Outcome) -> bool:

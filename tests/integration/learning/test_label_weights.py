@@ -3,6 +3,9 @@
 import pytest
 from sqlalchemy import update
 
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import LABEL_QUEUE
@@ -31,3 +34,25 @@ def test_a_label_counts_by_its_probability(make_world, source, asked, q, rows):
     assert row["sample_weight"] == pytest.approx(rows)
     assert row["judged_by"] == ("label" if source == "label" else "human")
     assert world.router.verify(deep=True).ok
+
+
+def test_replay_takes_the_uniform_part(make_world, tmp_path):
+    """Labels that were chosen for their use are left out of replay, of the store and of a file, and of no other row."""
+    world = make_world()
+    for number in range(40):
+        decision = world.route()
+        queue = {"asked": number % 4 < 3, "q": 0.5, "share": 0.1, "uniform": number % 4 == 0}
+        facts = {**decision.facts, LABEL_QUEUE: queue}
+        world.write(update(decisions).where(decisions.c.id == decision.id).values(facts=canonical(facts)))
+        world.outcome(decision)
+        world.feedback(decision, rating=number % 3 == 0, source="human" if number % 4 == 1 else "label")
+    world.learn()
+    kept = [number for number in range(40) if number % 4 != 2]
+    assert replay(open_log(config=world.settings), candidates=["uniform"]).rows == len(kept)
+    in_memory = open_log(config=world.settings).read()
+    assert len(in_memory.rows) == len(kept)
+    assert "uniform part" in in_memory.skipped[0].reason
+    for kind in ("jsonl", "parquet"):
+        file = tmp_path / f"log.{kind}"
+        write_rows(file, ledger_rows(world.ledger), format=kind)
+        assert replay(open_log(file, config=world.settings), candidates=["uniform"]).rows == len(kept)

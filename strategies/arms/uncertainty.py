@@ -249,15 +249,14 @@ class Flare(LookaheadArm[FlareParams]):
         sentences: list[str] = []
         while len(sentences) < self._params.sentences:
             done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="look_ahead")
+            searched = False
             if self._unsure(done, run=run):
                 query = masked_query(sentence_tokens(done, run=run), beta=self._params.beta)
                 if not query and done.text.strip():
                     run.note_branch("query_fallback", "every token is masked: the question is searched")
                 words = " ".join(query.split()[-self._params.query_words :])
                 searched = await self._search(words or question, run=run, pool=pool)
-                if searched or self._params.second_call:
-                    done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
-            elif self._params.second_call:
+            if searched or self._params.second_call:
                 done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
             sentence = first_sentence(done.text)
             if not sentence:

@@ -130,14 +130,6 @@ def test_labels_are_read_as_documented(known):
 # --- readings --------------------------------------------------------------------------------------------------------
 
 
-def small_world(count=40, size=7, *, seed=0):
-    """States z (n, size), labels (n, 2): the second follows z, the first is chance."""
-    rng = np.random.default_rng(seed)
-    z = rng.standard_normal((count, size))
-    z -= z.mean(axis=0)
-    return z, np.stack([rng.random(count) < 0.5, z[:, 0] + z[:, 1] > 0], axis=1).astype(float)
-
-
 def test_held_out_readings_do_not_know_their_own_label():
     """Of states that are pure chance, as many as rows, they read nothing; the readings of the fit itself would."""
     rng = np.random.default_rng(1)

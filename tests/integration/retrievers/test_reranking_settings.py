@@ -144,6 +144,13 @@ def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_what_a_reranker_refuses_itself_keeps_its_own_field(settings):
+    """A ConfigError of a class of the user's own comes through as it is."""
+    with pytest.raises(ConfigError, match="no key is set") as caught:
+        make_retriever(settings(rerank=here("Particular")))
+    assert caught.value.field == "MY_KEY"
+
+
 def test_the_reranker_on_the_page_reranks(settings, tmp_path, monkeypatch):
     """The class in docs/generators.md, in a module of one's own, puts short texts first."""
     page = (Path(__file__).parents[3] / "docs" / "generators.md").read_text(encoding="utf-8")

@@ -1,14 +1,16 @@
-"""Examples: a decision that verifies, arms as callers may name them, and settings of hypothesis without chance."""
+"""Examples: a decision that verifies, a labelled table, and settings of hypothesis without chance."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import settings
 
+from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.checks.questions import new_id
-from ragbandit.shared.types import Decision, DecisionId, Query
+from ragbandit.shared.types import Decision, DecisionId, Query, TableRow
 
 #: hypothesis without chance and without a stop watch: the same examples on every machine
 steady = settings(derandomize=True, deadline=None, max_examples=30)
@@ -41,3 +43,19 @@ def made_decision(key: str | None = None, *, question: str = "Who wrote Dracula?
         made_at=1_700_000_000.0,
     )
     return replace(decision, **changes)
+
+
+def made_table(
+    correct: Sequence[Sequence[float]],
+    steps: Sequence[Sequence[float]],
+    *,
+    arms: Sequence[str] = ("none", "single_step", "multi_step"),
+) -> LabelledTable:
+    """A table of these two matrices."""
+    rows = tuple(
+        TableRow(
+            id=f"q{i}", question=f"{i}?", correct=dict(zip(arms, c, strict=True)), steps=dict(zip(arms, s, strict=True))
+        )
+        for i, (c, s) in enumerate(zip(correct, steps, strict=True))
+    )
+    return LabelledTable(rows=rows, arms=arms)

@@ -11,7 +11,6 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline import charts
 from ragbandit.router.offline.charts import check_png
-from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.measure import (
     FrontierPoint,
@@ -24,21 +23,9 @@ from ragbandit.router.offline.simulation.measure import (
 )
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import TableRow
+from tests.support.examples import made_table
 
 ARMS = ("none", "single_step", "multi_step")
-
-
-def made_table(correct, steps, *, arms=ARMS):
-    """A table of these two matrices."""
-    rows = tuple(
-        TableRow(
-            id=f"q{i}", question=f"{i}?", correct=dict(zip(arms, c, strict=True)), steps=dict(zip(arms, s, strict=True))
-        )
-        for i, (c, s) in enumerate(zip(correct, steps, strict=True))
-    )
-    return LabelledTable(rows=rows, arms=arms)
-
 
 #: four questions: right under none, single or multi, or nothing
 TABLE = made_table([[1, 1, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]], [[0, 1, 2], [0, 1, 4], [0, 1, 4], [0, 1, 6]])

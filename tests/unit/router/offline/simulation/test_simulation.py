@@ -19,6 +19,7 @@ from ragbandit.router.policies.confusion import shares_by_label
 from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName, TableRow
+from tests.support.examples import made_table as worked_table
 
 ARMS = ("none", "single_step", "multi_step")
 
@@ -36,19 +37,8 @@ def made_table(count=40, *, seed=0, arms=ARMS):
     return LabelledTable(rows=tuple(rows), arms=arms)
 
 
-def zero_one(correct, steps, *, arms=ARMS):
-    """A table of these rows."""
-    rows = tuple(
-        TableRow(
-            id=f"q{i}", question=f"{i}?", correct=dict(zip(arms, c, strict=True)), steps=dict(zip(arms, s, strict=True))
-        )
-        for i, (c, s) in enumerate(zip(correct, steps, strict=True))
-    )
-    return LabelledTable(rows=rows, arms=arms)
-
-
 #: always-none 25 % at 0, always-single 50 % at 1, always-multi 75 % at 4; the oracle 100 % at 1.25
-SMALL = zero_one([[1, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]], [[0, 1, 2], [0, 1, 4], [0, 1, 4], [0, 1, 6]])
+SMALL = worked_table([[1, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]], [[0, 1, 2], [0, 1, 4], [0, 1, 4], [0, 1, 6]])
 
 
 @pytest.fixture
@@ -215,7 +205,7 @@ class Fitted(Uniform):
 def test_policies_with_fit_get_full_information(registered):
     """`fit` gets the training rows with all outcomes, once whatever the weights; the row says so, and nothing more."""
     Fitted.given = []
-    table = zero_one([[0, 0, 1], [0, 1, 1]] * 2, [[0, 1, 2]] * 4)
+    table = worked_table([[0, 0, 1], [0, 1, 1]] * 2, [[0, 1, 2]] * 4)
     row = row_of(simulate(table, policies=registered(Fitted), folds=2, seeds=1, weights=[0.1, 0.2]), "fitted")
     assert [len(rows) for rows in Fitted.given] == [2, 2]
     given = sorted(one.question for rows in Fitted.given for one in rows)
@@ -327,7 +317,7 @@ def test_confusion_is_counted_by_the_cheapest_right_arm():
     correct = random.integers(0, 2, (60, 3))
     correct[:, 0] &= correct[:, 1]
     steps = random.integers(0, 5, (60, 3)).astype(float)
-    table = zero_one(correct.tolist(), steps.tolist(), arms=arms)
+    table = worked_table(correct.tolist(), steps.tolist(), arms=arms)
     shares = random.dirichlet(np.ones(3), 60)
     counts, sums = {}, {}
     for row, share in zip(table.rows, shares, strict=True):

@@ -9,7 +9,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,10 +157,10 @@ def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parame
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # BEGIN is sent by _begin_sqlite
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+    # SQLite's own wait is skipped when several connections switch one new file to WAL
+    _wait_for_lock(connection, "PRAGMA journal_mode=WAL", last_try=connection.execute)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -168,18 +168,26 @@ def _begin_sqlite(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN")
         return
     driver: Any = connection.connection.driver_connection
+    _wait_for_lock(driver, "BEGIN IMMEDIATE", last_try=connection.exec_driver_sql)
+
+
+def _wait_for_lock(driver: Any, statement: str, *, last_try: Callable[[str], object]) -> None:
+    """Run `statement`, again every LOCK_RETRY_S while others lock the file, for LOCK_WAIT_S at most.
+
+    last_try runs it after that, or after another error, and raises what is wrong.
+    """
     give_up = time.monotonic() + LOCK_WAIT_S
     driver.execute("PRAGMA busy_timeout=0")
     try:
         while time.monotonic() < give_up:
             try:
-                driver.execute("BEGIN IMMEDIATE")
+                driver.execute(statement)
                 return
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # above these bits stands the kind of it
                     break
             time.sleep(LOCK_RETRY_S)
-        connection.exec_driver_sql("BEGIN IMMEDIATE")  # raises what is wrong, as SQLAlchemy wraps it
+        last_try(statement)
     finally:
         driver.execute(f"PRAGMA busy_timeout={int(1000 * LOCK_WAIT_S)}")
 

@@ -54,6 +54,24 @@ def test_a_writer_of_sqlite_tries_again_soon(tmp_path, monkeypatch):
     database.close()
 
 
+def test_a_new_file_of_sqlite_is_opened_once_it_is_free(tmp_path, monkeypatch):
+    """Who opens a new file while another process switches it to WAL tries again, as SQLite itself does not wait."""
+    database, slept = Database(f"sqlite:///{tmp_path}/x.db"), []
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        other.rollback()
+
+    monkeypatch.setattr(database_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    with database.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+    assert slept == [database_module.LOCK_RETRY_S]
+    other.close()
+    database.close()
+
+
 def test_a_writer_of_sqlite_waits_no_longer_than_said(tmp_path, monkeypatch):
     """A writer that never gets its turn is told so after LOCK_WAIT_S."""
     monkeypatch.setattr(database_module, "LOCK_WAIT_S", 0.05)

@@ -112,7 +112,7 @@ def read_details(
     with _eager(model):
         output = model(
             input_ids=ids,
-            past_key_values=past,
+            cache=past,
             output_attentions="attention" in want,
             output_hidden_states="hidden_states" in want,
             logits_to_keep=1,
@@ -309,7 +309,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             self._model.generate(
                 ids,
                 attention_mask=mask,
-                past_key_values=EncoderDecoderCache(self._cache, DynamicCache()) if reads else self._cache,
+                cache=EncoderDecoderCache(self._cache, DynamicCache()) if reads else self._cache,
                 generation_config=config,
                 logits_processor=[self],
                 stopping_criteria=[self._ended],

@@ -46,6 +46,8 @@ _FIRST_SQUARE: Final = 0.25
 _MOST_FEATURE: Final = 250.0
 #: neither is a row with a number beyond this: products of four of them must be floats
 _MOST_NUMBER: Final = 1e70
+#: what an arm's rows count as together where it is started again
+RESTART_ROWS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ class Means:
     quality: Vector
     cost: Vector
     value: Vector
+
+    def facts(self, *, weight: float) -> dict[str, Json]:
+        """What the log is given."""
+        return {"quality": self.quality.tolist(), "cost": self.cost.tolist(), "weight": weight}
 
 
 @dataclass(slots=True)
@@ -84,12 +90,12 @@ class AveragedHeads:
         memory: float | None,
         quality: float | None,
     ) -> None:
-        self.columns = ContextColumns(schema)
+        self.schema, self.columns = schema, ContextColumns(schema)
         self._sketched = SKETCHED if schema else 0
         self._prior = {name: share for name, (share, _) in models.items()}
         self._models = {name: model for name, (_, model) in models.items()}
         self.memory, self.quality = memory, quality
-        self.samples = next(iter(self._models.values())).samples
+        self.pairs = next(iter(self._models.values())).pairs
         #: the model that predicts arms without rows from others that share parts with them
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
@@ -103,12 +109,15 @@ class AveragedHeads:
         self._rows = 0.0
         #: `weights`, made when asked for
         self._shares: dict[str, float] | None = None
+        #: as an array, the pairs of samples that each model has, and the place of each pair's model
+        self._mixture: tuple[Vector, dict[str, slice], Vector] = np.ones(0), {}, np.ones(0)
         #: by source of scores that are not a trusted rater's
         self._surrogates: dict[str, Surrogate] = {}
         #: what the last row counted as
         self.counted = 0.0
-        #: what the last row's reward was above the prediction of the model that had predicted best
-        self.missed = 0.0
+        #: what the last row's reward was above the prediction of the model that had predicted best; the same in
+        #: standard deviations of that prediction
+        self.missed = self.residual = 0.0
         #: features of a question, 0 before the first row
         self._length = 0
 
@@ -146,6 +155,10 @@ class AveragedHeads:
             odds = {name: self._prior[name] * math.exp(-(loss - least) / scale) for name, loss in self._losses.items()}
             total = math.fsum(odds.values())
             self._shares = {name: one / total for name, one in odds.items()}
+            ends = [round(end * self.pairs) for end in accumulate(self._shares.values())]
+            parts = {name: slice(first, last) for name, first, last in zip(odds, [0, *ends], ends, strict=False)}
+            counts = [part.stop - part.start for part in parts.values()]
+            self._mixture = np.array(list(self._shares.values())), parts, np.repeat(np.arange(len(parts)), counts)
         return self._shares
 
     def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
@@ -154,21 +167,23 @@ class AveragedHeads:
         features: a row of `joined`; weight: of cost; samples of shape (arms, samples).
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
-        mean, first = np.zeros((2, len(arms))), 0
-        samples: Matrix = np.empty((self.samples, len(arms)))
-        for (name, share), end in zip(self.weights().items(), accumulate(self.weights().values()), strict=True):
-            last = round(end * self.samples)
-            which = slice(first, last)
-            means, deviations = self._models[name].sampled(designs[name], arms=arms, weight=weight, which=which)
-            mean += share * means
-            np.add(deviations, means[0] - weight * means[1], out=samples[first:last])
-            first = last
+        self.weights()
+        shares, parts, owner = self._mixture
+        means: Matrix = np.empty((len(parts), 2, len(arms)))  # of each model
+        deviations: Matrix = np.empty((self.pairs, len(arms)))
+        for at, (name, which) in enumerate(parts.items()):
+            model = self._models[name]
+            means[at], deviations[which] = model.sampled(designs[name], arms=arms, weight=weight, which=which)
         new = [at for at, arm in enumerate(arms) if arm not in self._arms]
         if new and self._shared is not None:  # the other models say nothing of an arm without rows
-            few, every, z = [arms[at] for at in new], slice(0, self.samples), designs[self._shared]
-            mean[:, new], samples[:, new] = self._models[self._shared].sampled(z, arms=few, weight=weight, which=every)
-            samples[:, new] += mean[0, new] - weight * mean[1, new]
-        samples -= mean[0] - weight * mean[1]
+            few, every, z = [arms[at] for at in new], slice(0, self.pairs), designs[self._shared]
+            means[:, :, new], deviations[:, new] = self._models[self._shared].sampled(
+                z, arms=few, weight=weight, which=every
+            )
+        mean = (shares @ means.reshape(len(parts), -1)).reshape(2, -1)
+        above = means - mean
+        above = (above[:, 0] - weight * above[:, 1])[owner]
+        samples = np.concatenate([above + deviations, above - deviations])
         quality, cost = quality + mean[0], cost + mean[1]
         return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
 
@@ -195,11 +210,8 @@ class AveragedHeads:
         costs = np.array([self._arms[arm].first_cost if arm in self._arms else usual for arm in arms])
         return self.quality, costs
 
-    def learn(self, update: Update) -> float:
-        """One row into each model; PolicyFault and no change if it cannot be used.
-
-        The residual of the model that has predicted best so far, in standard deviations of its prediction.
-        """
+    def learn(self, update: Update) -> None:
+        """One row into each model, O(d^2); PolicyFault and no change if it cannot be used."""
         rows, features = rows_of(update), update.features
         if features is None or self._length not in (0, features.size):
             raise PolicyFault("features are missing or of another length")
@@ -213,8 +225,9 @@ class AveragedHeads:
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
         is_first = not self.seen
         tally(self.seen, update)
+        self.counted = rows
         if rows == 0.0:
-            return 0.0
+            return
         if update.arm not in self._arms:
             self._arms[update.arm] = _Arm(0.0 if self.quality is None else cost)
         arm = self._arms[update.arm]
@@ -225,18 +238,17 @@ class AveragedHeads:
         arm.age, arm.mass = arm.age + 1, arm.mass + rows
         best = min(self._models, key=lambda name: self._losses[name])
         fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
-        residuals, designs = {}, self._designs(self._row(features, query=update.query))
+        designs = self._designs(self._row(features, query=update.query))
         for name, model in self._models.items():
-            missed, residuals[name] = model.learn(designs[name], row)
+            missed, residual = model.learn(designs[name], row)
             self._losses[name] = fade * self._losses[name] + rows * min(rows, 1.0) * (missed * missed)
             if name == best:
-                self.missed = missed + row.target[0] - scale.quality(row.target[0])
+                self.missed, self.residual = missed + row.target[0] - scale.quality(row.target[0]), residual
         if update.query.cost_weight is None or self._is_borrowed or is_first:
             # Serve questions that come without a weight of cost at that of the last such row; before any at the last's.
             self.weight, self._is_borrowed = float(weight), update.query.cost_weight is not None
         self._rows, self._shares, self._length = fade * self._rows + rows, None, features.size
         self.columns.learn(update.query)
-        return residuals[best]
 
     def _source(self, arm: ArmName, reward: Reward, *, rows: float) -> str:
         """Whose judgement a row's quality is; where a source judged it too, the scale of its scores may change."""
@@ -254,14 +266,14 @@ class AveragedHeads:
                     model.rescale(other, surrogate.scale)
         return TRUSTED
 
-    def restart(self, name: ArmName, *, rows: float) -> None:
-        """Let what is learned of an arm count as so many rows (> 0) at most: new rows soon outweigh the best guess."""
-        arm = self._arms.get(name)
-        if arm is not None and arm.mass > 0.0:
-            share = min(1.0, rows / (arm.mass if self.memory is None else min(arm.mass, self.memory)))
-            arm.age, arm.mass = 0, 0.0
+    def restart(self, arm: ArmName) -> None:
+        """Let an arm that is another one from now on count as RESTART_ROWS: its estimate stays, its width grows."""
+        known = self._arms.get(arm)
+        if known is not None and known.mass > 0.0:
+            share = min(1.0, RESTART_ROWS / (known.mass if self.memory is None else min(known.mass, self.memory)))
+            known.age, known.mass = 0, 0.0
             for model in self._models.values():
-                model.fade(name, share=share)
+                model.fade(arm, share=share)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The models' states, their arrays under their names; what each has missed; the moments of the context."""

@@ -18,12 +18,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 from pydantic import Field
 
-from ragbandit.router.policies.averaging import AveragedHeads, Means
+from ragbandit.router.policies.averaging import AveragedHeads
 from ragbandit.router.policies.base import (
     Arrays,
     Facts,
@@ -40,7 +41,7 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.change import ChangeTest
 from ragbandit.router.policies.context import read_schema
-from ragbandit.router.policies.posterior import LEAST_MEMORY, Heads
+from ragbandit.router.policies.posterior import LEAST_MEMORY, ArmFacts, Heads
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
 #: share of an array that rounding may move between two processors: sums of float64, and inverses of them
@@ -51,8 +52,6 @@ _WIDEST: Final = 0.7
 _TIE: Final = 1e-7
 #: prior mean of the quality of an arm's answers
 _QUALITY: Final = 0.5
-#: what an arm's rows count as together where it is started again
-RESTART_ROWS: Final = 3.0
 #: model -> its share before any row, up to a factor: what depends on little is learned from few rows, and a context
 #: that does not help must not cost the first questions
 _MODELS: Final = {"short": 1.0, "question": 1.0}
@@ -70,15 +69,15 @@ class RidgeParams(PolicyParams):
     ridge: Positive = 10.0
     #: prior precision of the intercept
     bias_ridge: Positive = 1.0
-    #: posterior samples
-    points: Annotated[int, Field(ge=8, le=256)] = 64
+    #: posterior samples, in pairs
+    points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 64
     #: what the setting `context` declares, or did when the ledger was learned
     context: Mapping[str, Any] | None = None
     #: of what is learned and how, recorded so that a ledger of before is learned again; not to be set
-    revision: Annotated[int, Field(ge=2, le=2)] = 2
+    revision: Annotated[int, Field(ge=3, le=3)] = 3
 
 
-class RidgePolicy(HasParams, ABC):
+class RidgePolicy(AveragedHeads, HasParams, ABC):
     """A policy on these heads: a subclass only says how a posterior becomes a pmf.
 
     The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
@@ -98,42 +97,21 @@ class RidgePolicy(HasParams, ABC):
         params: RidgeParams,
         *,
         models: Mapping[str, float],
+        facts: ArmFacts | None = None,
         memory: float | None = None,
         quality: float | None = None,
     ) -> None:
-        """models: those that are averaged, each with its share before any row. memory, quality: as AveragedHeads."""
-        super().__init__(params)
-        #: of the context that it learns from; empty: none
-        self.schema = read_schema(params.context)
-        made = {name: (share, self._model(name, memory=memory)) for name, share in models.items()}
-        self._heads = AveragedHeads(self.schema, models=made, memory=memory, quality=quality)
-
-    def _model(self, name: str, *, memory: float | None) -> Heads:
-        params: Any = self._params
-        facts = params.facts if name == "short" and params.facts else None
-        return Heads(facts, ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory, samples=params.points)
+        """models: those that are averaged, each with its share before any row. facts, memory, quality: as the heads."""
+        HasParams.__init__(self, params)
+        alike = partial(
+            Heads, ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory, pairs=params.points // 2
+        )
+        made = {name: (share, alike(facts if name == "short" else None)) for name, share in models.items()}
+        super().__init__(read_schema(params.context), models=made, memory=memory, quality=quality)
 
     @abstractmethod
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
         """The pmf over these arms for one question at a weight of cost; features as the heads read them, (d,)."""
-
-    def facts(self, means: Means, *, weight: float) -> dict[str, Json]:
-        """What the heads tell the log."""
-        return {"quality": means.quality.tolist(), "cost": means.cost.tolist(), "weight": weight}
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of a reward around its mean."""
-        return self._heads.noise
-
-    def age(self, arm: ArmName) -> float:
-        """Rows of an arm since it was begun, or restarted."""
-        return self._heads.age(arm)
-
-    @property
-    def seen(self) -> Mapping[ArmName, int]:
-        """Number of updates learned, by arm."""
-        return self._heads.seen
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -141,25 +119,9 @@ class RidgePolicy(HasParams, ABC):
         """One output per question, each from its own features and arms alone."""
         assert features is not None
         return [
-            self.output(row, arms=offered, weight=weight_of(query, default=self._heads.weight))
-            for query, row, offered in zip(queries, self._heads.joined(features, queries=queries), arms, strict=True)
+            self.output(row, arms=offered, weight=weight_of(query, default=self.weight))
+            for query, row, offered in zip(queries, self.joined(features, queries=queries), arms, strict=True)
         ]
-
-    def learn(self, update: Update) -> None:
-        """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
-        self._heads.learn(update)
-
-    def restart(self, arm: ArmName) -> None:
-        """Let an arm that is another one from now on count as RESTART_ROWS: its estimate stays, its width grows."""
-        self._heads.restart(arm, rows=RESTART_ROWS)
-
-    def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The heads' state."""
-        return self._heads.state()
-
-    def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over the heads of a saved state."""
-        self._heads.restore(arrays, facts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +155,8 @@ class MbaRag(RidgePolicy):
         models = _MODELS_WITH_CONTEXT if settings.context else _MODELS
         if settings.facts:
             models = models | {"question": _QUESTION_WITH_FACTS}
-        super().__init__(settings, models=models, memory=settings.memory, quality=_QUALITY)
+        facts = settings.facts or None
+        super().__init__(settings, models=models, facts=facts, memory=settings.memory, quality=_QUALITY)
         self.explore, self.epsilon_min = settings.explore, settings.epsilon_min
         self._changes = ChangeTest(alarm=settings.alarm)
         #: per arm: changes that its rows told of
@@ -201,25 +164,23 @@ class MbaRag(RidgePolicy):
 
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
         """Every arm by its share of the posterior samples in which it is the best."""
-        means, deviations = self._heads.sampled(features, arms=arms, weight=weight)
+        means, deviations = self.sampled(features, arms=arms, weight=weight)
         even = self.epsilon_min / len(arms)
         shares = shares_of_samples(means.value, deviations, explore=self.explore)
         pmf = tuple([even + (1.0 - self.epsilon_min) * share for share in shares])
-        facts = self.facts(means, weight=weight) | {"epsilon": 1.0 - max(pmf)}
+        facts = means.facts(weight=weight) | {"epsilon": 1.0 - max(pmf)}
         return PolicyOutput(pmf=pmf, scores=tuple(means.value.tolist()), deviations=deviations, facts=facts)
 
     def learn(self, update: Update) -> None:
         """One row into the heads of the drawn arm and into its test for changes; PolicyFault as in AveragedHeads."""
-        arm, residual, rows = update.arm, self._heads.learn(update), self._heads.counted
-        if rows == 0.0:
-            return
-        predicted = update.reward.value - self._heads.missed
-        if self._changes.learn(arm, residual, predicted=predicted, rows=rows):
-            self._heads.restart(arm, rows=RESTART_ROWS)
+        super().learn(update)
+        arm, rows, predicted = update.arm, self.counted, update.reward.value - self.missed
+        if rows > 0.0 and self._changes.learn(arm, self.residual, predicted=predicted, rows=rows):
+            super().restart(arm)
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
 
     def restart(self, arm: ArmName) -> None:
-        """As of RidgePolicy; the test for changes that nobody declares restarts too."""
+        """As of AveragedHeads; the test for changes that nobody declares restarts too."""
         super().restart(arm)
         self._changes.restart(arm)
 
@@ -253,6 +214,8 @@ def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.
 class LinUcbParams(RidgeParams):
     """Settings of linucb."""
 
+    #: twice those of mba: a bound follows the width of every arm itself, not a share of samples
+    points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 128
     #: standard deviations of optimism
     alpha: Number = 1.0
     #: share of the probability that is spread over all arms; the floors keep every arm possible
@@ -271,9 +234,9 @@ class LinUcb(RidgePolicy):
 
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
         """Most on the highest bound; the bounds go to the log as "ucb", with epsilon."""
-        means, deviations = self._heads.sampled(features, arms=arms, weight=weight)
+        means, deviations = self.sampled(features, arms=arms, weight=weight)
         widths = np.sqrt((deviations * deviations).mean(axis=1))
         bounds: list[float] = (means.value + self.alpha * widths).tolist()
-        facts = self.facts(means, weight=weight) | {"ucb": bounds, "epsilon": self.epsilon}
+        facts = means.facts(weight=weight) | {"ucb": bounds, "epsilon": self.epsilon}
         scores = tuple(means.value.tolist())
         return PolicyOutput(pmf=epsilon_greedy(bounds, epsilon=self.epsilon), scores=scores, facts=facts)

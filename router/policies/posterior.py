@@ -15,8 +15,10 @@ w what a row counts as, e one random sign per row and posterior sample. With A t
 arms on its diagonal they give the mean b A^-1, the covariance A^-1, and posterior samples: the deviation
 (prior precision * prior sample + u) A^-1 has the covariance A^-1 (perturbed observations: Papandreou and Yuille 2010;
 ensemble sampling: Lu and Van Roy 2017). Signs come from a hash of the arm, the row's number and the sample: one sample
-is one whole guess of what an arm is worth, the same for all questions. Samples of an arm without rows, beside others
-that have some, follow by Matheron's rule: prior sample + C_n C^-1 (sample - prior sample).
+is one whole guess of what an arm is worth, the same for all questions. Samples come in pairs, the mean plus and minus
+one deviation (antithetic variates: Hammersley and Morton 1956): half is stored, and their mean is exact. Samples of an
+arm without rows, beside others that have some, follow by Matheron's rule: prior sample + C_n C^-1 (sample - prior
+sample).
 
 The noise has one covariance S, shared by the arms: of one arm alone there are often too few rows to tell. A row adds
 w e e^T / (1 + w z^T A^-1 z), e what the mean missed (Bishop, Pattern Recognition and Machine Learning, section 3.3).
@@ -32,7 +34,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Final
 
@@ -113,7 +115,7 @@ class Noise:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums of the rows of one arm by one source: G (p, p), b (2, p), u (samples, p); without its part's newest."""
+    """Sums of the rows of one arm by one source: G (p, p), b (2, p), u (pairs, p); without its part's newest."""
 
     gram: Matrix
     moment: Matrix
@@ -186,14 +188,14 @@ class Heads:
 
     facts: of the arms, what they are made of; an arm that is not there shares what is common alone. None: arms apart.
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0. memory:
-    rows of an arm after which an older one counts 1/e, >= 50; None keeps all alike. samples: posterior samples, > 0.
+    rows of an arm after which an older one counts 1/e, >= 50; None keeps all alike. pairs: of posterior samples, > 0.
     """
 
     def __init__(
-        self, facts: ArmFacts | None, *, ridge: float, bias_ridge: float, memory: float | None, samples: int
+        self, facts: ArmFacts | None, *, ridge: float, bias_ridge: float, memory: float | None, pairs: int
     ) -> None:
         self.facts, self.ridge, self.bias_ridge = facts, ridge, bias_ridge
-        self.memory, self.samples, self.noise = memory, samples, Noise(memory=memory)
+        self.memory, self.pairs, self.noise = memory, pairs, Noise(memory=memory)
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: arms with rows, in the order of their places
         self._arms: dict[ArmName, _Arm] = {}
@@ -203,13 +205,13 @@ class Heads:
         self._size = 0
         self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
-        #: of arms with rows: posterior means (2, arms, p) and samples' deviations (samples, arms, p)
+        #: of arms with rows: posterior means (2, arms, p) and pairs' deviations (pairs, arms, p)
         self._mean = self._drawn = np.zeros((0, 0, 0))
 
     def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
-        """Posterior means of quality and cost above the prior means, (2, arms), and samples of the value, (n, arms).
+        """Posterior means of quality and cost above the prior means, (2, arms), and deviations of the value, (n, arms).
 
-        z: (p,). The values of these samples, n of them, each less the mean, in units of reward.
+        z: (p,). which: n pairs of samples, whose values are the mean plus and minus the deviation, in units of reward.
         """
         noise, places = max(self.noise.at(weight), LEAST_NOISE), self._places
         if not places:
@@ -278,7 +280,7 @@ class Heads:
         left = 1.0 + rows * spread
         mean, drawn = (stack.reshape(len(stack), -1)[:, part.place] for stack in (self._mean, self._drawn))
         missed = target - mean[:, own] @ row.z
-        signs = signs_of(row.arm, "row", row.number, count=self.samples)
+        signs = signs_of(row.arm, "row", row.number, count=self.pairs)
         mean += np.outer(missed, gain * (rows / left))
         drawn += np.outer(math.sqrt(rows) * signs - rows * (drawn[:, own] @ row.z), gain / left)
         part.gains[len(part.newest)] = gain * math.sqrt(rows / left)
@@ -290,9 +292,9 @@ class Heads:
         for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
             newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
-            nothing = _Sums(*(np.zeros((rows, self._size)) for rows in (self._size, 2, self.samples)))
+            nothing = _Sums(*(np.zeros((rows, self._size)) for rows in (self._size, 2, self.pairs)))
             sums = self._arms[arm].sums.setdefault(source, nothing)
-            signs = np.array([signs_of(arm, "row", row.number, count=self.samples) for row in newest])
+            signs = np.array([signs_of(arm, "row", row.number, count=self.pairs) for row in newest])
             weighted = rows[:, None] * z
             gram = z.T @ weighted
             sums.gram += 0.5 * (gram + gram.T)  # a snapshot holds one triangle
@@ -301,28 +303,27 @@ class Heads:
         part.newest = []
 
     def _place(self, rows: Mapping[ArmName, _Arm]) -> None:
-        """Give these arms their places, by name; what was solved of an arm apart stays."""
-        size, arms, before = self._size, sorted(rows), list(self._arms)
-        apart, mean, drawn = self._parts, self._mean, self._drawn
-        self._arms, self._parts = {arm: rows[arm] for arm in arms}, {}
+        """Give these arms their places, by name; the posterior of a part that has the same arms as before stays."""
+        size, before, mean, drawn = self._size, self._parts, self._mean, self._drawn
+        self._arms, self._parts = {arm: rows[arm] for arm in sorted(rows)}, {}
+        arms = list(self._arms)
         self._places = {arm: place for place, arm in enumerate(arms)}
-        self._mean, self._drawn = np.zeros((2, len(arms), size)), np.zeros((self.samples, len(arms), size))
-        nothing = np.zeros((0, 0))
-        if self.facts is not None:
-            if before:
-                self._add(apart[before[0]])
-            part = _Part(arms, slice(0, len(arms) * size), nothing, np.empty((self._block, len(arms) * size)))
-            self._parts = dict.fromkeys(arms, part)
-            self._solve(part)
-            return
-        for at, arm in enumerate(arms):
-            new = _Part([arm], slice(0), nothing, np.empty((self._block, size)))
-            part = self._parts[arm] = apart.get(arm, new)
-            part.place = slice(at * size, (at + 1) * size)
-            if arm in apart:
-                self._mean[:, at], self._drawn[:, at] = mean[:, before.index(arm)], drawn[:, before.index(arm)]
+        self._mean, self._drawn = np.zeros((2, len(arms), size)), np.zeros((self.pairs, len(arms), size))
+        for together in [arms] if self.facts is not None else [[arm] for arm in arms]:
+            first, last = self._places[together[0]], self._places[together[-1]] + 1
+            known = next((before[arm] for arm in together if arm in before), None)
+            place = slice(first * size, last * size)
+            if known is not None and known.arms == together:
+                part = replace(known, place=place)
+                for now, then in ((self._mean, mean), (self._drawn, drawn)):
+                    now.reshape(len(now), -1)[:, place] = then.reshape(len(then), -1)[:, known.place]
             else:
+                if known is not None:
+                    self._add(known)
+                gains = np.empty((self._block, len(together) * size))
+                part = _Part(together, place, np.zeros((0, 0)), gains)
                 self._solve(part)
+            self._parts |= dict.fromkeys(together, part)
 
     def _solve(self, part: _Part) -> None:
         """The posterior of the sums."""
@@ -340,7 +341,7 @@ class Heads:
         inverse = np.linalg.inv(precision)
         part.covariance = 0.5 * (inverse + inverse.T)
         self._mean.reshape(2, -1)[:, part.place] = moment @ part.covariance
-        self._drawn.reshape(self.samples, -1)[:, part.place] = drawn @ part.covariance
+        self._drawn.reshape(self.pairs, -1)[:, part.place] = drawn @ part.covariance
 
     def _kernel(self, some: Sequence[ArmName], others: Sequence[ArmName]) -> Matrix:
         """C of these arms, shape (some, others)."""
@@ -364,9 +365,9 @@ class Heads:
     def _prior_samples(self, arm: ArmName, *, size: int) -> Matrix:
         """Samples of an arm's weights before any row, (samples, p)."""
         if self.facts is None:
-            return _samples_apart(arm, self.samples, size) * np.sqrt(self._variances(size) / RIDGE)
+            return _samples_apart(arm, self.pairs, size) * np.sqrt(self._variances(size) / RIDGE)
         own = self.facts.get(arm, {})
-        return _samples_of_parts(arm, tuple(f"{key}={value!r}" for key, value in own.items()), self.samples, size) * (
+        return _samples_of_parts(arm, tuple(f"{key}={value!r}" for key, value in own.items()), self.pairs, size) * (
             np.sqrt(self._variances(size))
         )
 
@@ -395,7 +396,7 @@ class Heads:
         for name, (_, _, *sources) in facts["arms"].items():
             for source in sources:
                 shapes |= {f"gram/{source}/{name}": (size * (size + 1) // 2,), f"moment/{source}/{name}": (2, size)}
-                shapes[f"noise/{source}/{name}"] = (self.samples, size)
+                shapes[f"noise/{source}/{name}"] = (self.pairs, size)
         shapes |= {f"newest/{name}": (len(rows), 4 + size) for name, rows in facts["newest"].items()}
         own = checked_arrays(arrays, shapes=shapes)
         self.noise.scatter, self.noise.rows, self._scales = own["scatter"], facts["rows"], dict(scales)
@@ -424,11 +425,11 @@ def design(features: Vector) -> Vector:
 
 @functools.lru_cache(maxsize=256)
 def _samples_apart(arm: str, count: int, size: int) -> Matrix:
-    """Samples of N(0, I), (count, size), of an arm apart: the intercept at quantiles, the rest by signs."""
+    """Deviations of N(0, I), (count, size), of an arm apart: signs, the intercept's times the upper quantiles."""
     samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size)
     order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
-    values = np.array([NormalDist().inv_cdf((sample + 0.5) / count) for sample in range(count)])
-    samples[order, 0] = values / math.sqrt(float((values * values).mean()))
+    values = np.array([NormalDist().inv_cdf(0.5 + (sample + 0.5) / (2 * count)) for sample in range(count)])
+    samples[order, 0] *= values / math.sqrt(float((values * values).mean()))
     samples.flags.writeable = False
     return samples
 

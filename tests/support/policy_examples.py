@@ -34,10 +34,10 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "harm": 0.2,
         "revision": 3,
         "policy": "linucb",
-        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 2},
+        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 3},
     },
     "fixed": {"arm": "multi_step"},
-    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 2},
+    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 3},
     # Nobody listens there: every answer is a failure. tests/integration/policies/test_llm_policy.py has one that
     # answers.
     "llm": {
@@ -60,7 +60,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "memory": 50.0,
         "alarm": 100.0,
         "points": 32,
-        "revision": 2,
+        "revision": 3,
         "facts": {"no_retrieval": {"model": "small"}, "single_step": {"model": "small"}},
     },
     "mba_paper": {

@@ -17,7 +17,7 @@ QUERY = Query(text="who?")
 
 
 def heads_after(updates):
-    heads = averaged(ridge=10.0, bias_ridge=1.0)
+    heads = averaged(ridge=10.0, bias_ridge=1.0, pairs=64)
     for update in updates:
         heads.learn(update)
     return heads

@@ -214,7 +214,7 @@ def test_alarm_is_silent_where_nothing_changes(chance):
     policy = taught(MbaRag, world(20_000, chance=chance))
     assert sum(policy.alarms.values()) <= 2
     quiet = [arm for arm in ARMS if arm not in policy.alarms]
-    assert [policy._heads.age(arm) for arm in quiet] == [policy.seen[arm] for arm in quiet]
+    assert [policy.age(arm) for arm in quiet] == [policy.seen[arm] for arm in quiet]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ SIZE = 24
 
 
 def learned(heads, updates):
-    """The heads after these rows; the residual of each."""
-    return [heads.learn(update) for update in updates]
+    """The residual of each of these rows, which the heads learn."""
+    return [heads.learn(update) or heads.residual for update in updates]
 
 
 def heads_after(updates, *, ridge=10.0, bias_ridge=1.0, memory=None):
@@ -261,6 +261,6 @@ def test_an_alarm_restarts_the_arm():
     for number, update in enumerate(made_updates(900, arms=arms)):
         policy.learn(replace(update, reward=made_reward((0.8 if number < 800 else 0.0) + 0.2 * (number % 2))))
     assert policy.alarms == {ARMS[0]: 1}
-    assert policy._heads.age(ARMS[0]) < 100
+    assert policy.age(ARMS[0]) < 100
     output = pmf_of_one(policy, made_query(1), features=made_features(1), arms=arms)
     assert output.facts["quality"][0] == pytest.approx(0.1, abs=0.1)

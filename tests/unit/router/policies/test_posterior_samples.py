@@ -16,8 +16,8 @@ SIZE = 6
 RIDGE, BIAS = 3.0, 0.5
 
 
-def heads_of(*, memory=None, samples=32):
-    return averaged(ridge=RIDGE, bias_ridge=BIAS, memory=memory, samples=samples, quality=0.5)
+def heads_of(*, memory=None, pairs=32):
+    return averaged(ridge=RIDGE, bias_ridge=BIAS, memory=memory, pairs=pairs, quality=0.5)
 
 
 def learned(heads, updates, *, restarts=()):
@@ -25,7 +25,7 @@ def learned(heads, updates, *, restarts=()):
     for place, update in enumerate(updates):
         heads.learn(update)
         if place in restarts:
-            heads.restart(update.arm, rows=3.0)
+            heads.restart(update.arm)
     return heads
 
 
@@ -49,12 +49,13 @@ def signs(arm, kind, number, count):
 
 
 def prior_samples(arm, count):
-    """Signs over the roots of the precisions; the intercept at the normal quantiles, scaled, in the hash's order."""
+    """Signs over the roots of the precisions, the intercept's times upper normal quantiles in the order of a hash."""
     samples = signs(arm, "prior", 0, count * (SIZE + 1)).reshape(count, SIZE + 1) / math.sqrt(RIDGE)
-    quantiles = np.array([NormalDist().inv_cdf((sample + 0.5) / count) for sample in range(count)])
+    positive = samples[:, 0] > 0.0
+    quantiles = np.array([NormalDist().inv_cdf(0.5 + (sample + 0.5) / (2 * count)) for sample in range(count)])
     digests = [hashlib.blake2b(f"intercept\0{sample}\0{arm}".encode()).digest() for sample in range(count)]
     rank = np.argsort(np.argsort(np.array(digests, dtype=object)))
-    samples[:, 0] = (quantiles / quantiles.std())[rank] / math.sqrt(BIAS)
+    samples[:, 0] = np.where(positive, 1.0, -1.0) * (quantiles / np.sqrt((quantiles**2).mean()))[rank] / math.sqrt(BIAS)
     return samples
 
 
@@ -114,13 +115,13 @@ def test_samples_are_explicit_sums(rows, weights, memory, restarts):
             weighed, samples, _ = explicit(updates, arm, memory=memory, restarts=restarts)
             wanted, samples = z @ weighed, z @ samples
         assert (means.quality[at], means.cost[at]) == pytest.approx(tuple(wanted), abs=1e-9)
-        assert deviations[at] == pytest.approx(heads.noise * samples, abs=1e-9)
+        assert deviations[at] == pytest.approx(heads.noise * np.concatenate([samples, -samples]), abs=1e-9)
     assert means.value == pytest.approx(means.quality - 0.1 * means.cost, abs=1e-12)
 
 
 @pytest.mark.parametrize(("memory", "restarts"), [(None, ()), (400.0, (70,))], ids=["plain", "fading, restarted"])
 def test_samples_have_the_posteriors_covariance(memory, restarts):
-    """Over 30 arms with the same rows, 256 samples each, the deviations have mean 0 and the covariance of the weights.
+    """Over 30 arms with the same rows, 256 pairs each, the deviations have mean 0 and the covariance of the weights.
 
     Whatever was faded: what its prior and its signs lost came back.
     """
@@ -129,8 +130,8 @@ def test_samples_have_the_posteriors_covariance(memory, restarts):
     for number in range(30):
         arm = ArmName(f"arm {number}")
         named = [replace(update, arm=arm) for update in updates]
-        heads = learned(heads_of(memory=memory, samples=256), named, restarts=restarts)
-        drawn.append(separate(heads, arm).samples)
+        heads = learned(heads_of(memory=memory, pairs=256), named, restarts=restarts)
+        drawn.append(separate(heads, arm).deviations)
     found, covariance = np.concatenate(drawn), explicit(updates, ARMS[0], memory=memory, restarts=restarts)[2]
     root = np.sqrt(np.diag(covariance))
     assert np.abs(found.mean(axis=0) / root).max() < 0.06  # its standard error is 1 / sqrt(7680)
@@ -139,7 +140,7 @@ def test_samples_have_the_posteriors_covariance(memory, restarts):
 
 def test_an_arm_that_nobody_tried_has_the_prior():
     """Its intercept has exactly the prior's width, its weights about it; it is worth .5 less what others cost first."""
-    heads, nothing = learned(heads_of(samples=64), rows_of(60, arms=ARMS[:2])), np.zeros(SIZE, dtype=np.float32)
+    heads, nothing = learned(heads_of(pairs=32), rows_of(60, arms=ARMS[:2])), np.zeros(SIZE, dtype=np.float32)
     means, deviations = heads.sampled(nothing, arms=[ArmName("newcomer")], weight=0.1)
     first = [next(u.reward.cost for u in rows_of(60, arms=ARMS[:2]) if u.arm == arm) for arm in ARMS[:2]]
     assert (means.quality[0], means.cost[0]) == pytest.approx((0.5, np.mean(first)), abs=1e-12)

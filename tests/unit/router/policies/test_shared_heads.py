@@ -17,7 +17,7 @@ from ragbandit.testing.policy_examples import made_features, made_reward, made_u
 ARMS = ("a", "b", "c", "d")
 FACTS = {"a": {"model": "small", "k": 2}, "b": {"model": "small", "k": 4}, "c": {"model": "large", "k": 2}}
 Z = np.array([1.0, 0.3, -0.2])
-NEW = {"ridge": 3.3, "bias_ridge": 6.6, "memory": None, "samples": 256}
+NEW = {"ridge": 3.3, "bias_ridge": 6.6, "memory": None, "pairs": 256}
 
 
 def rows_of(count, *, arms=ARMS[:3], seed=1):

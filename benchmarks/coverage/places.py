@@ -18,7 +18,7 @@ from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
-from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, estimate_candidates, parse_candidates
+from ragbandit.router.offline.replay import Plan, ReplayResult, estimate_candidates, memory_part, parse_candidates
 from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.plan import CandidatePmf, EstimateWithInterval
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
@@ -117,7 +117,7 @@ def _replayed(rated: Life, *, plan: Plan) -> ReplayResult:
     candidates = parse_candidates([f"fixed:{ARMS[-1]}", "column:another"])
     always = np.tile(np.eye(3)[-1], (len(log), 1))
     return estimate_candidates(
-        [MemoryPart(log=replace(log, candidates=(always, rated.candidate)))],
+        [memory_part(replace(log, candidates=(always, rated.candidate)))],
         candidates=candidates,
         candidate_pmfs=[CandidatePmf(described=one.name) for one in candidates],
         plan=plan,

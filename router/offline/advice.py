@@ -26,7 +26,7 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import CandidatePolicy, crossfitted, settings_in_force
-from ragbandit.router.offline.replay.engine import MemoryPart, estimate_candidates
+from ragbandit.router.offline.replay.engine import estimate_candidates, memory_part
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
@@ -315,7 +315,7 @@ def _replayed(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progres
         *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, named=str)) for one in fixed),
     ]
     return estimate_candidates(
-        [MemoryPart(log=replace(log.log, candidates=tuple(one.pmf for one in candidates)))],
+        [memory_part(replace(log.log, candidates=tuple(one.pmf for one in candidates)))],
         candidates=[*specs, *fixed],
         candidate_pmfs=candidates,
         plan=Plan(folds=folds),

@@ -187,6 +187,8 @@ class _Sources:
         )
         for skipped in read.skipped[:5]:
             errors.print(escape(f"left out: {skipped.where} {skipped.reason}"), soft_wrap=True, highlight=False)
+        if read.undrawn:
+            errors.print(f"left out: {read.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
         return log_material(
             read.rows,
             source="the store" if path is None else str(path),

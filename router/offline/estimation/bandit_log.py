@@ -60,6 +60,8 @@ class Log:
     late: Flags
     #: seconds since the epoch, shape (n,)
     made_at: Vector
+    #: where the row stands in its file, from 1, shape (n,); None: in none
+    lines: Choices | None = None
     #: the reward is a judge's, as it was learned, shape (n,); None: nobody said so
     judged: Flags | None = None
     #: the row was served at a weight of cost of its own, shape (n,); None: none was

@@ -8,7 +8,7 @@ Everything that a row holds comes back from every format. docs/replay.md says wh
 
 import glob
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -120,7 +120,42 @@ def _path(key: str) -> str:
     return owner + {"allowed": "arms", "price": "cost_weight"}.get(key, key)
 
 
+def _caps(budget: Budget) -> Record:
+    return {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
+
+
+def _parts(reward: Reward) -> Record:
+    """All parts but those that are what they are by default."""
+    parts = {name: value for name, default in _REWARD_DEFAULTS.items() if (value := getattr(reward, name)) != default}
+    return parts | {"terms": dict(reward.terms)}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 _VALUES = attrgetter(*map(_path, OURS))
+#: key of a record -> what it says of the row's value; the seed as text: many readers round whole numbers of 64 bits
+_SAID: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(OURS, _listed),
+    **dict.fromkeys(("context", "aim", "facts"), dict),
+    "budget": _caps,
+    "price": price_text,
+    "seed": str,
+    "reward": _parts,
+}
+
+
+def record_of(row: Logged) -> Record:
+    """The row's record: every key of OURS in that order, then `extra`. Arrays and mappings are the row's own."""
+    said = zip(_SAID.items(), _VALUES(row), strict=True)
+    return {**{key: say(value) for (key, say), value in said}, **row.extra}
+
+
+def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
+    """What the records of these rows say under a key of OURS."""
+    value, say = attrgetter(_path(key)), _SAID[key]
+    return [say(value(row)) for row in rows]
 
 
 def reward_defaults(
@@ -138,27 +173,6 @@ def reward_defaults(
     if not -math.inf < defaults.minimum < defaults.maximum < math.inf:
         raise InvalidInput("must be below maximum", field="minimum", remedy="give the bounds that the rewards have")
     return defaults
-
-
-def record_of(row: Logged) -> Record:
-    """The row's record: every key of OURS in that order, then `extra`. Arrays and mappings are the row's own."""
-    record: Record = dict(zip(OURS, map(_listed, _VALUES(row)), strict=True))
-    budget, reward = record["budget"], record["reward"]
-    record["context"], record["facts"] = dict(record["context"]), dict(record["facts"])
-    record["seed"] = str(record["seed"])  # many readers of JSON round whole numbers of 64 bits
-    record["price"], record["aim"] = price_text(record["price"]), dict(record["aim"])
-    record["budget"] = {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
-    record["reward"] = _reward_parts(reward) | {"terms": dict(reward.terms)}
-    return {**record, **row.extra}
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _reward_parts(reward: Reward) -> dict[str, Any]:
-    """All parts but those that are what they are by default."""
-    return {name: value for name, default in _REWARD_DEFAULTS.items() if (value := getattr(reward, name)) != default}
 
 
 #: format -> how its files' names end

@@ -1,24 +1,15 @@
 """Batches of a log: from Arrow record batches, which every source gives with the same columns, to checked arrays.
 
-A record batch has `id`, `arms`, `pmf`, `arm` and `reward`, and what else was asked for of the source:
-
-    id, text, arm, version, tenant, policy, encoder_hash    text
-    context, facts                                          JSON objects as text
-    arms                                                    list of text
-    pmf, and every candidate's own column                   list of numbers, aligned with `arms`
-    reward                                                  struct of its parts (`REWARD`)
-    propensity, made_at                                     numbers
-    #line                                                   whole numbers: where the row stands in its file
-    late                                                    true or false
-    features                                                list of float32
-
-Text may be dictionary-encoded. Every check that arrays can say is made here and in `Log.faults`, whatever the source.
+A record batch has `id`, `arms`, `pmf`, `arm` and `reward`, and what else was asked for of the source, by the types of
+`COLUMNS`. Text may be dictionary-encoded, every candidate's own column is a list of numbers aligned with `arms`, and a
+log that was written elsewhere may have other types that Arrow casts to these. Every check that arrays can say is made
+here and in `Log.faults`, whatever the source.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, Protocol, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +20,32 @@ from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible, question_keys
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Vector
+from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
 
 #: fields of a row that are columns of their own; others are keys of the context
 FIELDS = ("tenant", "version", "policy")
 #: parts of a reward that are read: numbers, and words, of which the last may be missing
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 REWARD_WORDS = ("preset", "source", "judged_by")
-#: no column of a file has this name
-LINE = "#line"
+#: no column of a file has these names: the line of a row, and features of rows without text, which tell the question
+LINE: Final = "#line"
+TEXTLESS: Final = "#features_of_textless"
+_TEXT, _NUMBER, _NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
+#: column -> its type; others are lists of numbers
+COLUMNS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
+    **dict.fromkeys(("seed", "fault", "run_by", "extra"), _TEXT),
+    **dict.fromkeys(("context", "facts", "budget", "aim"), _TEXT),  # JSON objects
+    **dict.fromkeys(("propensity", "made_at", "floor", "cost_weight", "feedback_at", "learned_at"), _NUMBER),
+    **dict.fromkeys(("arms", "allowed", "feedback_ids"), pa.list_(_TEXT)),
+    **dict.fromkeys(("seq", LINE), pa.int64()),
+    **dict.fromkeys(("explored", "late"), pa.bool_()),
+    "features": pa.list_(pa.float32()),
+}
+#: part of a reward -> its type
+PARTS: Final[Mapping[str, Any]] = {
+    part: _NUMBER if kind is float else _TEXT for part, kind in get_type_hints(Reward).items()
+}
 #: remedy for rows that offer different arms
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: JSON of a decision that was not drawn: a turn that stayed on an earlier one's arm, or an arm pinned by the kill
@@ -65,13 +73,55 @@ class BatchSpec:
     def columns(self) -> tuple[str, ...]:
         """The columns to ask a source for."""
         fields = dict.fromkeys(column_of(name) for name in self.fields)
-        features = ["features", "encoder_hash"] if self.features else []
+        features = ["features", "encoder_hash"] if self.features else [TEXTLESS]
         return (
             *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight", "late"),
             *(name for name in fields if name not in ("id", "text")),
             *self.own,
             *features,
         )
+
+
+class LogSource(Protocol):
+    """A log, or one file of it, in its order, as often as it is asked for."""
+
+    @property
+    def place(self) -> str:
+        """Of its rows, as in `row_named`."""
+        ...
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Record batches with those of the columns that the source has.
+
+        Raises InvalidInput for a source that cannot be read or lacks a column that is needed.
+        """
+        ...
+
+
+def record_batch(columns: Mapping[str, Any]) -> Any:
+    """A record batch of these columns: sequences, or arrays as they are."""
+    arrays = {
+        name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, _NUMBERS))
+        for name, values in columns.items()
+    }
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def reward_column(parts: Mapping[str, Sequence[Any]]) -> Any:
+    """Rewards as a struct of their parts."""
+    arrays = [pa.array(values, PARTS[name]) for name, values in parts.items()]
+    return pa.StructArray.from_arrays(arrays, names=[*parts])
+
+
+def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
+    """The arms of the first row that was drawn; every: then those of all others, as they occur. () without rows."""
+    arms: dict[ArmName, None] = {}
+    for batch in source.batches(("arms", "facts")):
+        rows = drawn_rows(batch)
+        arms |= offered_arms(rows if every else rows.slice(0, 1))
+        if arms and not every:
+            break
+    return tuple(arms)
 
 
 def column_of(field: str) -> str:
@@ -90,9 +140,14 @@ def drawn(batch: Any) -> Flags:
         table = np.array([*found.to_numpy(zero_copy_only=False).astype(np.bool_), False])
         left.append(table[_indices(facts, null=len(table) - 1)])
     if left[1].any() and "reward" in batch.schema.names:
-        judges = compute.struct_field(batch.column("reward"), "judged_by").cast("string")
-        left[1] = left[1] & np.asarray(compute.equal(judges, "label").fill_null(False))
+        left[1] = left[1] & _equals(compute.struct_field(batch.column("reward"), "judged_by"), "label")
     return np.asarray(~(left[0] | left[1]))
+
+
+def drawn_rows(batch: Any) -> Any:
+    """The batch with these rows alone."""
+    here = drawn(batch)
+    return batch if here.all() else batch.filter(pa.array(here))
 
 
 def offered_arms(batch: Any) -> dict[ArmName, None]:
@@ -191,9 +246,14 @@ class _DecodedBatch:
             judged=_equals(words["judged_by"], "judge") if "judged_by" in words else None,
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
+            lines=self._lines(),
             fields={name: self.texts(name) for name in spec.fields},
             own={name: self.spread(name) for name in spec.own},
         )
+
+    def _lines(self) -> Choices | None:
+        lines = self._optional(LINE, otherwise=np.zeros(0, dtype=np.intp))
+        return lines if lines.any() else None
 
     def _check_offers(self, offers: Any) -> None:
         """Sets `offered`, (n, K). Raises InvalidInput for other arms than the log's, and for one named twice."""
@@ -317,6 +377,8 @@ class _DecodedBatch:
 
     def _whole(self, name: str) -> Any:
         """A column without nulls."""
+        if name not in self.batch.schema.names:
+            raise self._wrong(0, name, "is missing", "there is no such column")
         column = self.batch.column(name)
         if column.null_count:
             missing = np.flatnonzero(~column.is_valid().to_numpy(zero_copy_only=False))

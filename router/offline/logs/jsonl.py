@@ -10,15 +10,27 @@ The least that a row needs, as people write it by hand:
 """
 
 import base64
-import binascii
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    ValidationError,
+    with_config,
+)
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
 
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
 from ragbandit.router.offline.logs import OURS, BadRow, Defaults, Logged, Record, record_of
@@ -26,129 +38,20 @@ from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import lines, new_lines, parsed
-from ragbandit.shared.types import (
-    MAX_WEIGHT,
-    ArmName,
-    Budget,
-    Decision,
-    DecisionId,
-    Features,
-    JudgedBy,
-    Query,
-    Reward,
-    RewardSource,
-    RunBy,
-)
-
-#: (value, field) -> the value of the row
-Check = Callable[[Any, str], Any]
-
-_CAPS = tuple(part.name for part in fields(Budget))
+from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, Features, JudgedBy, Query, Reward, RewardSource, RunBy
 
 
-def number(value: object, field: str) -> float:
-    """A finite number. Raises InvalidInput naming the field."""
-    try:
-        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # a whole number too large for a float
-        pass
-    raise InvalidInput(f"{value!r:.40} is no finite number", field=field, remedy="log a finite number")
-
-
-def _text(most: int | None = None, *, least: int = 0) -> Check:
-    """Text of so many characters that every database takes."""
-
-    def check(value: object, field: str) -> str:
-        if not isinstance(value, str) or len(value) < least:
-            raise InvalidInput(f"{value!r:.40} is no text", field=field, remedy="write a string")
-        if most is not None and len(value) > most:
-            raise InvalidInput(f"has {len(value)} characters", field=field, remedy=f"keep it to {most}")
-        if "\x00" in value or not _is_utf8(value):
-            raise InvalidInput("holds a NUL or half a character", field=field, remedy="remove it")
-        return value
-
-    return check
-
-
-def _is_utf8(text: str) -> bool:
-    """Whether no character is half of one that takes two in UTF-16."""
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
-
-
-def _one_of(*words: str) -> Check:
-    def check(value: object, field: str) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise InvalidInput(f"{value!r:.40} is unknown", field=field, remedy=f"use {' or '.join(words)}")
-        return value
-
-    return check
-
-
-def _list_of(check: Check) -> Check:
-    def checked(value: object, field: str) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple):
-            raise InvalidInput(f"{value!r:.40} is no list", field=field, remedy="write a list")
-        return tuple(check(item, field) for item in value)
-
-    return checked
-
-
-def _count(value: object, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**63:
-        raise InvalidInput(f"{value!r:.40} is no count", field=field, remedy="number the rows from 1, or leave it out")
-    return value
-
-
-def _seed(value: object, field: str) -> int:
-    """A whole number of 64 bits, or its decimal digits."""
-    try:
-        if not isinstance(value, bool) and isinstance(value, int | str) and 0 <= (seed := int(value)) < 2**64:
-            return seed
-    except ValueError:
-        pass
-    raise InvalidInput(f"{value!r:.40} is no seed", field=field, remedy="log 64 bits in decimal, or leave it out")
-
-
-def _flag(value: object, field: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput(f"{value!r:.40} is neither true nor false", field=field, remedy="write true or false")
-    return value
-
-
-def _object(value: object, field: str) -> Record:
+def _sayable(value: Record) -> Record:
     """An object that JSON can say again: no NaN, no half characters."""
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{value!r:.40} is no object", field=field, remedy="write an object")
     try:
         if value:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidInput(
-            f"holds what JSON cannot: {error}", field=field, remedy="use text, finite numbers, lists and objects"
-        ) from error
+        raise PydanticCustomError("json", "Give what JSON can say ({error})", {"error": str(error)}) from error
     return value
 
 
-def _prices(value: object, field: str) -> dict[str, float]:
-    return {name: number(price, f"{field}.{name}") for name, price in _object(value, field).items()}
-
-
-def _budget(value: object, field: str) -> Budget:
-    caps = _object(value, field)
-    for name, cap in caps.items():
-        kind = int | float if name in ("seconds", "dollars") else int
-        if name not in _CAPS or isinstance(cap, bool) or not isinstance(cap, kind) or not cap > 0:
-            raise InvalidInput(
-                f"{cap!r} is no cap", field=f"{field}.{name}", remedy=f"caps above 0: {', '.join(_CAPS)}"
-            )
-    return Budget(**caps)
-
-
-def _features(value: object, field: str) -> Features:
+def _features(value: object) -> Features:
     """float32, shape (d,), from base64 of little-endian bytes, a list of numbers, or an array."""
     try:
         if isinstance(value, str):
@@ -156,72 +59,112 @@ def _features(value: object, field: str) -> Features:
         else:
             with np.errstate(over="ignore"):  # it is infinite then, and refused below
                 features = np.asarray(value, dtype=np.float32)
-    except (ValueError, TypeError, OverflowError, binascii.Error) as error:
-        raise InvalidInput(
-            f"cannot be read: {error}", field=field, remedy="log a list of numbers, or base64 of float32"
-        ) from error
+    except (ValueError, TypeError, OverflowError):
+        features = np.empty(0, dtype=np.float32)
     if features.ndim != 1 or not features.size or not np.isfinite(features).all():
-        raise InvalidInput("are no finite numbers in a row", field=field, remedy="encode the question again")
+        raise PydanticCustomError("features", "Give a list of finite numbers, or base64 of float32")
     return features
 
 
-def _sample_weight(value: object, field: str) -> float:
-    if (weight := number(value, field)) < 0.0:
-        raise InvalidInput(f"{weight!r} is below 0", field=field, remedy="give the rows that it counts as, 0 or more")
-    return weight
+def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
+    """Text of so many characters that every database takes: no NUL, no half characters."""
+    return StringConstraints(pattern=r"^[^\x00]*$", min_length=least, max_length=most)
 
 
-def _cost_weight(value: object, field: str) -> float:
-    if not 0.0 <= (weight := number(value, field)) <= MAX_WEIGHT:
-        raise InvalidInput(f"{weight!r} is no weight of cost", field=field, remedy=f"give 0 to {MAX_WEIGHT:g}")
-    return weight
+_Text = Annotated[str, _upto(None)]
+_Text64 = Annotated[str, _upto(64)]
+_Name = Annotated[str, _upto(64, least=1)]
+_Object = Annotated[dict[str, Any], AfterValidator(_sayable)]
+_Names = Annotated[tuple[_Text64, ...], Field(strict=False)]
+_Numbers = Annotated[tuple[float, ...], Field(strict=False)]
+_Whole = Annotated[int, Field(gt=0, lt=2**63)]
+_Positive = Annotated[float, Field(gt=0.0)]
 
 
-def _price(value: object, field: str) -> float | str | None:
-    return price_value(_text(64, least=1)(value, field))
+def _digits(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
-#: field of a record -> its check, and its value in a row without it
-Fields = Mapping[str, tuple[Check, Any]]
-_OF_QUERY: Final[Fields] = {
-    "text": (_text(), ""),
-    "context": (_object, {}),
-    "budget": (_budget, Budget()),
-    "price": (_price, None),
-    "aim": (_prices, {}),
-    "tenant": (_text(64), "default"),
-}
-_OF_DECISION: Final[Fields] = {
-    "scores": (_list_of(number), None),
-    "policy": (_text(40), "imported"),
-    "version": (_text(128), ""),
-    "encoder_hash": (_text(64), ""),
-    "floor": (number, 0.0),
-    "fault": (_text(), None),
-    "facts": (_object, {}),
-    "run_by": (_one_of(*get_args(RunBy)), "caller"),
-    "features": (_features, None),
-    "made_at": (number, 0.0),
-    "cost_weight": (_cost_weight, None),
-}
-_OF_ROW: Final[Fields] = {
-    "feedback_ids": (_list_of(_text(64)), ()),
-    "feedback_at": (number, None),
-    "learned_at": (number, None),
-    "late": (_flag, False),
-}
+@with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
+class _Caps(TypedDict, total=False):
+    rounds: _Whole
+    passages: _Whole
+    tokens: _Whole
+    seconds: _Positive
+    dollars: _Positive
 
 
-#: part of a reward -> its check
-_OF_REWARD: Final[Mapping[str, Check]] = {
-    **dict.fromkeys((part.name for part in fields(Reward)), number),
-    "terms": _prices,
-    "surrogates": _prices,
-    "preset": _text(32),
-    "source": _one_of(*get_args(RewardSource)),
-    "judged_by": _one_of(*get_args(JudgedBy)),
-    "sample_weight": _sample_weight,
-}
+@with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
+class _Parts(TypedDict, total=False):
+    value: float
+    quality: float
+    cost: float
+    weight: float
+    minimum: float
+    maximum: float
+    terms: dict[str, float]
+    surrogates: dict[str, float]
+    preset: Annotated[str, _upto(32)]
+    source: RewardSource
+    judged_by: JudgedBy
+    sample_weight: Annotated[float, Field(ge=0.0)]
+
+
+class _Row(BaseModel):
+    """A record with the values of what is left out; None where they follow from the others."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    id: _Name
+    seq: _Whole | None = None
+    made_at: float = 0.0
+    text: _Text = ""
+    context: _Object = {}
+    tenant: _Text64 = "default"
+    allowed: _Names | None = None
+    budget: _Caps = {}
+    price: Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value)] | None = None
+    aim: dict[str, float] = {}
+    arms: Annotated[tuple[_Name, ...], Field(strict=False)]
+    pmf: _Numbers
+    scores: _Numbers | None = None
+    arm: _Text64
+    propensity: float | None = None
+    policy: Annotated[str, _upto(40)] = "imported"
+    version: Annotated[str, _upto(128)] = ""
+    encoder_hash: _Text64 = ""
+    seed: Annotated[int, BeforeValidator(_digits), Field(ge=0, lt=2**64)] | None = None
+    floor: float = 0.0
+    explored: bool | None = None
+    fault: _Text | None = None
+    facts: _Object = {}
+    run_by: RunBy = "caller"
+    cost_weight: Annotated[float, Field(ge=0.0, le=MAX_WEIGHT)] | None = None
+    reward: _Parts
+    feedback_ids: _Names = ()
+    feedback_at: float | None = None
+    learned_at: float | None = None
+    late: bool = False
+    features: Annotated[Any, PlainValidator(_features)] = None
+
+
+#: what a decision has as it stands in the record
+_OF_DECISION = [part.name for part in fields(Decision) if part.name in _Row.model_fields]
+
+
+def _checked(record: Mapping[str, Any]) -> _Row:
+    """The values of a record, checked each for itself. Raises InvalidInput for the first that is wrong."""
+    try:
+        return _Row.model_validate(record)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+    field = ".".join(part for part in fault["loc"] if isinstance(part, str))
+    if fault["type"] == "missing":
+        raise InvalidInput("is missing", field=field, remedy="a row needs id, arms, pmf, arm and reward")
+    remedy = fault["msg"].replace("tuple", "list").replace("dictionary", "object")
+    if fault["type"] in ("string_pattern_mismatch", "string_unicode"):
+        remedy = "Remove the NUL or half character"
+    raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
 
 
 def bad_row(error: InvalidInput, *, line: int) -> BadRow:
@@ -245,8 +188,7 @@ class RowReader:
     def row(self, record: Mapping[str, Any], *, line: int) -> Logged | BadRow:
         """The row of a record, or what is wrong with it."""
         try:
-            given = {key: value for key, value in record.items() if value is not None or key not in OURS}
-            row = _logged(given, line=line, defaults=self.defaults)
+            row = _logged(record, line=line, defaults=self.defaults)
             self._compare(row)
         except InvalidInput as error:
             return bad_row(error, line=line)
@@ -268,84 +210,86 @@ class RowReader:
         self._width = features.size
 
 
-def _values(record: Mapping[str, Any], checks: Fields) -> dict[str, Any]:
-    return {name: check(record[name], name) if name in record else default for name, (check, default) in checks.items()}
-
-
 def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
+    given = {key: record[key] for key in OURS if record.get(key) is not None}
+    reward, pmf = given.get("reward"), given.get("pmf")
+    if reward is not None:  # raw_quality, which earlier releases wrote, is left out
+        parts = reward if isinstance(reward, dict) else {"value": reward}
+        given["reward"] = {name: part for name, part in parts.items() if part is not None and name != "raw_quality"}
+    if isinstance(pmf, dict):
+        given["arms"] = arms = given.get("arms", list(pmf))
+        if not isinstance(arms, list | tuple) or set(pmf) != set(map(str, arms)):
+            raise InvalidInput("does not fit the arms", field="pmf", remedy="log one probability per arm")
+        given["pmf"] = [pmf[arm] for arm in arms]
+    row = _checked(given)
+    _check_draw(row)
+    drawn, asked = row.arms.index(row.arm), ("text", "context", "tenant", "aim")
+    query = Query(
+        id=row.id,
+        arms=row.allowed,
+        budget=Budget(**row.budget),
+        cost_weight=row.price,
+        **{name: getattr(row, name) for name in asked},
+    )
+    decided = {name: getattr(row, name) for name in _OF_DECISION}
+    decided["propensity"] = row.pmf[drawn] if row.propensity is None else row.propensity
+    decided["seed"] = seed_of(row.id) if row.seed is None else row.seed
+    decided["explored"] = is_explored(row.pmf, drawn) if row.explored is None else row.explored
     return Logged(
-        decision=_decision(record),
-        reward=_reward(record, defaults=defaults),
-        seq=_count(record.get("seq", line), "seq"),
-        extra=_object({key: value for key, value in record.items() if key not in OURS}, "extra"),
+        decision=Decision(query=query, **decided),
+        reward=_reward(dict(row.reward), defaults=defaults),
+        seq=row.seq or line,
+        extra=_extra({key: value for key, value in record.items() if key not in OURS}),
         line=line,
-        **_values(record, _OF_ROW),
+        **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
     )
 
 
-def _decision(record: Mapping[str, Any]) -> Decision:
-    key = DecisionId(_text(64, least=1)(_needed(record, "id"), "id"))
-    values, asked = _values(record, _OF_DECISION), _values(record, _OF_QUERY)
-    arms, pmf = _offer(record, least=1 if values["version"] else 2)
-    arm = ArmName(_text(64)(_needed(record, "arm"), "arm"))
-    if arm not in arms:
-        raise InvalidInput(
-            f"{arm!r} is not among {', '.join(arms)}", field="arm", remedy="log all arms that were offered"
-        )
-    drawn, scores = arms.index(arm), values["scores"]
-    if scores is not None and len(scores) != len(arms):
-        raise InvalidInput(f"{len(scores)} numbers for {len(arms)} arms", field="scores", remedy="give one per arm")
-    allowed = _list_of(_text(64))(record["allowed"], "allowed") if "allowed" in record else None
-    return Decision(
-        id=key,
-        query=Query(id=key, arms=allowed, cost_weight=asked.pop("price"), **asked),
-        arm=arm,
-        arms=arms,
-        pmf=pmf,
-        propensity=_propensity(record, logged=pmf[drawn]),
-        seed=_seed(record["seed"], "seed") if "seed" in record else seed_of(key),
-        explored=_flag(record.get("explored", is_explored(pmf, drawn)), "explored"),
-        **values,
-    )
+def _extra(record: Record) -> Record:
+    try:
+        return _sayable(record)
+    except PydanticCustomError as error:
+        raise InvalidInput("cannot be used", field="extra", remedy=error.message()) from error
 
 
-def _offer(record: Mapping[str, Any], *, least: int) -> tuple[tuple[ArmName, ...], tuple[float, ...]]:
-    """The arms and the probability of each."""
-    given = _needed(record, "pmf")
-    by_name = given if isinstance(given, dict) else {}
-    names = record.get("arms", list(by_name)) if by_name else _needed(record, "arms")
-    arms: tuple[ArmName, ...] = _list_of(_text(64, least=1))(names, "arms")
-    if len(set(arms)) != len(arms):
-        raise InvalidInput(f"an arm is named twice: {', '.join(arms)}", field="arms", remedy="name every arm once")
-    if len(arms) < least:
-        message = f"{len(arms)} offered: there was nothing to choose"
-        raise InvalidInput(message, field="arms", remedy="log all arms that were offered")
-    values = [given[arm] for arm in arms] if set(by_name) == set(arms) else given
-    if not isinstance(values, list | tuple) or len(values) != len(arms):
-        raise InvalidInput("does not fit the arms", field="pmf", remedy="log one probability per arm")
-    pmf = tuple(number(value, "pmf") for value in values)
-    if min(pmf) < 0.0:
-        raise InvalidInput(f"{min(pmf)} is negative", field="pmf", remedy="log numbers in [0, 1]")
-    if abs(math.fsum(pmf) - 1.0) > SUM_TOLERANCE:
-        raise InvalidInput(f"sums to {math.fsum(pmf):.9g}, not 1", field="pmf", remedy="log the whole pmf")
-    return arms, pmf
+def _check_draw(row: _Row) -> None:
+    """Raises InvalidInput for arms, probabilities, a draw or scores that cannot be true together."""
+    arms, pmf, arm, scores, every = row.arms, row.pmf, row.arm, row.scores, "log all arms that were offered"
+    least, total = min(pmf, default=0.0), math.fsum(pmf)
+    drawn = dict(zip(arms, pmf, strict=False)).get(arm, 1.0)
+    propensity = drawn if row.propensity is None else row.propensity
+    for wrong, field, reason, remedy in (
+        (len(set(arms)) != len(arms), "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"),
+        (len(arms) < (1 if row.version else 2), "arms", f"{len(arms)} offered: there was nothing to choose", every),
+        (len(pmf) != len(arms), "pmf", "does not fit the arms", "log one probability per arm"),
+        (least < 0.0, "pmf", f"{least} is negative", "log numbers in [0, 1]"),
+        (abs(total - 1.0) > SUM_TOLERANCE, "pmf", f"sums to {total:.9g}, not 1", "log the whole pmf"),
+        (arm not in arms, "arm", f"{arm!r} is not among {', '.join(arms)}", every),
+        (
+            scores is not None and len(scores) != len(arms),
+            "scores",
+            f"{len(scores or ())} numbers for {len(arms)} arms",
+            "give one per arm",
+        ),
+        (
+            not 0.0 < propensity <= 1.0,
+            "propensity",
+            f"{propensity:.9g} is outside (0, 1]",
+            "log the probability the drawn arm had",
+        ),
+        (
+            abs(propensity - drawn) > ROUNDING,
+            "propensity",
+            f"{propensity!r}, but the pmf gives the drawn arm {drawn!r}",
+            "log both from the same draw, after the floor",
+        ),
+    ):
+        if wrong:
+            raise InvalidInput(reason, field=field, remedy=remedy)
 
 
-def _propensity(record: Mapping[str, Any], *, logged: float) -> float:
-    value = number(record.get("propensity", logged), "propensity")
-    if not 0.0 < value <= 1.0:
-        message, remedy = f"{value:.9g} is outside (0, 1]", "log the probability the drawn arm had"
-        raise InvalidInput(message, field="propensity", remedy=remedy)
-    if abs(value - logged) > ROUNDING:
-        message = f"{value!r}, but the pmf gives the drawn arm {logged!r}"
-        raise InvalidInput(message, field="propensity", remedy="log both from the same draw, after the floor")
-    return value
-
-
-def _reward(record: Mapping[str, Any], *, defaults: Defaults) -> Reward:
+def _reward(parts: Record, *, defaults: Defaults) -> Reward:
     """From a number, or from its parts: quality, cost and weight; a value beside them must follow from them."""
-    given = _needed(record, "reward")
-    parts = _reward_parts(given) if isinstance(given, dict) else {"value": number(given, "reward")}
     by_value = "quality" not in parts
     if by_value and "value" not in parts:
         raise InvalidInput("is missing", field="reward.value", remedy="give a number, or quality and cost")
@@ -376,21 +320,6 @@ def _reward(record: Mapping[str, Any], *, defaults: Defaults) -> Reward:
             remedy="value = quality - weight * cost, within the bounds; leave out what is not known",
         )
     return Reward(**parts | {"value": value})
-
-
-def _reward_parts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts that are named, checked; raw_quality, which earlier releases wrote, is left out."""
-    parts = {name: value for name, value in given.items() if value is not None and name != "raw_quality"}
-    unknown = sorted(set(parts) - set(_OF_REWARD))
-    if unknown:
-        raise InvalidInput("is unknown", field=f"reward.{unknown[0]}", remedy=f"known: {', '.join(_OF_REWARD)}")
-    return {name: _OF_REWARD[name](value, f"reward.{name}") for name, value in parts.items()}
-
-
-def _needed(record: Mapping[str, Any], key: str) -> Any:
-    if key not in record:
-        raise InvalidInput("is missing", field=key, remedy="a row needs id, arms, pmf, arm and reward")
-    return record[key]
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -1,27 +1,21 @@
 """The rows of a ledger as Arrow record batches, straight from the columns of the store: no Decision is made."""
 
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import ColumnElement, case, func, or_, select
 
-from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec
+from ragbandit.router.offline.logs import parquet
+from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, TEXTLESS, record_batch, reward_column
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
-from ragbandit.router.offline.logs.parquet import BATCH, arms_in, feature_lists
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import features_value
 from ragbandit.router.storage.rows.job_rows import CHOSEN_FOR_USE
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import StoreError
-from ragbandit.shared.types import ArmName
-
-#: the features of rows whose text was not kept: they tell the question
-_OF_TEXTLESS = "features_of_textless"
-#: columns of a ledger that are text
-_TEXTS = ("id", "text", "arm", "context", "facts", "tenant", "version", "policy", "encoder_hash")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +28,8 @@ class LedgerSource:
     last: int
     #: rows decided before are left out, seconds since the epoch
     since: float | None
+    #: none of its rows stands in a file
+    place: str = ""
 
     @classmethod
     def of(cls, ledger: Ledger, *, since: float | None) -> "LedgerSource":
@@ -43,47 +39,32 @@ class LedgerSource:
             first, last = connection.execute(ends).one()
         return cls(ledger=ledger, first=int(first or 1), last=int(last or 0), since=since)
 
-    def batches(self, spec: BatchSpec) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """As `LogSource` says. Raises StoreError for a row that cannot be read."""
-        names = [name for name in spec.columns if name not in ("reward", "late", "features")]
-        names += ["features" if spec.features else _OF_TEXTLESS, *REWARD, *REWARD_WORDS]
-        for start, stop, columns in self._pages(names):
-            late = late_decisions(self.ledger, start, stop)
+        start, size = self.first, parquet.FIRST
+        while start <= self.last:
+            stop = min(start + size - 1, self.last)
+            late = late_decisions(self.ledger, start, stop) if "late" in columns else set()
             try:
-                yield _batch(columns, late=late)
+                if values := self._page(columns, start=start, stop=stop):
+                    more = {"late": [key in late for key in values["id"]]} if "late" in columns else {}
+                    yield record_batch(_columns(values) | more)
             except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
                 raise self._unreadable(error, start=start, stop=stop) from error
+            start, size = stop + 1, parquet.BATCH
 
-    @property
-    def place(self) -> str:
-        """As `LogSource` says: none of its rows stands in a file."""
-        return ""
-
-    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
-        """As `LogSource` says."""
-        return arms_in(self._offers(), every=every)
-
-    def _offers(self) -> Iterator[Any]:
-        for start, stop, columns in self._pages(["id", "arms", "facts"]):
-            try:
-                offers = {"arms": _lists_of(columns["arms"]), "facts": pa.array(columns["facts"], pa.string())}
-                yield pa.RecordBatch.from_pydict(offers)
-            except (ValueError, TypeError, KeyError) as error:
-                raise self._unreadable(error, start=start, stop=stop) from error
-
-    def _pages(self, names: Sequence[str]) -> Iterator[tuple[int, int, Mapping[str, Sequence[Any]]]]:
-        """(first seq, last seq, name -> values of the rows) of every page that has rows."""
-        for start in range(self.first, self.last + 1, BATCH):
-            stop = min(start + BATCH - 1, self.last)
-            query = select(*(_column(name) for name in names))
-            query = query.join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
-            query = query.where(updates.c.policy == self.ledger.label, updates.c.seq.between(start, stop))
-            if self.since is not None:
-                query = query.where(decisions.c.made_at >= self.since)
-            with self.ledger.database.read() as connection:
-                rows = connection.execute(query.order_by(updates.c.seq)).all()
-            if rows:
-                yield start, stop, dict(zip(names, zip(*rows, strict=True), strict=True))
+    def _page(self, columns: Sequence[str], *, start: int, stop: int) -> Mapping[str, Sequence[Any]]:
+        """Name -> values of the rows with these seqs; nothing without rows."""
+        names = [name for name in columns if name not in ("reward", "late")]
+        names += [*REWARD, *REWARD_WORDS] if "reward" in columns else []
+        query = select(*(_column(name) for name in names))
+        query = query.join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
+        query = query.where(updates.c.policy == self.ledger.label, updates.c.seq.between(start, stop))
+        if self.since is not None:
+            query = query.where(decisions.c.made_at >= self.since)
+        with self.ledger.database.read() as connection:
+            rows = connection.execute(query.order_by(updates.c.seq)).all()
+        return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
     def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
         """What the reader of single rows says of this page: it names the decision."""
@@ -98,7 +79,7 @@ class LedgerSource:
 def _column(name: str) -> ColumnElement[Any]:
     if name in REWARD or name in REWARD_WORDS:
         return updates.c[name]
-    if name == _OF_TEXTLESS:
+    if name == TEXTLESS:
         return case((decisions.c.text == "", decisions.c.features)).label(name)
     if name == "facts":  # a draw that was certain, or a chosen label, is rare: of all others they say nothing here
         told = or_(decisions.c.propensity == 1.0, CHOSEN_FOR_USE)
@@ -106,22 +87,17 @@ def _column(name: str) -> ColumnElement[Any]:
     return decisions.c[name]
 
 
-def _batch(columns: Mapping[str, Sequence[Any]], *, late: Container[str]) -> Any:
-    """A page of rows as a record batch. Raises ValueError, TypeError or KeyError for what cannot be read."""
-    numbers = [pa.array(columns[name], pa.float64()) for name in REWARD]
-    words = [pa.array(columns[name], pa.string()) for name in REWARD_WORDS]
-    arrays = {
-        "arms": _lists_of(columns["arms"]),
-        "pmf": pa.array(json.loads(f"[{','.join(columns['pmf'])}]"), pa.list_(pa.float64())),
-        "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
-        "features": feature_lists(
-            [features_value(raw) for raw in columns.get("features", columns.get(_OF_TEXTLESS, ()))]
-        ),
-        "late": pa.array([key in late for key in columns["id"]], pa.bool_()),
-        **{name: pa.array(columns[name], pa.float64()) for name in ("propensity", "made_at", "cost_weight")},
-    }
-    texts = {name: pa.array(columns[name], pa.string()) for name in _TEXTS if name in columns}
-    return pa.RecordBatch.from_pydict(arrays | texts)
+def _columns(values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The values of a page as columns of a record batch. Raises ValueError, TypeError or KeyError."""
+    parts = {name: values[name] for name in (*REWARD, *REWARD_WORDS) if name in values}
+    columns: dict[str, Any] = {name: each for name, each in values.items() if name not in parts}
+    columns["arms"] = _lists_of(values["arms"])
+    if "pmf" in values:
+        columns["pmf"] = json.loads(f"[{','.join(values['pmf'])}]")
+    for name in ("features", TEXTLESS):
+        if name in columns:
+            columns["features"] = [features_value(raw) for raw in columns.pop(name)]
+    return columns | ({"reward": reward_column(parts)} if parts else {})
 
 
 def _lists_of(texts: Sequence[str]) -> Any:

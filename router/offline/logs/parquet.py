@@ -11,20 +11,37 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs import OURS, BadRow, Defaults, Logged, Place, Record, place_of, record_of, shown
-from ragbandit.router.offline.logs.batches import LINE, REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
+from ragbandit.router.offline.logs import (
+    OURS,
+    BadRow,
+    Defaults,
+    Logged,
+    Place,
+    Record,
+    column_values,
+    place_of,
+    shown,
+)
+from ragbandit.router.offline.logs.batches import (
+    LINE,
+    PARTS,
+    REWARD,
+    REWARD_WORDS,
+    TEXTLESS,
+    record_batch,
+    reward_column,
+)
 from ragbandit.router.offline.logs.jsonl import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
 from ragbandit.shared.redaction import without_secrets
-from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Reward
 
 #: rows per row group: what a reader holds at a time
 GROUP = 1 << 16
@@ -33,13 +50,6 @@ PIECE = 2048
 #: objects without a schema of their own
 _OPEN = ("context", "budget", "aim", "facts")
 _OPEN_PARTS = ("terms", "surrogates")
-_REWARD_KINDS = get_type_hints(Reward)
-
-
-def without_rows(path: Place) -> bool:
-    """Whether the file has no rows, as engines write for a partition of nothing. Raises InvalidInput as `opened`."""
-    with _opened(path) as file:
-        return not file.metadata.num_rows
 
 
 def opened(path: Place, **options: Any) -> Any:
@@ -85,18 +95,12 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
 
 def _records(batch: Any) -> Iterator[Record]:
     """A batch's rows; features as arrays, since a list of Python's numbers takes ten times the room."""
-    names = batch.schema.names
-    at = names.index("features") if "features" in names else -1
-    if at < 0 or not pa.types.is_list(batch.schema.field(at).type):
+    if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
         return
-    features = batch.column(at)
-    numbers = features.values.to_numpy(zero_copy_only=False)
-    ends = features.offsets.to_numpy()
-    given = features.is_valid().to_numpy(zero_copy_only=False)
-    others = [name for name in names if name != "features"]
-    for row, cells in enumerate(batch.select(others).to_pylist()):
-        yield cells | {"features": numbers[ends[row] : ends[row + 1]] if given[row] else None}
+    others = [name for name in batch.schema.names if name != "features"]
+    for cells, one in zip(batch.select(others).to_pylist(), batch.column("features"), strict=True):
+        yield cells | {"features": one.values.to_numpy(zero_copy_only=False) if one.is_valid else None}
 
 
 def _record_of(cells: Record) -> Record:
@@ -131,22 +135,19 @@ def _json(text: str, *, field: str) -> Record:
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
     """Write the rows; how many. The file is there when all of it is. Raises InvalidInput."""
     count, stream = 0, iter(rows)
-    first = list(islice(stream, PIECE))
-    extra = first[0].extra if first else {}
+    piece = list(islice(stream, PIECE))
+    extra = piece[0].extra if piece else {}
     own = tuple(name for name, value in extra.items() if name != "extra" and _numbers(value))
-    schema = _schema(own)
+    schema = _written(piece, own=own).schema
     with new_file(Path(path)) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as out:
         held: list[Any] = []
-        piece = first
         while piece:
-            held.append(_table(piece, schema=schema, own=own))
+            held.append(_written(piece, own=own))
             count += len(piece)
-            if sum(map(len, held)) >= GROUP:
-                out.write_table(pa.concat_tables(held), row_group_size=GROUP)
-                held = []
             piece = list(islice(stream, PIECE))
-        if held:
-            out.write_table(pa.concat_tables(held), row_group_size=GROUP)
+            if not piece or sum(map(len, held)) >= GROUP:
+                out.write_table(pa.Table.from_batches(held), row_group_size=GROUP)
+                held = []
     return count
 
 
@@ -159,86 +160,48 @@ def _numbers(value: object) -> bool:
     )
 
 
-def _schema(own: Sequence[str]) -> Any:
-    text, number, names = pa.string(), pa.float64(), pa.list_(pa.string())
-    reward = [(part, number if kind in (float, float | None) else text) for part, kind in _REWARD_KINDS.items()]
-    types = {
-        "seq": pa.int64(),
-        "made_at": number,
-        "allowed": names,
-        "arms": names,
-        "pmf": pa.list_(number),
-        "scores": pa.list_(number),
-        "propensity": number,
-        "floor": number,
-        "cost_weight": number,
-        "explored": pa.bool_(),
-        "reward": pa.struct(reward),
-        "feedback_ids": names,
-        "feedback_at": number,
-        "learned_at": number,
-        "late": pa.bool_(),
-        "features": pa.list_(pa.float32()),
-    }
-    columns = [(name, types.get(name, text)) for name in OURS]
-    return pa.schema([*columns, *((name, pa.list_(number)) for name in own), ("extra", text)])
+def _written(rows: Sequence[Logged], *, own: Sequence[str]) -> Any:
+    """The rows with all columns of a file."""
+    batch = rows_batch(rows, OURS, parts=[*PARTS])
+    kept = [{name: row.extra[name] for name in own if _numbers(row.extra.get(name))} for row in rows]
+    left = [
+        {name: value for name, value in row.extra.items() if name not in mine}
+        for row, mine in zip(rows, kept, strict=True)
+    ]
+    more = {name: [mine.get(name) for mine in kept] for name in own}
+    more["extra"] = [canonical(extra) if extra else None for extra in left]
+    return record_batch({**dict(zip(OURS, batch.columns, strict=True)), **more})
 
 
-def _table(rows: Sequence[Logged], *, schema: Any, own: Sequence[str]) -> Any:
-    records = [_columns(row, own=own) for row in rows]
-    features = [record.pop("features") for record in records]
-    plain = [each for each in schema if each.name != "features"]
-    table = pa.Table.from_pylist(records, schema=pa.schema(plain))
-    return table.add_column(schema.get_field_index("features"), schema.field("features"), feature_lists(features)).cast(
-        schema
-    )
+def rows_batch(
+    rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] = (*REWARD, *REWARD_WORDS)
+) -> Any:
+    """Rows as a record batch with these columns. Raises InvalidInput for a candidate's pmf that is none."""
+    names = ["features" if name == TEXTLESS else name for name in columns]
+    return record_batch({name: _column(rows, name, parts=parts) for name in names})
 
 
-def _columns(row: Logged, *, own: Sequence[str]) -> Record:
-    record = record_of(row)
-    cells = {key: record[key] for key in OURS} | {key: canonical(record[key]) for key in _OPEN}
-    parts = record["reward"]
-    cells["reward"] = parts | {part: canonical(parts[part]) for part in _OPEN_PARTS if part in parts}
-    columns = {name: row.extra[name] for name in own if _numbers(row.extra.get(name))}
-    left = {name: value for name, value in row.extra.items() if name not in columns}
-    return cells | columns | {"extra": canonical(left) if left else None}
-
-
-def feature_lists(features: Sequence[Any]) -> Any:
-    """A column of float32 lists, null where there are none."""
-    ends = np.cumsum([0, *(0 if row is None else row.size for row in features)], dtype=np.int32)
-    there = [row for row in features if row is not None]
-    numbers = np.concatenate(there).astype(np.float32) if there else np.zeros(0, dtype=np.float32)
-    absent = pa.array([row is None for row in features])
-    return pa.ListArray.from_arrays(pa.array(ends), pa.array(numbers), mask=absent)
+def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
+    if name == LINE:
+        return [row.line for row in rows]
+    if name == "reward":
+        values = {part: [getattr(row.reward, part) for row in rows] for part in parts}
+        values |= {part: [canonical(dict(each)) for each in values[part]] for part in _OPEN_PARTS if part in values}
+        return reward_column(values)
+    if name not in OURS:
+        return [_own_pmf(row, name) for row in rows]
+    cells = column_values(rows, name)
+    return [canonical(cell) if cell else "{}" for cell in cells] if name in _OPEN else cells
 
 
 Item = TypeVar("Item")
 
 #: rows of a batch: its arrays fit into a processor's cache
 BATCH = 32_768
-#: rows of Python's own that are held at once, as a part of a batch
-_PAGES = 8
-
-
-class LogSource(Protocol):
-    """A log, or one file of it, in its order, as often as it is asked for."""
-
-    def batches(self, spec: BatchSpec) -> Iterator[Any]:
-        """Record batches with the columns of the spec that the source has.
-
-        Raises InvalidInput for a source that cannot be read or lacks a column.
-        """
-        ...
-
-    @property
-    def place(self) -> str:
-        """Of its rows, as in `row_named`."""
-        ...
-
-    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
-        """The arms of the first row that was drawn; every: then those of all others, as they occur. () without rows."""
-        ...
+#: rows of Python's own that are held at once, as a part of a batch, and of the first page: it tells the arms
+_PAGES, FIRST = 8, 64
+#: columns that every log has
+_NEEDED = ("id", "arms", "pmf", "arm", "reward")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,83 +212,67 @@ class ParquetSource:
     #: the bounds where the file has only numbers for rewards
     defaults: Defaults
 
-    def batches(self, spec: BatchSpec) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """As `LogSource` says. Reading and arithmetic take about as long: a thread reads one batch ahead."""
-        return iter(()) if without_rows(self.path) else _ahead(self._batches(spec))
+        return _ahead(self._batches(columns))
 
-    def _batches(self, spec: BatchSpec) -> Iterator[Any]:
-        known = self.columns()
-        for name in ("id", "arms", "pmf", "arm", "reward", *spec.own):
-            if name not in known:
+    def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        with _opened(self.path) as file:
+            if not file.metadata.num_rows:  # as engines write for a partition of nothing
+                return
+            known = file.schema_arrow.names
+            leaves = [file.schema.column(at) for at in range(len(file.schema))]
+            textless = TEXTLESS in columns and _may_lack_text(file.metadata, leaves)
+        for name in columns:
+            if name not in known and (name not in OURS or name in _NEEDED) and name != TEXTLESS:
                 raise InvalidInput(
                     "there is no such column",
                     field=f"{shown(self.path)} {name}",
                     remedy=f"log id, arms, pmf, arm and reward; the file has {', '.join(known)}",
                 )
-        wanted = [name for name in spec.columns if name in known]
-        if "features" in known and not spec.features and self._may_lack_text():
-            wanted.append("features")  # they then tell the question
+        wanted = [name for name in columns if name in known]
+        wanted += ["features"] if textless and "features" in known else []
+        # Few texts are read once each: arms, and what may be a segment. Not the ids and questions.
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
         line = 1
-        for batch in self._read(wanted):
-            lines = pa.array(np.arange(line, line := line + batch.num_rows))
-            yield _with_reward(batch, defaults=self.defaults).append_column(LINE, lines)
-
-    def _read(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Record batches that never span row groups: their dictionaries differ, and nested ones cannot be joined."""
-        with opened(self.path, read_dictionary=self._dictionaries()) as file:
+        with _opened(self.path, read_dictionary=texts) as file:
+            # Never across row groups: their dictionaries differ, and nested ones cannot be joined.
             for group in range(file.num_row_groups):
-                yield from file.iter_batches(batch_size=BATCH, row_groups=[group], columns=list(columns))
+                for batch in file.iter_batches(batch_size=BATCH, row_groups=[group], columns=wanted):
+                    lines = pa.array(np.arange(line, line := line + batch.num_rows))
+                    yield _with_reward(batch, defaults=self.defaults).append_column(LINE, lines)
 
     @property
     def place(self) -> str:
         """As `LogSource` says."""
         return f"{shown(self.path)} row"
 
-    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
-        """As `LogSource` says."""
-        if without_rows(self.path):
-            return ()
-        names = self.columns()
-        if "arms" not in names:
-            raise InvalidInput("there is no such column", field=f"{shown(self.path)} arms", remedy="log all arms")
-        return arms_in(self._read([name for name in ("arms", "facts") if name in names]), every=every)
-
     def columns(self) -> tuple[str, ...]:
         """The file's columns."""
         with opened(self.path) as file:
             return tuple(file.schema_arrow.names)
 
-    def _dictionaries(self) -> list[str]:
-        """Columns whose few texts are read once each: arms, and what may be a segment. Not the ids and questions."""
-        with opened(self.path) as file:
-            columns = [file.schema.column(i) for i in range(len(file.schema))]
-            return [
-                column.path
-                for column in columns
-                if column.physical_type == "BYTE_ARRAY" and column.path.split(".")[0] not in ("id", "text")
-            ]
 
-    def _may_lack_text(self) -> bool:
-        """Whether a row may have no text, by the file's own statistics, which tell the least text."""
-        with opened(self.path) as file:
-            at = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "text"), None)
-            groups = [] if at is None else [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            statistics = [group.column(at).statistics for group in groups]
-        return at is None or not all(
-            each and each.has_min_max and each.null_count == 0 and each.min for each in statistics
-        )
+def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:
+    """Whether a row may have no text, by the file's own statistics, which tell the least text."""
+    at = next((at for at, leaf in enumerate(leaves) if leaf.path == "text"), None)
+    if at is None:
+        return True
+    told = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
+    return not all(each and each.has_min_max and each.null_count == 0 and each.min for each in told)
 
 
 def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
     """The batch with the reward as a struct of its parts; a number is the whole reward."""
     at = batch.schema.get_field_index("reward")
-    reward, rows = batch.column(at), batch.num_rows
-    if pa.types.is_struct(reward.type):
+    if at < 0 or pa.types.is_struct(batch.column(at).type):
         return batch
-    bounds = {"minimum": defaults.minimum, "maximum": defaults.maximum}
-    plain = {name: pa.repeat(pa.scalar(bounds.get(name, 0.0)), rows) for name in REWARD}
-    words = {"preset": pa.repeat("reward", rows), "source": pa.repeat("explicit", rows)}
-    parts = plain | words | {"value": reward, "quality": reward}
+    value, rows = batch.column(at), batch.num_rows
+    numbers = {"value": value, "quality": value, "cost": 0.0, "weight": 0.0}
+    numbers |= {"minimum": defaults.minimum, "maximum": defaults.maximum}
+    parts = {name: pa.repeat(given, rows) if isinstance(given, float) else given for name, given in numbers.items()}
+    parts |= {"preset": pa.repeat("reward", rows), "source": pa.repeat("explicit", rows)}
     return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 
@@ -339,81 +286,25 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield cast(Item, item)
 
 
-#: key of a decision's facts that says that nobody drew its arm -> why
-_UNDRAWN: Final = {
-    STICKY: "it stayed on the arm of an earlier turn of its session: nobody drew it",
-    KILLED: "its arm was pinned by the kill switch: nobody drew it",
-}
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowsSource:
     """Rows of a file that is read row by row, some at a time."""
 
     #: the rows, from the first one on, whenever it is called
     rows: Callable[[], Iterable[Logged]]
+    place: str = "line"
 
-    def batches(self, spec: BatchSpec) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """As `LogSource` says."""
-        stream = iter(self.rows())
-        while page := list(islice(stream, max(BATCH // _PAGES, 1))):
-            yield rows_batch(page, spec=spec)
-
-    @property
-    def place(self) -> str:
-        """As `LogSource` says."""
-        return "line"
-
-    def arms(self, *, every: bool) -> tuple[ArmName, ...]:
-        """As `LogSource` says."""
-        drawn_rows = (row for row in self.rows() if undrawn(row) is None)
-        offers = (row.decision.arms for row in (drawn_rows if every else islice(drawn_rows, 1)))
-        return tuple(dict.fromkeys(arm for offer in offers for arm in offer))
+        stream, size = iter(self.rows()), FIRST
+        while page := list(islice(stream, size)):
+            yield rows_batch(page, [*columns, LINE])
+            size = max(BATCH // _PAGES, 1)
 
 
 def row_name(row: Logged) -> str:
     """A row in words, for messages."""
     return f"line {row.line}" if row.line else f"decision {row.decision.id}"
-
-
-def undrawn(row: Logged) -> str | None:
-    """Why this row is left out: nobody drew its arm, or its label was chosen for its use; None where it is not."""
-    queue = row.decision.facts.get(LABEL_QUEUE) if row.reward.judged_by == "label" else None
-    if isinstance(queue, Mapping) and queue.get("asked") and queue.get("uniform") is False:
-        return "its label was chosen by the queue for its use: the uniform part of the queue speaks of all"
-    return next((why for key, why in _UNDRAWN.items() if key in row.decision.facts), None)
-
-
-def rows_batch(rows: Sequence[Logged], *, spec: BatchSpec) -> Any:
-    """Rows as a record batch with the columns of the spec. Raises InvalidInput for a candidate's pmf that is none."""
-    decided, rewards = [row.decision for row in rows], [row.reward for row in rows]
-    numbers = [pa.array([getattr(reward, name) for reward in rewards], pa.float64()) for name in REWARD]
-    words = [pa.array([getattr(reward, name) for reward in rewards], pa.string()) for name in REWARD_WORDS]
-    texts = {
-        "id": [decision.id for decision in decided],
-        "text": [decision.query.text for decision in decided],
-        "arm": [decision.arm for decision in decided],
-        "version": [decision.version for decision in decided],
-        "policy": [decision.policy for decision in decided],
-        "tenant": [decision.query.tenant for decision in decided],
-        "encoder_hash": [decision.encoder_hash for decision in decided],
-        "facts": [canonical(dict(row.decision.facts)) if undrawn(row) else "{}" for row in rows],
-    }
-    if "context" in spec.columns:
-        texts["context"] = [canonical(dict(decision.query.context)) for decision in decided]
-    columns = {
-        **{name: pa.array(values, pa.string()) for name, values in texts.items()},
-        "arms": pa.array([decision.arms for decision in decided], pa.list_(pa.string())),
-        "pmf": pa.array([decision.pmf for decision in decided], pa.list_(pa.float64())),
-        "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
-        "made_at": pa.array([decision.made_at for decision in decided], pa.float64()),
-        "cost_weight": pa.array([decision.cost_weight for decision in decided], pa.float64()),
-        "late": pa.array([row.late for row in rows], pa.bool_()),
-        LINE: pa.array([row.line for row in rows], pa.int64()),
-        "features": feature_lists([decision.features for decision in decided]),
-        **{name: pa.array([_own_pmf(row, name) for row in rows], pa.list_(pa.float64())) for name in spec.own},
-    }
-    return pa.RecordBatch.from_pydict(columns)
 
 
 def _own_pmf(row: Logged, name: str) -> list[float]:
@@ -427,14 +318,3 @@ def _own_pmf(row: Logged, name: str) -> list[float]:
     reason = "is missing" if value is None else f"{value!r:.80} does not fit the arms {', '.join(arms)}"
     remedy = "give a list aligned with arms, or an object from arm to probability"
     raise InvalidInput(reason, field=f"{row_name(row)} {name}", remedy=remedy)
-
-
-def arms_in(batches: Iterator[Any], *, every: bool) -> tuple[ArmName, ...]:
-    """The arms of the first row that was drawn; every: then those of all others, as they occur."""
-    arms: dict[ArmName, None] = {}
-    for batch in batches:
-        rows = batch.filter(pa.array(drawn(batch)))
-        arms |= offered_arms(rows if every else rows.slice(0, 1))
-        if arms and not every:
-            break
-    return tuple(arms)

@@ -7,7 +7,7 @@
 the parts of a log with the candidates' probabilities. How each number is computed: docs/replay.md.
 """
 
-from ragbandit.router.offline.replay.engine import LogPart, MemoryPart, estimate_candidates
+from ragbandit.router.offline.replay.engine import LogPart, estimate_candidates, memory_part
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, memory_log, open_log
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, ReplayResult, parse_candidates
 from ragbandit.router.offline.replay.prepare import PreparedLog, prepare, replay
@@ -16,13 +16,13 @@ __all__ = [
     "CandidateSpec",
     "LogPart",
     "MemoryLog",
-    "MemoryPart",
     "OpenLog",
     "Plan",
     "PreparedLog",
     "ReplayResult",
     "estimate_candidates",
     "memory_log",
+    "memory_part",
     "open_log",
     "parse_candidates",
     "prepare",

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log, WeightTally
-from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, drawn, offered_arms, row_named
-from ragbandit.router.offline.logs.parquet import BATCH, LogSource
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named
+from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import ResultAssembler
 from ragbandit.router.offline.replay.opening import LoggedPolicies, check_times
@@ -45,141 +44,88 @@ FEWEST_ROWS = 2
 KEPT_BYTES: Final = 1 << 28
 
 
-class LogPart(Protocol):
+@dataclass(kw_only=True)
+class LogPart:
     """A log or a part of it, in its order, as often as it is asked for."""
+
+    #: of its rows, for messages
+    place: str = "row"
+    #: the arrays, where they are in memory
+    kept: list[Log] | None = None
+    #: bytes of arrays that may stay in memory from one pass to the next: it is read once then
+    room: int = 0
+    #: rows that the last pass left out
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     def batches(self) -> Iterator[Log]:
         """Some rows at a time, with what every candidate does on them."""
-        ...
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Rows that the last pass left out."""
-        ...
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """The rows with this key of their id, in words."""
-        ...
-
-
-@dataclass(kw_only=True, slots=True)
-class MemoryPart:
-    """The arrays of a whole log in memory, a batch at a time; they were checked when they were made."""
-
-    log: Log
-    left_out: LeftOut = field(default_factory=LeftOut, init=False)
-
-    def batches(self) -> Iterator[Log]:
-        """As `LogPart` says."""
-        for start in range(0, len(self.log), BATCH):
-            yield self.log.part(slice(start, start + BATCH))
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """As `LogPart` says."""
-        return [f"row {row + 1}" for row in np.flatnonzero(self.log.keys == key)]
-
-
-@dataclass(kw_only=True, slots=True)
-class Room:
-    """Bytes that parts may still keep from one pass to the next."""
-
-    free: int
-
-
-@dataclass(kw_only=True, slots=True)
-class KeptPart:
-    """A part whose arrays stay in memory after the first pass where there is room for them: it is read once."""
-
-    part: LogPart
-    room: Room
-    _kept: list[Log] | None = field(default=None, init=False)
-
-    @property
-    def left_out(self) -> LeftOut:
-        """As `LogPart` says."""
-        return self.part.left_out
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """As `LogPart` says."""
-        return self.part.names_of(key)
-
-    def batches(self) -> Iterator[Log]:
-        """As `LogPart` says."""
-        if self._kept is not None:
-            yield from self._kept
+        if self.kept is not None:
+            yield from self.kept
             return
         kept: list[Log] = []
         used = 0
-        for log in self.part.batches():
+        for log in self.read():
             used += log.nbytes
-            if used <= self.room.free:
-                kept.append(log)
-            else:
-                kept.clear()
+            kept = [*kept, log] if used <= self.room else []
             yield log
-        if used <= self.room.free:
-            self._kept, self.room.free = kept, self.room.free - used
+        self.kept = kept if used <= self.room else None
+
+    def read(self) -> Iterator[Log]:
+        """The arrays from where they are stored."""
+        raise NotImplementedError
+
+    def names_of(self, key: np.uint64) -> list[str]:
+        """The rows with this key of their id, in words."""
+        lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
+        return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
 
 
-@dataclass(kw_only=True, slots=True)
-class SourcePart:
+def memory_part(log: Log, *, undrawn: int = 0) -> LogPart:
+    """The arrays of a whole log in memory, a batch at a time; they were checked when they were made."""
+    kept = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
+    return LogPart(kept=kept, left_out=LeftOut(undrawn=undrawn))
+
+
+@dataclass(kw_only=True)
+class SourcePart(LogPart):
     """The rows of a source, for candidates that are arithmetic on arrays. It can be pickled where the source can."""
 
     source: LogSource
     candidates: Sequence[CandidateSpec]
     plan: Plan
-    #: (): those of the first row that was drawn
     arms: tuple[ArmName, ...]
     mixed_arms: bool = False
     #: rows decided before are left out, seconds since the epoch
     since: float | None = None
-    left_out: LeftOut = field(default_factory=LeftOut, init=False)
 
-    def batches(self) -> Iterator[Log]:
+    def __post_init__(self) -> None:
+        self.place = self.source.place
+
+    def read(self) -> Iterator[Log]:
         """As `LogPart` says. Raises InvalidInput for a row that cannot be true."""
-        self.left_out = LeftOut()
-        for rows in self._drawn(self._spec()):
-            log = self.plan.read_at_weight(decoded(rows, spec=self._spec(), place=self.source.place))
-            named = partial(row_named, rows, place=self.source.place)
-            pmfs = [array_pmf(candidate, log=log, named=named) for candidate in self.candidates]
-            log = replace(log, candidates=tuple(pmfs))
-            if self.since is not None:
-                recent = log.made_at >= self.since
-                self.left_out.timeless += int(np.count_nonzero(log.made_at == 0.0))
-                self.left_out.older += int(np.count_nonzero(~recent))
-                log = log.part(recent)
-            if len(log):
-                yield log
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """As `LogPart` says; reads the source again."""
-        spec, place = replace(self._spec(), fields=(), own=()), self.source.place
-        return [
-            row_named(rows, int(row), place=place)
-            for rows in self._drawn(spec)
-            for row in np.flatnonzero(decoded(rows, spec=spec, place=place).keys == key)
-        ]
-
-    def _drawn(self, spec: BatchSpec) -> Iterator[Any]:
-        """Record batches of the rows that were drawn."""
-        for batch in self.source.batches(spec):
-            here = drawn(batch)
-            rows = batch if here.all() else batch.filter(pa.array(here))
-            self.left_out.undrawn += batch.num_rows - rows.num_rows
-            if rows.num_rows:
-                if not self.arms:
-                    self.arms = tuple(offered_arms(rows.slice(0, 1)))
-                    check_choice(self.arms)
-                yield rows
-
-    def _spec(self) -> BatchSpec:
-        return BatchSpec(
+        self.left_out = left = LeftOut()
+        spec = BatchSpec(
             arms=self.arms,
             mixed_arms=self.mixed_arms,
             fields=tuple(dict.fromkeys(["version", *self.plan.segments])),
             own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
             features=self.plan.reward_model != "mean",
         )
+        for batch in self.source.batches(spec.columns):
+            rows = drawn_rows(batch)
+            left.undrawn += batch.num_rows - rows.num_rows
+            if not rows.num_rows:
+                continue
+            log = self.plan.read_at_weight(decoded(rows, spec=spec, place=self.place))
+            named = partial(row_named, rows, place=self.place)
+            log = replace(log, candidates=tuple(array_pmf(each, log=log, named=named) for each in self.candidates))
+            if self.since is not None:
+                recent = log.made_at >= self.since
+                left.timeless += int(np.count_nonzero(log.made_at == 0.0))
+                left.older += int(np.count_nonzero(~recent))
+                log = log.part(recent)
+            if len(log):
+                yield log
 
 
 def estimate_candidates(
@@ -206,8 +152,7 @@ def estimate_candidates(
     """
     baseline = baseline_of(plan, candidates)
     if executor is None:
-        room = Room(free=KEPT_BYTES)
-        parts = [KeptPart(part=part, room=room) for part in parts]
+        parts = [replace(part, room=KEPT_BYTES // len(parts)) for part in parts]
     merged = partial(_merged, parts=parts, executor=executor, progress=progress)
     summary: LogSummary = merged("summarized", partial(learn_part, plan=plan, candidates=len(candidates)))
     _check_summary(summary, since=since, log=log, empty=empty)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import pyarrow as pa
 from sqlalchemy import select
 
 from ragbandit.router.config.loading import load as load_settings
@@ -27,10 +29,20 @@ from ragbandit.router.offline.logs import (
     reward_defaults,
     shown,
 )
-from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, with_columns
+from ragbandit.router.offline.logs.batches import (
+    LINE,
+    BatchSpec,
+    LogSource,
+    arms_of,
+    check_choice,
+    decoded,
+    drawn,
+    offered_arms,
+    with_columns,
+)
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.offline.logs.parquet import LogSource, ParquetSource, RowsSource, row_name, rows_batch, undrawn
+from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
 from ragbandit.router.offline.replay.plan import CandidateSpec, LoggedPolicy, Skipped, instant
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
@@ -114,6 +126,8 @@ class MemoryLog:
     since: float | None = None
     #: rows that were left out because they cannot be used
     skipped: Sequence[Skipped] = ()
+    #: decisions that were left out: their arm was not drawn, or their label was chosen for its use
+    undrawn: int = 0
     #: the policies of its store; none of a log that comes from elsewhere
     logged: LoggedPolicies = field(default_factory=LoggedPolicies)
 
@@ -122,7 +136,7 @@ class MemoryLog:
         if not fields and not own:
             return self
         spec = BatchSpec(arms=self.log.arms, mixed_arms=True, fields=tuple(fields), own=tuple(own))
-        return replace(self, log=with_columns(self.log, rows_batch(self.rows, spec=spec), spec=spec))
+        return replace(self, log=with_columns(self.log, rows_batch(self.rows, spec.columns), spec=spec))
 
 
 def open_log(
@@ -242,11 +256,12 @@ class OpenLog:
         """The arms of the log: those of its first row, or all that any row offers where these may differ."""
         names: dict[ArmName, None] = {}
         for source in sources:
-            names |= dict.fromkeys(source.arms(every=self.mixed_arms))
+            names |= dict.fromkeys(arms_of(source, every=self.mixed_arms))
             if names and not self.mixed_arms:
                 break
         if not names:
             raise self.empty(sources)
+        check_choice(tuple(names))
         return tuple(names)
 
     def empty(self, sources: Sequence[LogSource]) -> InvalidInput:
@@ -369,37 +384,30 @@ def memory_log(
 
     mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: the one that learned
     the rows. described, since, skipped: for the report, as in MemoryLog. logged: the policies of its store.
-    Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out,
-    and told as skipped: nobody drew their arm.
-    Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
+    Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out:
+    nobody drew their arm. Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
     """
     everything = list(rows)
-    drawn_rows = [row for row in everything if undrawn(row) is None]
-    left_out = (Skipped(where=row_name(row), reason=why) for row in everything if (why := undrawn(row)))
-    skipped = (*skipped, *left_out)
-    if not drawn_rows:
+    spec = BatchSpec(arms=(), mixed_arms=mixed_arms, fields=("version",), features=True)
+    batch = rows_batch(everything, [*spec.columns, LINE])
+    here = drawn(batch)
+    batch = batch.filter(pa.array(here))
+    if not batch.num_rows:
         raise InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
         )
-    spec = BatchSpec(
-        arms=_arms(drawn_rows, mixed=mixed_arms), mixed_arms=mixed_arms, fields=("version",), features=True
-    )
+    spec = replace(spec, arms=tuple(offered_arms(batch if mixed_arms else batch.slice(0, 1))))
+    check_choice(spec.arms)
     return MemoryLog(
-        rows=drawn_rows,
-        log=decoded(rows_batch(drawn_rows, spec=spec), spec=spec),
+        rows=[row for row, kept in zip(everything, here, strict=True) if kept],
+        log=decoded(batch, spec=spec),
         ledger=ledger,
         described=described,
         since=since,
         skipped=tuple(skipped),
+        undrawn=int(np.count_nonzero(~here)),
         logged=logged or LoggedPolicies(),
     )
-
-
-def _arms(rows: Sequence[Logged], *, mixed: bool) -> tuple[ArmName, ...]:
-    offers = [row.decision.arms for row in rows] if mixed else [rows[0].decision.arms]
-    arms = tuple(dict.fromkeys(arm for offer in dict.fromkeys(offers) for arm in offer))
-    check_choice(arms)
-    return arms
 
 
 def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:

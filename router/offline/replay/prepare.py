@@ -13,8 +13,8 @@ from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Flags, Progress, no_progress
 from ragbandit.router.offline.logs import check_shared
-from ragbandit.router.offline.logs.batches import check_choice
-from ragbandit.router.offline.logs.parquet import LogSource, row_name
+from ragbandit.router.offline.logs.batches import LogSource
+from ragbandit.router.offline.logs.parquet import row_name
 from ragbandit.router.offline.replay.candidates import (
     CandidatePolicy,
     check_candidate,
@@ -31,7 +31,7 @@ from ragbandit.router.offline.replay.candidates import (
     settings_in_force,
     with_sides,
 )
-from ragbandit.router.offline.replay.engine import MemoryPart, SourcePart, estimate_candidates
+from ragbandit.router.offline.replay.engine import LogPart, SourcePart, estimate_candidates, memory_part
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
@@ -133,10 +133,7 @@ def _replay_sources(
     judging: Callable[..., ReplayResult],
 ) -> ReplayResult:
     """Judge candidates on a log that need not fit in memory."""
-    # One source is read from its beginning, and its first row says the arms.
-    arms = () if specs is not None and len(sources) == 1 and not log.mixed_arms else log.arms(sources)
-    if arms:
-        check_choice(arms)
+    arms = log.arms(sources)
     specs = baselines(arms) if specs is None else specs
     parts = [
         SourcePart(source=source, candidates=specs, plan=plan, arms=arms, mixed_arms=log.mixed_arms, since=log.since)
@@ -185,9 +182,10 @@ class PreparedLog:
     served: Mapping[str, Policy]
     notes: Sequence[str]
 
-    def part(self) -> MemoryPart:
+    def part(self) -> LogPart:
         """The rows with what each candidate does on them, for `estimate_candidates`."""
-        return MemoryPart(log=replace(self.log.log, candidates=tuple(one.pmf for one in self.candidate_pmfs)))
+        log = replace(self.log.log, candidates=tuple(one.pmf for one in self.candidate_pmfs))
+        return memory_part(log, undrawn=self.log.undrawn)
 
 
 def prepare(

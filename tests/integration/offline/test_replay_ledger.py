@@ -94,9 +94,10 @@ def test_folds_are_those_of_memory(ledger_of_rows):
     expected = log.read().log
     with log.sources((), skipped=[]) as sources:
         for model in ("ridge", "mean"):
-            part = SourcePart(source=sources[0], candidates=(), plan=Plan(reward_model=model), arms=())
+            arms = log.arms(sources)
+            part = SourcePart(source=sources[0], candidates=(), plan=Plan(reward_model=model), arms=arms)
             found = list(part.batches())
-            assert part.arms == expected.arms
+            assert arms == expected.arms
             assert np.array_equal(np.concatenate([log.questions for log in found]), expected.questions)
             assert np.array_equal(np.concatenate([log.known_by for log in found]), expected.known_by)
     assert set(expected.known_by) == {BY_TEXT, BY_FEATURES, BY_ID}

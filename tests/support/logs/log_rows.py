@@ -5,12 +5,11 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
-import pyarrow as pa
 from hypothesis import strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
 from ragbandit.router.offline.logs import OURS, Defaults, Logged, record_of
-from ragbandit.router.offline.logs.batches import BatchSpec, decoded, drawn
+from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, drawn_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.shared.types import Budget, Decision, Query, Reward
@@ -174,9 +173,9 @@ def read_log(path, *, fields=(), own=(), features=False, batch_rows=1 << 16, def
     """The arrays of a Parquet file, a batch at a time; rows may offer different arms."""
     source = ParquetSource(path=path, defaults=defaults or Defaults())
     with patch("ragbandit.router.offline.logs.parquet.BATCH", batch_rows):
-        spec = BatchSpec(arms=source.arms(every=True), mixed_arms=True, fields=fields, own=own, features=features)
-        for batch in source.batches(spec):
-            yield decoded(batch.filter(pa.array(drawn(batch))), spec=spec, place=source.place)
+        spec = BatchSpec(arms=arms_of(source, every=True), mixed_arms=True, fields=fields, own=own, features=features)
+        for batch in source.batches(spec.columns):
+            yield decoded(drawn_rows(batch), spec=spec, place=source.place)
 
 
 def keys_of(texts):

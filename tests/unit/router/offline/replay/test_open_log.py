@@ -30,14 +30,14 @@ def parquet(tmp_path, monkeypatch):
 def sizes(monkeypatch):
     """Rows of every piece that is read; reading the whole file is an error."""
     seen = []
-    batches = SourcePart.batches
+    read = SourcePart.read
 
     def counted(self):
-        for log in batches(self):
+        for log in read(self):
             seen.append(len(log))
             yield log
 
-    monkeypatch.setattr(SourcePart, "batches", counted)
+    monkeypatch.setattr(SourcePart, "read", counted)
     monkeypatch.setattr(OpenLog, "read", lambda *_: pytest.fail("the whole file is read"))
     return seen
 

@@ -1,4 +1,4 @@
-"""Files of results: charts by matplotlib as PNG, and what the terminal shows as HTML."""
+"""Results as tables of the terminal, as charts by matplotlib (PNG), and what the terminal shows as HTML."""
 
 import importlib.util
 import io
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 from ragbandit.shared.errors import ConfigError, InvalidInput, missing_package
 from ragbandit.shared.files import whole_file
@@ -21,6 +23,21 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E
 GREY: Final = "#808080"
 INK: Final = "#222223"
 _DPI: Final = 150
+
+
+def number_table(first: str, *others: str) -> Table:
+    """Names to the left, numbers to the right, nothing folded."""
+    table = Table(first, *others)
+    for number, column in enumerate(table.columns):
+        column.no_wrap, column.justify = True, "right" if number else "left"
+    return table
+
+
+def print_whole(table: Table, *, console: Console) -> None:
+    """Print a table that has rows, wide enough to be whole in a file or a pipe."""
+    if table.row_count:
+        wide = Measurement.get(console, console.options.update(width=1000), table).maximum
+        Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
 
 
 def finish(axes: "Axes") -> None:

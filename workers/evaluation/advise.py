@@ -24,12 +24,13 @@ from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
 from ragbandit.router.offline.advice import CONFIDENCE, LABELLED, Advice, Ask, advise
-from ragbandit.router.offline.charts import check_page, write_page
+from ragbandit.router.offline.charts import check_page, number_table, write_page
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.plan import EstimateWithInterval
+from ragbandit.router.offline.simulation.measure import check_labelled, while_learning
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import WORTH
@@ -89,9 +90,7 @@ def advise_verb(
     """
     if sum(one is not None for one in (questions, table, log)) > 1:
         raise InvalidInput("give one of QUESTIONS, --table and --log", field="table", remedy="one file at a time")
-    if not 0.0 < labelled <= 1.0:
-        remedy = "use more than 0 and at most 1, for example 0.3"
-        raise InvalidInput(f"{labelled!r} is no share of the decisions", field="labelled", remedy=remedy)
+    check_labelled(labelled)
     if report is not None:
         check_page(report)
     settings = configuration.load(config).settings
@@ -357,9 +356,7 @@ def print_advice(
 def _standings(advice: Advice, *, cost: str) -> Printed:
     """A line for the policy and for always each arm."""
     title = f"{advice.questions:,} questions held out"
-    table = Printed(title, "", "reward", "gain of the policy", "quality", cost, "arms %")
-    for column in table.columns[2:]:
-        column.justify, column.no_wrap = "right", True
+    table = number_table(title, "", "reward", "gain of the policy", "quality", cost, "arms %")
     for one in advice.standings:
         table.add_row(
             escape(f"{one.name} after learning" if one.gain is None else one.name),
@@ -385,12 +382,7 @@ def _evidence(advice: Advice) -> Iterator[str]:
     if advice.control is not None:
         yield f"control: with the outcomes permuted the policy gains {_value(advice.control, sign='+')}: that is chance"
     if (cold := advice.cold) is not None:
-        even = "does not break even" if cold.break_even is None else f"breaks even after {cold.break_even} questions"
-        yield (
-            f"from cold, {advice.ask.labelled:.0%} labelled, {cold.passes} orders of {cold.questions} questions: while "
-            f"it learns it earns {cold.reward:.3f} a question and {even}; always {cold.incumbent} earns "
-            f"{cold.always[cold.incumbent]:.3f}, the best arm of each question {cold.oracle:.3f}"
-        )
+        yield f"from cold, {advice.ask.labelled:.0%} labelled, {while_learning(cold)}"
 
 
 def _fact(value: Any) -> str:

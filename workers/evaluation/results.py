@@ -11,15 +11,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
-from rich.table import Table as Printed
 
 from ragbandit.router.cli.console import console, print_json
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.answer_metrics import judged
 from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.offline.charts import number_table, print_whole
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.formats import NOTHING
 from ragbandit.shared.types import Json
@@ -269,10 +267,7 @@ def show(results: Sequence[Line], *, file: Path, judge: str | None, as_json: boo
         return
     measures = [name for name in results[0] if name in _HEADS]
     heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "passages", "Time", "s"]
-    table = Printed("strategy", *heads, "prompt", "written", "dollars", "failed")
-    for column in table.columns:
-        column.justify, column.no_wrap = "right", True
-    table.columns[0].justify = "left"
+    table = number_table("strategy", *heads, "prompt", "written", "dollars", "failed")
     for row in results:
         dollars = _mean_of(row, "dollars")
         table.add_row(
@@ -286,8 +281,7 @@ def show(results: Sequence[Line], *, file: Path, judge: str | None, as_json: boo
     table.caption = f"{results[0]['questions']} questions; mean ± standard error; failures count as wrong"
     if judge is not None:
         table.caption += f"; judged by {escape(judge)}"
-    wide = Measurement.get(console, console.options.update(width=1000), table).maximum
-    Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
+    print_whole(table, console=console)
     _list("failed", [(row["strategy"], each) for row in results for each in row["failures"]])
     _list("not judged", [(row["strategy"], each) for row in results for each in row["unjudged"]])
     console.print(f"answers: {escape(str(file))}", soft_wrap=True, highlight=False)

@@ -22,12 +22,13 @@ from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation.measure import (
     FirstPass,
     FrontierPoint,
-    MixtureLine,
+    above_line,
     arm_seconds,
     cheapest_right,
+    check_labelled,
     first_pass,
     greedy,
-    line_of,
+    line_arms,
     mean_and_error,
     one_hot,
     point_of,
@@ -128,7 +129,13 @@ def simulate(
     settings = settings or Settings()
     weights = (settings.reward.weight,) if weights is None else weights
     test = None if test is None else _aligned(test, table=table)
-    _check(weights=weights, seeds=seeds, labelled=labelled, settings=settings)
+    folds = 1 if test is not None else folds
+    world = SimulationData(table=table, test=test, folds=folds, settings=settings, warm=warm, labelled=labelled)
+    total = len(world.judged.rows) if total is None else total
+    if incumbent is None and settings.policy.incumbent in table.arms:
+        incumbent = settings.policy.incumbent
+    measure = _Measure(world=world, total=total, incumbent=incumbent)
+    _check(measure, weights=weights, seeds=seeds)
     policies = {
         name: with_settings(
             name,
@@ -139,9 +146,6 @@ def simulate(
         )
         for name, params in policies.items()
     }
-    world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
-    world = replace(world, warm=_warm(warm, world=world), labelled=labelled)
-    measure = _measure(world, total=total, incumbent=incumbent)
     instances = _instances_of(policies, table=table)
     if any("features" in policy.needs for policy in instances.values()):
         world = _with_features(world, encoder=encoder, progress=progress)
@@ -175,17 +179,26 @@ def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
     return replace(test, arms=table.arms)
 
 
-def _check(*, weights: Sequence[float], seeds: int, labelled: float, settings: Settings) -> None:
-    if seeds < 1:
-        raise InvalidInput(f"{seeds} seeds", field="seeds", remedy="use 1 or more")
-    if not 0.0 < labelled <= 1.0:
-        remedy = "use more than 0 and at most 1, for example 0.3"
-        raise InvalidInput(f"{labelled!r} is no share of the decisions", field="labelled", remedy=remedy)
-    if not weights or len(set(weights)) != len(weights):
-        raise InvalidInput("needs values, each once", field="lambda", remedy="for example 0.05")
-    for weight in weights:
-        if not (math.isfinite(weight) and weight >= 0):
-            raise InvalidInput(f"{weight!r} is no weight of cost", field="lambda", remedy="use 0 or more")
+def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None:
+    """Raises InvalidInput or ConfigError for the first number that cannot be simulated."""
+    world, arms, settings = measure.world, measure.world.table.arms, measure.world.settings
+    rows, judged, folds, warm = len(world.table.rows), len(world.judged.rows), world.folds, world.warm
+    asked = rows if world.test is not None else rows - math.ceil(rows / max(folds, 1))  # of a pass
+    odd = [one for one in weights if not (math.isfinite(one) and one >= 0)]
+    more = "count the questions that the table leaves out too, or drop it"
+    cut, known = world.test is not None or 2 <= folds <= rows, measure.incumbent is None or measure.incumbent in arms
+    check_labelled(world.labelled)
+    for holds, field_, message, remedy in (
+        (seeds >= 1, "seeds", f"{seeds} seeds", "use 1 or more"),
+        (weights and len(set(weights)) == len(weights), "lambda", "needs values, each once", "for example 0.05"),
+        (not odd, "lambda", f"{odd} are no weights of cost", "use 0 or more"),
+        (cut, "folds", f"{folds} folds of {rows} rows", "use 2 up to one per row"),
+        (0 <= warm < asked, "warm", f"{warm} rows of a pass of {asked}", "use 0 or more, and fewer rows"),
+        (measure.total >= judged, "total", f"{measure.total} is less than the {judged} rows that are judged", more),
+        (known, "incumbent", f"unknown arm {measure.incumbent!r}", f"use one of {', '.join(arms)}"),
+    ):
+        if not holds:
+            raise InvalidInput(message, field=field_, remedy=remedy)
     if not settings.reward.cost.get("steps", 0.0) > 0.0:
         raise ConfigError(
             "steps have no price: they are the only cost that a table knows",
@@ -194,47 +207,12 @@ def _check(*, weights: Sequence[float], seeds: int, labelled: float, settings: S
         )
 
 
-def _folds(folds: int, *, table: LabelledTable, test: LabelledTable | None) -> int:
-    """Number of folds: passes of learning per seed; one where the test rows are in another file."""
-    if test is not None:
-        return 1
-    if not 2 <= folds <= len(table.rows):
-        raise InvalidInput(f"{folds} folds of {len(table.rows)} rows", field="folds", remedy="use 2 up to one per row")
-    return folds
-
-
-def _warm(count: int, *, world: SimulationData) -> int:
-    """The rows that are learned before a pass; at least one is left to ask."""
-    rows = len(world.table.rows)
-    least = rows if world.test is not None else rows - math.ceil(rows / world.folds)
-    if not 0 <= count < least:
-        raise InvalidInput(f"{count} rows of a pass of {least}", field="warm", remedy="use 0 or more, and fewer rows")
-    return count
-
-
-def _measure(world: SimulationData, *, total: int | None, incumbent: str | None) -> "_Measure":
-    arms, rows = world.table.arms, len(world.judged.rows)
-    total = rows if total is None else total
-    if total < rows:
-        raise InvalidInput(
-            f"{total} is less than the {rows} rows that are judged",
-            field="total",
-            remedy="count the questions that the table leaves out too, or drop it",
-        )
-    if incumbent is None and world.settings.policy.incumbent in arms:
-        incumbent = world.settings.policy.incumbent
-    if incumbent is not None and incumbent not in arms:
-        raise InvalidInput(f"unknown arm {incumbent!r}", field="incumbent", remedy=f"use one of {', '.join(arms)}")
-    return _Measure(world=world, total=total, line=line_of(world.judged, total=total), incumbent=incumbent)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Measure:
-    """Common scale of all rows: the judged table, the denominator, the line, the arm that a pass is compared with."""
+    """Common scale of all rows: the judged table, the denominator, the arm that a pass is compared with."""
 
     world: SimulationData
     total: int
-    line: MixtureLine
     #: None: the best fixed one
     incumbent: str | None
 
@@ -268,10 +246,10 @@ class _Measure:
     def baselines(self, *, weights: Sequence[float]) -> list[Simulated]:
         """Rows without a learner: always one arm, uniform, half of each arm of the line, the oracles."""
         table, arms = self.world.judged, self.world.table.arms
-        always = {arm: one_hot(np.full(len(table.rows), place), arms=len(arms)) for place, arm in enumerate(arms)}
-        plain = {f"always-{arm}": shares for arm, shares in always.items()}
+        always = [self._always(place) for place in range(len(arms))]
+        plain = {f"always-{arm}": shares for arm, shares in zip(arms, always, strict=True)}
         plain["uniform"] = np.full(table.correct.shape, 1.0 / len(arms))
-        plain["line"] = (always[self.line.arms[0]] + always[self.line.arms[1]]) / 2.0
+        plain["line"] = sum(always[place] for place in line_arms(table)) / 2.0
         plain["oracle"] = one_hot(cheapest_right(table), arms=len(arms))
         rows = [self._row(name, weight=None, shares=[shares]) for name, shares in plain.items()]
         for weight in weights:
@@ -282,11 +260,12 @@ class _Measure:
     def _row(self, policy: str, *, weight: float | None, shares: Sequence[Matrix], **more: Any) -> Simulated:
         """The row of these shares, one matrix per seed."""
         points = [self._point(one) for one in shares]
-        em, em_se = mean_and_error([point.em for point in points])
-        steps, steps_se = mean_and_error([point.steps for point in points])
-        above, above_se = mean_and_error([self.line.above(point) for point in points])
+        (em, em_se), (steps, steps_se) = (mean_and_error(values) for values in zip(*points, strict=True))
         table = self.world.judged
-        best = self.line.above(self._point(one_hot(cheapest_right(table), arms=len(table.arms))))
+        first, last = (self._point(self._always(place)) for place in line_arms(table))
+        oracle = self._point(one_hot(cheapest_right(table), arms=len(table.arms)))
+        best, *lifts = (above_line(point, ends=(first, last)) for point in (oracle, *points))
+        above, above_se = mean_and_error(lifts)
         mean = np.mean(shares, axis=0)
         hops, datasets = [row.hops for row in table.rows], [row.dataset for row in table.rows]
         labelled = partial(shares_by_label, shares=mean, arms=table.arms, seconds=table.seconds)
@@ -310,6 +289,10 @@ class _Measure:
             total=self.total,
             **more,
         )
+
+    def _always(self, place: int) -> Matrix:
+        table = self.world.judged
+        return one_hot(np.full(len(table.rows), place), arms=len(table.arms))
 
     def _point(self, shares: Matrix) -> FrontierPoint:
         return point_of(shares, table=self.world.judged, total=self.total)

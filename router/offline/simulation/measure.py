@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, png
+from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, number_table, png, print_whole
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.policies.confusion import LabelShares
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import decimal
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
@@ -36,35 +36,8 @@ LEAST_PREFIX: Final = 100
 _PAPERS: Final = (ArmName("single_step"), ArmName("multi_step"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrontierPoint:
-    """Point of a policy: exact match in percent, mean steps per question of the table."""
-
-    em: float
-    steps: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MixtureLine:
-    """The line between two fixed arms: every point on it is reached by drawing between them."""
-
-    cheap: FrontierPoint
-    expensive: FrontierPoint
-    arms: tuple[ArmName, ArmName]
-
-    def at(self, steps: float) -> float:
-        """EM of the mixture at these mean steps; the same straight line outside of the two arms.
-
-        Where both cost the same there is no mixing for cost: the better of the two.
-        """
-        width = self.expensive.steps - self.cheap.steps
-        if width == 0.0:
-            return max(self.cheap.em, self.expensive.em)
-        return self.cheap.em + (steps - self.cheap.steps) / width * (self.expensive.em - self.cheap.em)
-
-    def above(self, point: FrontierPoint) -> float:
-        """EM of the point minus the line's at the same steps."""
-        return point.em - self.at(point.steps)
+#: of a policy: exact match in percent, and mean steps per question of the table
+FrontierPoint = tuple[float, float]
 
 
 def point_of(shares: Matrix, *, table: LabelledTable, total: int) -> FrontierPoint:
@@ -74,20 +47,26 @@ def point_of(shares: Matrix, *, table: LabelledTable, total: int) -> FrontierPoi
     every arm; nobody knows their steps.
     """
     em = 100.0 * float((shares * table.correct).sum()) / total
-    return FrontierPoint(em=em, steps=float((shares * table.steps).sum()) / len(table.rows))
+    return em, float((shares * table.steps).sum()) / len(table.rows)
 
 
-def line_of(table: LabelledTable, *, total: int) -> MixtureLine:
-    """The line between single_step and multi_step; without these between the cheapest and the most expensive arm."""
-    means = table.steps.mean(axis=0)
+def line_arms(table: LabelledTable) -> tuple[int, int]:
+    """Places of single_step and multi_step; in a table without these of the cheapest and the most expensive arm."""
     if all(name in table.arms for name in _PAPERS):
-        between = table.arms.index(_PAPERS[0]), table.arms.index(_PAPERS[1])
-    else:
-        between = int(means.argmin()), len(means) - 1 - int(means[::-1].argmax())
-    always = [
-        point_of(one_hot(np.full(len(table.rows), k), arms=len(means)), table=table, total=total) for k in between
-    ]
-    return MixtureLine(cheap=always[0], expensive=always[1], arms=(table.arms[between[0]], table.arms[between[1]]))
+        return table.arms.index(_PAPERS[0]), table.arms.index(_PAPERS[1])
+    means = table.steps.mean(axis=0)
+    return int(means.argmin()), len(means) - 1 - int(means[::-1].argmax())
+
+
+def above_line(point: FrontierPoint, *, ends: tuple[FrontierPoint, FrontierPoint]) -> float:
+    """EM of the point minus that of the mixture of two fixed arms at the same steps, the same line outside of them.
+
+    Where both cost the same there is no mixing for cost: the better of the two.
+    """
+    (em, steps), ((cheap, low), (expensive, high)) = point, ends
+    if high == low:
+        return em - max(cheap, expensive)
+    return em - (cheap + (steps - low) / (high - low) * (expensive - cheap))
 
 
 def one_hot(choices: Choices, *, arms: int) -> Matrix:
@@ -233,10 +212,8 @@ def _harmed(ours: Vector, theirs: Vector, *, harm: float) -> bool:
 def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:
     """All tables, wide enough to be whole in a file or a pipe."""
     by_label = [_label_table(rows, by) for by in ("confusion", "by_hops", "by_dataset")]
-    for table in (_main_table(rows), *by_label, _first_pass_table(rows)):
-        if table.row_count:
-            wide = Measurement.get(console, console.options.update(width=1000), table).maximum
-            Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
+    for table in (_main_table(rows), *by_label):
+        print_whole(table, console=console)
     for note in footnotes(rows):
         console.print(escape(note), soft_wrap=True, highlight=False)
 
@@ -244,21 +221,19 @@ def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:
 def _main_table(rows: Sequence["Simulated"]) -> Printed:
     """A line per row."""
     timed = ["s", "s by arm"] if rows[0].seconds is not None else []
-    table = _table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", *timed)
+    table = number_table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", *timed)
     for row in rows:
+        seconds = (
+            [] if row.arm_seconds is None else [decimal(row.seconds), "/".join(map(decimal, row.arm_seconds.values()))]
+        )
         table.add_row(
-            _name(row),
-            "" if row.weight is None else f"{row.weight:g}",
+            *_named(row),
             _pair(row.em, error=row.em_se),
             f"{row.steps:.2f}",
             _pair(row.above_line, error=row.above_line_se, sign="+"),
             "" if row.oracle_share is None else f"{100 * row.oracle_share:.0f}%",
             _percents(row.arms),
-            *(
-                []
-                if row.arm_seconds is None
-                else [decimal(row.seconds), "/".join(map(decimal, row.arm_seconds.values()))]
-            ),
+            *seconds,
         )
     return table
 
@@ -268,11 +243,12 @@ def _label_table(rows: Sequence["Simulated"], by: Literal["confusion", "by_hops"
     labels = getattr(rows[0], by)
     nothing = "none right" if by == "confusion" else "unknown"
     heads = [nothing if one.label is None else f"hops {one.label}" if by == "by_hops" else one.label for one in labels]
-    table = _table("sent to %", "lambda", *(escape(f"{a} ({b.questions})") for a, b in zip(heads, labels, strict=True)))
+    table = number_table(
+        "sent to %", "lambda", *(escape(f"{a} ({b.questions})") for a, b in zip(heads, labels, strict=True))
+    )
     for row in rows:
         if row.seeds and len(labels) > 1:
-            weight = "" if row.weight is None else f"{row.weight:g}"
-            table.add_row(_name(row), weight, *(_sent(one) for one in getattr(row, by)))
+            table.add_row(*_named(row), *(_sent(one) for one in getattr(row, by)))
     return table
 
 
@@ -284,34 +260,8 @@ def _percents(shares: Mapping[ArmName, float]) -> str:
     return "/".join(f"{100 * share:.0f}" for share in shares.values())
 
 
-def _first_pass_table(rows: Sequence["Simulated"]) -> Printed:
-    """What was earned while learning, and what always one arm would have earned on the same questions."""
-    table = _table("while learning", "lambda", "reward", "break-even", "passes", "worst prefix", "after", "harmed")
-    passes = [(row, row.first_pass) for row in rows if row.first_pass is not None]
-    for row, one in passes:
-        table.add_row(
-            escape(row.policy),
-            f"{row.weight:g}",
-            decimal(one.reward, digits=3) + ("" if one.reward_se is None else f" ± {one.reward_se:.3f}"),
-            "never" if one.break_even is None else str(one.break_even),
-            f"{100 * one.break_even_share:.0f}%",
-            decimal(one.worst_prefix, digits=3),
-            "" if one.worst_after is None else str(one.worst_after),
-            f"{100 * one.harmed:.0f}%",
-        )
-    for weight, one in {row.weight: one for row, one in reversed(passes)}.items():
-        roles = {one.best_fixed: "best fixed"} | {
-            one.incumbent: "incumbent, best fixed" if one.incumbent == one.best_fixed else "incumbent"
-        }
-        for arm, reward in one.always.items():
-            name = f"always-{arm}" + (f" ({roles[arm]})" if arm in roles else "")
-            table.add_row(escape(name), f"{weight:g}", f"{reward:.3f}")
-        table.add_row("best arm of each question", f"{weight:g}", f"{one.oracle:.3f}")
-    return table
-
-
 def footnotes(rows: Sequence["Simulated"]) -> list[str]:
-    """Notes below the tables."""
+    """Notes below the tables, what each policy earned while it learned among them."""
     first, seeds = rows[0], max(row.seeds for row in rows)
     notes = [
         f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds",
@@ -322,19 +272,9 @@ def footnotes(rows: Sequence["Simulated"]) -> list[str]:
             "sent to %: of the questions whose cheapest right arm (hops, data set) is the column's (their number), the "
             "share sent to each arm, in the order of arms %, and their mean seconds where the table has them"
         )
-    passes = {row.policy: row.first_pass for row in rows if row.first_pass is not None}
-    for one in list(passes.values())[:1]:
-        even = (
-            "reward: mean per question while learning. break-even: the question from which on the sum of rewards is "
-            f"never again below that of always {one.incumbent}, in the middle one of {one.passes} passes; passes: the "
-            "share that gets there"
-        )
-        worst = (
-            f"worst prefix: least sum of rewards over the incumbent's, of the first {LEAST_PREFIX} questions or more "
-            "of any pass; harmed: passes that fall below 1 - policy.harm of it"
-        )
-        labels = ", ".join(f"{name} {each.labels:,.1f}" for name, each in passes.items())
-        notes += [even, worst, f"labels learned a pass: {labels}"]
+    for name, weight, one in ((row.policy, row.weight, row.first_pass) for row in rows):
+        if one is not None:
+            notes.append(f"{name}, lambda {weight:g}, {one.labels:,.1f} labels a pass, {while_learning(one)}")
     if any(row.full_information for row in rows):
         notes.append("* fitted to the outcomes of all arms, which no live policy sees")
     return notes + [
@@ -344,21 +284,29 @@ def footnotes(rows: Sequence["Simulated"]) -> list[str]:
     ]
 
 
-def _name(row: "Simulated") -> str:
-    return escape(row.policy) + ("*" if row.full_information else "")
+def check_labelled(share: float) -> None:
+    """Raises InvalidInput for what is no share of the decisions, or none of them."""
+    if not 0.0 < share <= 1.0:
+        remedy = "use more than 0 and at most 1, for example 0.3"
+        raise InvalidInput(f"{share!r} is no share of the decisions", field="labelled", remedy=remedy)
+
+
+def while_learning(one: FirstPass) -> str:
+    """What the passes earned, in words."""
+    even = "does not break even" if one.break_even is None else f"breaks even after {one.break_even} questions"
+    return (
+        f"{one.passes} orders of {one.questions} questions: while it learns it earns {one.reward:.3f} a question and "
+        f"{even}; always {one.incumbent} earns {one.always[one.incumbent]:.3f}, the best arm of each question "
+        f"{one.oracle:.3f}"
+    )
+
+
+def _named(row: "Simulated") -> tuple[str, str]:
+    return escape(row.policy) + ("*" if row.full_information else ""), "" if row.weight is None else f"{row.weight:g}"
 
 
 def _pair(value: float, *, error: float | None, sign: str = "") -> str:
-    value = round(value, 2) + 0.0  # no "-0.00"
-    return f"{value:{sign}.2f}" + ("" if error is None else f" ± {error:.2f}")
-
-
-def _table(first: str, *others: str) -> Printed:
-    """Names to the left, numbers to the right, nothing folded."""
-    table = Printed(first, *others)
-    for number, column in enumerate(table.columns):
-        column.no_wrap, column.justify = True, "right" if number else "left"
-    return table
+    return decimal(value, 2, sign=sign) + ("" if error is None else f" ± {error:.2f}")
 
 
 def plot_frontier(rows: Sequence["Simulated"], *, path: str | Path) -> None:

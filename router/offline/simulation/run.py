@@ -36,7 +36,6 @@ from ragbandit.shared.types import (
     Json,
     Matrix,
     PolicyLabel,
-    Query,
     TableRow,
     Update,
     Vector,
@@ -103,8 +102,6 @@ class Played:
     order: Places
     drawn: Places
     earned: Vector
-    seed: int
-    fold: int
     #: decisions made by the fallback, in the pass and in the test
     faults: int
     #: updates that the learner or the policy refused
@@ -170,8 +167,6 @@ def play(
         order=np.array(learning.order, dtype=np.intp),
         drawn=np.array(learning.drawn, dtype=np.intp),
         earned=np.array(learning.earned, dtype=np.float64),
-        seed=run.seed,
-        fold=run.fold,
         faults=learning.faults,
         refused=learning.refused,
         reason=learning.reason,
@@ -229,20 +224,18 @@ class Learning:
 
     def predicted(self, places: Places) -> list[Drawn]:
         """The policy's output on the test rows, without floor."""
-        rows, features = self.world.judged.rows, self.world.judged_features
+        arms, rows, features = self.world.table.arms, self.world.judged.rows, self.world.judged_features
         drawn: list[Drawn] = []
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
-            drawn += self._asked(
+            outputs = outputs_of(
+                self.policy,
                 [table_query(rows[place]) for place in batch],
                 features=features[batch] if self._sees and features is not None else None,
+                arms=[arms] * len(batch),
             )
-        return drawn
-
-    def _asked(self, queries: Sequence[Query], *, features: FeatureRows | None) -> list[Drawn]:
-        arms, fallback = self.world.table.arms, self.settings.policy.fallback
-        outputs = outputs_of(self.policy, queries, features=features, arms=[arms] * len(queries))
-        drawn = [draw(output, arms=arms, floor=0.0, fallback=fallback, seed=0) for output in outputs]
+            fallback = self.settings.policy.fallback
+            drawn += [draw(output, arms=arms, floor=0.0, fallback=fallback, seed=0) for output in outputs]
         for one in drawn:
             self._note(one.fault)
         return drawn

@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import RewardSettings
@@ -13,12 +14,12 @@ from ragbandit.router.offline import charts
 from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.measure import (
-    FrontierPoint,
-    MixtureLine,
+    above_line,
     cheapest_right,
     greedy,
-    line_of,
+    line_arms,
     plot_frontier,
+    point_of,
     rewards_of,
 )
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
@@ -32,20 +33,18 @@ TABLE = made_table([[1, 1, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]], [[0, 1, 2], [0,
 
 
 def test_line_by_hand():
-    """The line goes straight through the two arms, also outside of them."""
-    line = line_of(TABLE, total=8)
-    assert line.arms == ("single_step", "multi_step")
-    assert (line.cheap, line.expensive) == (FrontierPoint(em=25.0, steps=1.0), FrontierPoint(em=25.0, steps=4.0))
-    ends = {"cheap": FrontierPoint(em=25.0, steps=0.0), "expensive": FrontierPoint(em=50.0, steps=1.0)}
-    line = MixtureLine(**ends, arms=("none", "single_step"))
-    assert [line.at(steps) for steps in (0.0, 0.5, 1.0, 2.0, -1.0)] == [25.0, 37.5, 50.0, 75.0, 0.0]
-    assert line.above(FrontierPoint(em=40.0, steps=0.5)) == 2.5
+    """The line goes straight through the two arms, also outside of them; of arms that cost the same the better one."""
+    always = [np.eye(3)[[place] * 4] for place in line_arms(TABLE)]
+    assert [point_of(one, table=TABLE, total=8) for one in always] == [(25.0, 1.0), (25.0, 4.0)]
+    line = [-above_line((0.0, steps), ends=((25.0, 0.0), (50.0, 1.0))) for steps in (0.0, 0.5, 1.0, 2.0, -1.0)]
+    assert line == [25.0, 37.5, 50.0, 75.0, 0.0]
+    assert above_line((40.0, 2.0), ends=((25.0, 1.0), (30.0, 1.0))) == 10.0
 
 
 def test_line_of_other_arms():
     """A table without single_step and multi_step is measured by its cheapest and its most expensive arm."""
-    table = made_table([[1, 0, 0]], [[5, 1, 3]], arms=("x", "y", "z"))
-    assert line_of(table, total=1).arms == ("y", "x")
+    assert line_arms(TABLE) == (1, 2)
+    assert line_arms(made_table([[1, 0, 0]], [[5, 1, 3]], arms=("x", "y", "z"))) == (1, 0)
 
 
 def test_oracle_is_the_cheapest_right_arm():

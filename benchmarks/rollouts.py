@@ -100,20 +100,20 @@ def lived(seed: int, *, world: World, decisions: int, settings: RolloutSettings)
     """One candidate's life, from a canary of the first weight to its end."""
     rng, now = np.random.default_rng(seed), 0.0
     version = replace(VERSION, weight=settings.steps[0])
-    evidence = Evidence(settings=settings, points_wanted=False)
+    evidence = Evidence(settings=settings)
     for first in range(0, decisions, EVERY):
         judged, outcomes = rows(world, weight=version.weight, count=EVERY, rng=rng, first=first)
         now += EVERY * PACE_S
         evidence.draws.add(judged.draws)
-        evidence.judged(judged)
-        evidence.ended(outcomes)
+        evidence.rewards.add(judged)
+        evidence.guardrails.add(outcomes)
         found = decide(version, evidence=evidence, control=PolicyControl(revision=1), now=now)
         if found.kind in ("promote", "rollback", "expire", "invalid"):
             return Run(ending=found.kind, decisions=first + EVERY)
         if found.kind == "step":
             weight = next_weight(version, settings=settings) or version.weight
             version = replace(version, weight=weight, since=now, revision=version.revision + 1)
-            evidence = Evidence(settings=settings, points_wanted=False)
+            evidence = Evidence(settings=settings)
     return Run(ending="open", decisions=decisions)
 
 

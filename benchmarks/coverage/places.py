@@ -208,15 +208,15 @@ def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Seque
         draws = _draws(here, first=first, weight=weight)
         blank = np.full(len(here.action), np.nan)
         evidence.draws.add(draws)
-        evidence.ended(Outcomes(draws=draws, failed=failed[first:look], seconds=blank, cost=blank * 0.0))
+        evidence.guardrails.add(Outcomes(draws=draws, failed=failed[first:look], seconds=blank, cost=blank * 0.0))
         rated = here.part(here.rated)
-        evidence.judged(
+        evidence.rewards.add(
             Judged(draws=_draws(rated, first=first, weight=weight), reward=rated.reward, minimum=0.0, maximum=1.0)
         )
         known = here.rated | ~np.isnan(scores[first:look])
         reward_seen, judge = np.where(here.rated, here.reward, np.nan)[known], scores[first:look][known]
         told = _draws(here.part(known), first=first, weight=weight)
-        beside.judged(Judged(draws=told, reward=reward_seen, minimum=0.0, maximum=1.0, judge=judge))
+        beside.rewards.add(Judged(draws=told, reward=reward_seen, minimum=0.0, maximum=1.0, judge=judge))
         facts = facts_of(VERSION, evidence=evidence)
         guardrails = facts["guardrails"]
         assert isinstance(guardrails, dict)

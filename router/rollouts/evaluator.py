@@ -4,13 +4,13 @@ import json
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection, RowMapping, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select, tuple_
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
@@ -38,46 +38,32 @@ PAGES: Final = 20
 #: decisions and outcomes younger than that are left to the next look: one that was made before may be committed after
 SETTLE_S: Final = 5.0
 
-_DRAWN: Final = (
-    decisions.c.id,
-    decisions.c.arms,
-    decisions.c.arm,
-    decisions.c.facts,
-    decisions.c.policy,
-    decisions.c.pmf,
-    decisions.c.scores,
-    decisions.c.fault,
-    decisions.c.made_at,
-)
-
-
-#: a row, and what its facts say of the version, with the champion's pmf where it is a canary
-_Note = tuple[RowMapping, Mapping[str, Any]]
+_DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scores", "fault", "made_at"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _DrawRow:
-    """One draw that a version gave a pmf for."""
+    """A row of a draw that the version gave a pmf for, and its probabilities by arm."""
 
-    id: str
+    row: RowMapping
     arms: tuple[str, ...]
-    arm: str
-    pmf: Sequence[float]
-    scores: Sequence[float] | None
-    candidate: Sequence[float]
-    champion: Sequence[float]
-    weight: float
+    #: "pmf", "candidate", "champion", "scores" -> a number for each arm
+    values: Mapping[str, Sequence[float]]
 
 
 @dataclass(kw_only=True, slots=True)
 class VersionReader:
-    """Where the three readings of one version in one state stand."""
+    """What is known of one version in one state, and where its three readings stand."""
 
     version: PolicyVersion
     #: the ledger of the champion that it is compared with
     champion: PolicyLabel
     #: price per unit of cost, of the configuration: what the guardrail of cost compares
     prices: Mapping[str, float]
+    evidence: Evidence
+    #: kind and reason without numbers, and time, of the verdict that was kept last
+    kept: tuple[str, str] | None = None
+    kept_at: float = 0.0
     _decided: tuple[float, str] = field(init=False)
     _ended: tuple[float, str] = field(init=False)
     #: None: where the ledger has its first update since then is not known yet
@@ -88,51 +74,43 @@ class VersionReader:
     def __post_init__(self) -> None:
         self._decided = self._ended = (self.version.since, "")
 
-    def read(self, database: Database, *, evidence: Evidence, now: float) -> bool:
+    def read(self, database: Database, *, now: float) -> bool:
         """Add what is new to the evidence, PAGES pages of each reading at most; True if that is all there is."""
         readings = (self._read_decisions, self._read_outcomes, self._read_ledger)
         with database.read() as connection:
-            done = [any(reading(connection, evidence, now) for _ in range(PAGES)) for reading in readings]
+            done = [any(reading(connection, now) for _ in range(PAGES)) for reading in readings]
         return all(done)
 
-    def _read_decisions(self, connection: Connection, evidence: Evidence, now: float) -> bool:
-        position = tuple_(decisions.c.made_at, decisions.c.id)
-        query = select(*_DRAWN).where(
-            decisions.c.made_at >= self._decided[0],
-            decisions.c.made_at < now - SETTLE_S,
-            position > tuple_(*self._decided),
-        )
-        page = connection.execute(query.order_by(decisions.c.made_at, decisions.c.id).limit(PAGE)).mappings().all()
-        if page:
-            self._decided = (page[-1]["made_at"], page[-1]["id"])
-            notes = self._notes(page)
-            # Where the champion itself failed nobody asked for the version's word.
-            evidence.draws.faults += sum(facts.get("pmf") is None and row["fault"] is None for row, facts in notes)
-            evidence.draws.add(_draws(_rows(notes)))
+    def _read_decisions(self, connection: Connection, now: float) -> bool:
+        position = decisions.c.made_at, decisions.c.id
+        page, self._decided = _page(connection, select(*_DRAWN), position=position, after=self._decided, now=now)
+        notes = list(self._notes(page))
+        # Where the champion itself failed nobody asked for the version's word.
+        self.evidence.draws.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
+        self.evidence.draws.add(_draws(_rows(notes), weight=self.version.weight))
         return len(page) < PAGE
 
-    def _read_outcomes(self, connection: Connection, evidence: Evidence, now: float) -> bool:
-        position = tuple_(outcomes.c.made_at, outcomes.c.decision_id)
-        ending = (outcomes.c.status, outcomes.c.stop_reason, outcomes.c.cost, outcomes.c.steps)
-        query: Select[Any] = (
-            select(*_DRAWN, *ending, outcomes.c.made_at.label("ended_at"))
-            .join(decisions, decisions.c.id == outcomes.c.decision_id)
-            .where(
-                outcomes.c.made_at >= self._ended[0],
-                outcomes.c.made_at < now - SETTLE_S,
-                position > tuple_(*self._ended),
-            )
+    def _read_outcomes(self, connection: Connection, now: float) -> bool:
+        query: Select[Any] = select(*_DRAWN, *outcomes.c["status", "stop_reason", "cost", "steps"])
+        query = query.join(decisions, decisions.c.id == outcomes.c.decision_id)
+        position = outcomes.c.made_at, outcomes.c.decision_id
+        page, self._ended = _page(connection, query, position=position, after=self._ended, now=now)
+        ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
+        rows = _rows(self._notes(ours))
+        costs = [cost_value(one.row["cost"]) for one in rows]
+        charges = [
+            cost_of_terms(one.row["steps"], cost, terms=self.prices) for one, cost in zip(rows, costs, strict=True)
+        ]
+        ended = Outcomes(
+            draws=_draws(rows, weight=self.version.weight),
+            failed=np.array([float(one.row["status"] == "failed") for one in rows]),
+            seconds=np.array([cost.seconds_total if cost.seconds_total > 0.0 else math.nan for cost in costs]),
+            cost=np.array(charges, dtype=np.float64),
         )
-        ordered = query.order_by(outcomes.c.made_at, outcomes.c.decision_id).limit(PAGE)
-        page = connection.execute(ordered).mappings().all()
-        if page:
-            self._ended = (page[-1]["ended_at"], page[-1]["id"])
-            ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
-            rows = {row.id: row for row in _rows(self._notes(ours))}
-            evidence.ended(self._outcomes([row for row in ours if row["id"] in rows], list(rows.values())))
+        self.evidence.guardrails.add(ended)
         return len(page) < PAGE
 
-    def _read_ledger(self, connection: Connection, evidence: Evidence, _now: float) -> bool:
+    def _read_ledger(self, connection: Connection, _now: float) -> bool:
         label = self.version.label
         last = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == label)).scalar() or 0
         if self._seq is None:
@@ -151,30 +129,21 @@ class VersionReader:
         )
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = upto
-        rewards = {row["id"]: _rewards(row) if self._people else (row["value"], math.nan) for row in page}
         if rows := _rows(self._notes(page)):
-            reward, judge = np.array([rewards[row.id] for row in rows]).T
-            told = judge if self._people else None
-            least, most = page[0]["minimum"], page[0]["maximum"]
-            evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=least, maximum=most, judge=told))
+            rewards = [_rewards(one.row) if self._people else (one.row["value"], math.nan) for one in rows]
+            reward, judge = np.array(rewards).T
+            bounds = {"minimum": page[0]["minimum"], "maximum": page[0]["maximum"]}
+            draws = _draws(rows, weight=self.version.weight)
+            self.evidence.rewards.add(
+                Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
+            )
         return upto == last
 
-    def _outcomes(self, ended: list[RowMapping], rows: list[_DrawRow]) -> Outcomes:
-        costs = [cost_value(row["cost"]) for row in ended]
-        charged = [cost_of_terms(row["steps"], cost, terms=self.prices) for row, cost in zip(ended, costs, strict=True)]
-        return Outcomes(
-            draws=_draws(rows),
-            failed=np.array([float(row["status"] == "failed") for row in ended]),
-            seconds=np.array([cost.seconds_total if cost.seconds_total > 0.0 else math.nan for cost in costs]),
-            cost=np.array(charged, dtype=np.float64),
-        )
-
-    def _notes(self, page: Sequence[RowMapping]) -> list[_Note]:
-        """The rows that say something of the version as it is now.
+    def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, Mapping[str, Any]]]:
+        """The rows that say something of the version as it is now, with that and the champion's pmf in a canary.
 
         For a moment after a change routers decide as before: with the former champion, or by the former weight.
         """
-        notes: list[_Note] = []
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
                 continue
@@ -186,8 +155,23 @@ class VersionReader:
             if note is None or (note.get("state"), note.get("weight")) != (self.version.state, self.version.weight):
                 continue
             canary = facts[CANDIDATE]
-            notes.append((row, {**note, "champion": canary.get("champion") if isinstance(canary, dict) else None}))
-        return notes
+            yield row, {**note, "champion": canary.get("champion") if isinstance(canary, dict) else None}
+
+
+def _page(
+    connection: Connection,
+    query: Select[Any],
+    *,
+    position: tuple[ColumnElement[Any], ColumnElement[Any]],
+    after: tuple[float, str],
+    now: float,
+) -> tuple[Sequence[RowMapping], tuple[float, str]]:
+    """The next settled rows in the order of (time, id), and where they end."""
+    time, _ = position
+    query = query.add_columns(time.label("at")).where(time >= after[0], time < now - SETTLE_S)
+    query = query.where(tuple_(*position) > tuple_(*after)).order_by(*position).limit(PAGE)
+    page = connection.execute(query).mappings().all()
+    return page, (page[-1]["at"], page[-1]["id"]) if page else after
 
 
 def _rewards(row: RowMapping) -> tuple[float, float]:
@@ -198,62 +182,48 @@ def _rewards(row: RowMapping) -> tuple[float, float]:
     return row["value"], float(np.clip(told, row["minimum"], row["maximum"]))
 
 
-def _rows(notes: Sequence[_Note]) -> list[_DrawRow]:
+def _rows(notes: Iterable[tuple[RowMapping, Mapping[str, Any]]]) -> list[_DrawRow]:
     """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
-    rows = []
+    rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(ValueError, TypeError):  # a damaged row
-            if (drawn := _row(row, note)) is not None:
-                rows.append(drawn)
+            rows += _drawn(row, note)
     return rows
 
 
-def _row(row: RowMapping, note: Mapping[str, Any]) -> _DrawRow | None:
-    arms = tuple(json.loads(row["arms"]))
-    given = note.get("pmf")
+def _drawn(row: RowMapping, note: Mapping[str, Any]) -> Iterator[_DrawRow]:
+    arms, given, champion = tuple(json.loads(row["arms"])), note.get("pmf"), note["champion"]
     if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
-        return None
-    pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"])
+        return
+    pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"]) or ()
     # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells nothing: the
     # version is compared by what it does with the others.
     drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
     seen = math.fsum(drawable)
-    if not (seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0):
-        return None
-    champion = note["champion"]
-    return _DrawRow(
-        id=row["id"],
-        arms=arms,
-        arm=row["arm"],
-        pmf=pmf,
-        scores=scores,
-        candidate=[mass / seen for mass in drawable],
-        champion=champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
-        weight=float(note["weight"]),  # the version's
-    )
+    if seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
+        values = {
+            "pmf": pmf,
+            "candidate": [mass / seen for mass in drawable],
+            "champion": champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
+            "scores": scores if len(scores) == len(arms) else (math.nan,) * len(arms),
+        }
+        yield _DrawRow(row=row, arms=arms, values=values)
 
 
-def _draws(rows: Sequence[_DrawRow]) -> Draws:
-    names = tuple(sorted({arm for row in rows for arm in row.arms}))
+def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
+    names = tuple(sorted({arm for one in rows for arm in one.arms}))
     column = {name: number for number, name in enumerate(names)}
-    shape = (len(rows), len(names))
-    tables = {name: np.zeros(shape) for name in ("pmf", "candidate", "champion", "scores")}
-    for number, row in enumerate(rows):
-        columns = [column[arm] for arm in row.arms]
-        for name in ("pmf", "candidate", "champion"):
-            tables[name][number, columns] = getattr(row, name)
-        scores = row.scores
-        known = scores is not None and len(scores) == len(columns)
-        tables["scores"][number, columns] = scores if known and scores is not None else math.nan
+    tables = {name: np.zeros((len(rows), len(names))) for name in ("pmf", "candidate", "champion", "scores")}
+    for number, one in enumerate(rows):
+        columns = [column[arm] for arm in one.arms]
+        for name, table in tables.items():
+            table[number, columns] = one.values[name]
     return Draws(
-        ids=tuple(row.id for row in rows),
+        ids=tuple(one.row["id"] for one in rows),
         arms=names,
-        arm=np.array([column[row.arm] for row in rows], dtype=np.intp),
-        pmf=tables["pmf"],
-        candidate=tables["candidate"],
-        champion=tables["champion"],
-        weight=np.array([row.weight for row in rows], dtype=np.float64),
-        scores=tables["scores"],
+        arm=np.array([column[one.row["arm"]] for one in rows], dtype=np.intp),
+        weight=np.full(len(rows), weight),
+        **tables,
     )
 
 
@@ -278,16 +248,6 @@ class Look:
     finding: VerdictFinding
 
 
-@dataclass(kw_only=True, slots=True)
-class _VersionWatch(VersionReader):
-    """What is known of a version in its state, and what is still to be read."""
-
-    evidence: Evidence
-    #: kind and reason without numbers, and time, of the verdict that was kept last
-    kept: tuple[str, str] | None = None
-    kept_at: float = 0.0
-
-
 class Evaluator:
     """Judges the versions of one configuration. Keeps in memory what it has read; any other one can go on for it."""
 
@@ -297,7 +257,7 @@ class Evaluator:
         self.base = PolicyLabel(settings.policy.label)
         self.holder = lease_holder("rollouts")
         self._lease = Lease(database=database, name=f"rollouts:{self.base}")
-        self._watches: dict[str, _VersionWatch] = {}
+        self._watches: dict[str, VersionReader] = {}
 
     def evaluate(self, *, now: float) -> list[Look]:
         """Look once at every live version; nothing where there is none, or where another process does it.
@@ -322,17 +282,17 @@ class Evaluator:
         """Give the lease back, so that another evaluator need not wait for it to run out."""
         self._lease.release(holder=self.holder)
 
-    def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> _VersionWatch:
+    def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> VersionReader:
         known = self._watches.get(version.name)
         if known is not None and known.version.revision == version.revision:
             known.version = version
             return known
         evidence = Evidence(settings=self.settings.rollout)
-        return _VersionWatch(version=version, champion=champion, prices=self.settings.reward.cost, evidence=evidence)
+        return VersionReader(version=version, champion=champion, prices=self.settings.reward.cost, evidence=evidence)
 
     def _look(self, version: PolicyVersion, *, control: PolicyControl, canary: str | None, now: float) -> Look:
         watch = self._watches[version.name]
-        complete = watch.read(self.database, evidence=watch.evidence, now=now)
+        complete = watch.read(self.database, now=now)
         uneven = lately(self.database, policy=watch.champion, now=now)
         watch.evidence.alarm = uneven.sentence if uneven is not None and uneven.stage in ("named", "drawn") else None
         other = canary if canary != version.name else None
@@ -344,7 +304,7 @@ class Evaluator:
             log.warning("a verdict was not carried out", extra=facts)
             return Look(version=version, finding=replace(finding, verb=None))
 
-    def _kept(self, watch: _VersionWatch, *, finding: VerdictFinding, now: float) -> PolicyVersion:
+    def _kept(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """Keep the verdict where it is news, and do what it says, in one transaction."""
         shape = _shape(finding.kind, finding.reason)
         if watch.kept is None:
@@ -352,13 +312,13 @@ class Evaluator:
         old = now - watch.kept_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.kept and not old:
             return watch.version
+        facts, done = facts_of(watch.version, evidence=watch.evidence), watch.version
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
                 raise Conflict("the lease of the rollouts is not held any more")
-            seen = store.version_named(connection, watch.version.name, base=self.base)
-            if seen.revision != watch.version.revision:
+            seen = store.version_named(connection, done.name, base=self.base)
+            if seen.revision != done.revision:
                 raise Conflict(f"the version {seen.name!r} was changed meanwhile", field="revision")
-            facts = facts_of(watch.version, evidence=watch.evidence)
             store.add_verdict(
                 connection,
                 watch.version,
@@ -369,26 +329,23 @@ class Evaluator:
                 facts=facts,
                 now=now,
             )
-            done = seen if finding.verb is None else self._done(connection, seen, finding=finding, facts=facts, now=now)
+            done = seen
+            if finding.verb is not None:
+                act = Act(
+                    verb=finding.verb,
+                    name=seen.name,
+                    base=self.base,
+                    revision=seen.revision,
+                    actor=ACTOR,
+                    reason=finding.reason[:MAX_REASON],
+                    now=now,
+                    facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256},
+                )
+                done = perform_within(connection, act, settings=self.settings.rollout)
         watch.kept, watch.kept_at = shape, now
         news = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
         (log.info if finding.verb is None else log.warning)("a version was judged", extra=news)
         return done
-
-    def _done(
-        self,
-        connection: Connection,
-        seen: PolicyVersion,
-        *,
-        finding: VerdictFinding,
-        facts: dict[str, Json],
-        now: float,
-    ) -> PolicyVersion:
-        assert finding.verb is not None
-        audited = {name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256}
-        entry: dict[str, Any] = {"actor": ACTOR, "reason": finding.reason[:MAX_REASON], "now": now, "facts": audited}
-        act = Act(verb=finding.verb, name=seen.name, base=self.base, revision=seen.revision, **entry)
-        return perform_within(connection, act, settings=self.settings.rollout)
 
     def _last_kept(self, version: PolicyVersion) -> tuple[tuple[str, str], float]:
         with self.database.read() as connection:

@@ -5,16 +5,17 @@ Pure: rows in, numbers out. How rows are cut into pages changes nothing, and eve
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.rows import Array, Draws, Judged, Outcomes, Predictions
 from ragbandit.shared.confidence_sequences import (
     BURN_IN_EFFECTIVE,
+    FEWEST_EFFECTIVE,
     BettingSequence,
     MeanClaim,
     Tried,
@@ -37,6 +38,20 @@ _STRIDE: Final = 25
 
 #: (rows, difference, low, high) in units of the reward
 Point = tuple[int, float, float, float]
+
+
+def _note(digest: "hashlib._Hash", ids: Sequence[str], *columns: Array) -> None:
+    """Take rows into the sha256 of all rows of a reading: however they are cut into pages, it is the same."""
+    for key, *numbers in zip(ids, *columns, strict=True):
+        digest.update(f"{key} {[float(number) for number in numbers]!r}\n".encode())
+
+
+def _tried(rows: int, weights: Array, *, needed: int = FEWEST_EFFECTIVE, differing: float = math.inf) -> Tried:
+    """What a difference rests on. weights: sums of `Draws.weights`. differing: rows on which the policies differ."""
+    total, squares, expected = map(float, weights)
+    effective = surely_effective_rows(total, squares=squares, rows=rows, expected_squares=expected)
+    effective = min(effective, differing)
+    return Tried(draws=rows, judged=rows, effective=effective, questions=rows, needed=needed)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -80,7 +95,6 @@ class RewardEvidence:
     """
 
     settings: RolloutSettings
-    points_wanted: bool = True
     minimum: float = -1.0
     maximum: float = 1.0
     rows: int = 0
@@ -121,15 +135,14 @@ class RewardEvidence:
         plain = correction + baseline + added
         # Where they agree the score is 0 whatever comes: many such rows and few others look like certainty.
         differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
-        ratio, expected, first = draws.ratio, draws.expected_squares, 0
+        sums = np.stack([plain, plain**2, *draws.weights, differs])
+        first = 0
         while first < len(draws):  # cut where a point of the picture is due, so that pages do not show
             upto = min(len(draws), first + self._stride - self.rows % self._stride)
-            here = slice(first, upto)
-            self._take(cut[:, here], plain[here], ratio[here], expected[here], differs[here])
+            self.better.add(cut[:, first:upto])
+            self._take(sums[:, first:upto])
             first = upto
-        scored = [""] * len(rated) if judged.judge is None else [f" {float(one)!r}" for one in judged.judge]
-        for key, reward, score in zip(judged.draws.ids, judged.reward, scored, strict=True):
-            self.digest.update(f"{key} {float(reward)!r}{score}\n".encode())
+        _note(self.digest, judged.draws.ids, judged.reward, *([] if judged.judge is None else [judged.judge]))
 
     @property
     def difference(self) -> float:
@@ -147,19 +160,12 @@ class RewardEvidence:
     @property
     def effective(self) -> float:
         """Effective rows of the candidate, by its weights as they were drawn or as they are expected."""
-        ratios, squares, expected = map(float, self._sums[2:5])
-        return surely_effective_rows(ratios, squares=squares, rows=self.rows, expected_squares=expected)
+        return _tried(self.rows, self._sums[2:5]).effective
 
     @property
     def tried(self) -> Tried:
         """What the difference rests on: effective rows of the candidate, and rows on which the two policies differ."""
-        return Tried(
-            draws=self.rows,
-            judged=self.rows,
-            effective=min(self.effective, float(self._sums[5])),
-            questions=self.rows,
-            needed=BURN_IN_EFFECTIVE,
-        )
+        return _tried(self.rows, self._sums[2:5], needed=BURN_IN_EFFECTIVE, differing=float(self._sums[5]))
 
     @property
     def low(self) -> float:
@@ -178,15 +184,13 @@ class RewardEvidence:
     def _range(self) -> float:
         return self.maximum - self.minimum
 
-    def _take(self, cut: Array, plain: Array, ratio: Array, expected: Array, differs: npt.NDArray[np.bool_]) -> None:
-        assert self.better is not None
-        self.better.add(cut)
-        rows = self.rows + np.arange(1.0, len(plain) + 1.0)
-        added = np.cumsum([plain, plain**2, ratio, ratio**2, expected, differs], axis=1)
-        running = self._sums[:, None] + added
+    def _take(self, sums: Array) -> None:
+        """sums: what each row adds to `_sums`, shape (6, n)."""
+        rows = self.rows + np.arange(1.0, sums.shape[1] + 1.0)
+        running = self._sums[:, None] + np.cumsum(sums, axis=1)
         if self.worse_at is None:
-            sums, squares, ratios, ratio_squares, expected_squares, differing = running
-            mean = sums / rows
+            total, squares, ratios, ratio_squares, expected_squares, differing = running
+            mean = total / rows
             deviation = np.sqrt(np.maximum(squares / rows - mean**2, 0.0))
             high = mean + deviation * self._half_width(rows)
             effective = np.minimum(ratios**2 / np.maximum(ratio_squares, 1e-12), rows**2 / expected_squares)
@@ -195,7 +199,7 @@ class RewardEvidence:
             if worse.any():
                 self.worse_at = int(rows[np.argmax(worse)])
         self.rows, self._sums = int(rows[-1]), running[:, -1]
-        if self.points_wanted and self.tried.enough and self.rows % self._stride == 0:
+        if self.tried.enough and self.rows % self._stride == 0:
             self.points.append((self.rows, self.difference, self.low, self.high))
             if len(self.points) >= _POINTS:
                 self.points, self._stride = self.points[1::2], 2 * self._stride
@@ -221,8 +225,7 @@ class DrawEvidence:
         self._ratio_sum += float(draws.ratio.sum())
         self._agreement += float(np.minimum(draws.candidate, draws.champion).sum())
         self.rows += len(draws)
-        for key, drawn_pmf in zip(draws.ids, draws.drawn(draws.pmf), strict=True):
-            self.digest.update(f"{key} {float(drawn_pmf)!r}\n".encode())
+        _note(self.digest, draws.ids, draws.drawn(draws.pmf))
 
     @property
     def agreement(self) -> float:
@@ -257,46 +260,37 @@ class Guardrail:
     rows: int = 0
     passed: BettingSequence = field(init=False)
     kept: BettingSequence = field(init=False)
-    _sum: float = 0.0
-    _ratios: float = 0.0
-    _ratio_squares: float = 0.0
-    _expected_squares: float = 0.0
+    #: of the scores, the ratios, their squares, and the expected squares
+    sums: Array = field(default_factory=lambda: np.zeros(4))
     _predictions: Predictions = field(default_factory=Predictions)
 
     def __post_init__(self) -> None:
         self.passed = BettingSequence.of(MeanClaim(floor=-self.factor, null=self.margin, alpha=self.alpha))
         self.kept = BettingSequence.of(MeanClaim(floor=-1.0, null=-self.margin, alpha=self.alpha))
 
-    def add(self, draws: Draws, value: Array, *, seen: npt.NDArray[np.bool_]) -> None:
-        """Take in the rows that are `seen`, shape (n,), in their order."""
-        if not seen.any():
-            return
-        arm, pmf, value = draws.arm[seen], draws.pmf[seen], value[seen]
-        share = draws.candidate[seen] - self.factor * draws.champion[seen]
-        guess = self._predictions.before(draws.arms, arm=arm, value=value)
+    def add(self, draws: Draws, value: Array) -> None:
+        """Take rows in, in their order; those without a value, NaN, are left out."""
+        seen = ~np.isnan(value)
+        draws, value = draws.cut(seen), value[seen]
+        given: dict[str, Any] = {"arm": draws.arm, "value": value}
+        share = draws.candidate - self.factor * draws.champion
+        guess = self._predictions.before(draws.arms, **given)
         for sign, sequence in ((1.0, self.passed), (-1.0, self.kept)):
-            sequence.add(robust_scores(share=sign * share, pmf=pmf, arm=arm, value=value, guess=guess))
-        at = np.arange(len(value)), arm
-        parts = doubly_robust(share[at] / pmf[at], share=share, arm=arm, value=value, guess=guess)
-        self._sum += float(np.sum(parts))
+            sequence.add(robust_scores(share=sign * share, pmf=draws.pmf, guess=guess, **given))
+        weight = draws.drawn(share) / draws.drawn(draws.pmf)
+        scores = np.add(*doubly_robust(weight, share=share, guess=guess, **given))
         self.rows += len(value)
-        ratio = draws.ratio[seen]
-        self._ratios += float(ratio.sum())
-        self._ratio_squares += float(ratio @ ratio)
-        self._expected_squares += float(draws.expected_squares[seen].sum())
+        self.sums += np.stack([scores, *draws.weights]).sum(axis=1)
 
     @property
     def tried(self) -> Tried:
         """What the excess rests on; `draws` and `judged` count outcomes."""
-        effective = surely_effective_rows(
-            self._ratios, squares=self._ratio_squares, rows=self.rows, expected_squares=self._expected_squares
-        )
-        return Tried(draws=self.rows, judged=self.rows, effective=effective, questions=self.rows)
+        return _tried(self.rows, self.sums[1:])
 
     @property
     def excess(self) -> float:
         """The estimate of candidate - factor * champion; 0 without rows."""
-        return self._sum / self.rows if self.rows else 0.0
+        return float(self.sums[0]) / self.rows if self.rows else 0.0
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -320,8 +314,6 @@ class GuardrailEvidence:
     guardrails: dict[GuardrailName, Guardrail] = field(default_factory=dict)
     _early: list[tuple[float, float, float]] = field(default_factory=list)
     _newest: Array = field(default_factory=lambda: np.zeros((0, 2)))
-    _ratios: float = 0.0
-    _ratio_squares: float = 0.0
 
     def __post_init__(self) -> None:
         self.guardrails["failures"] = self._guardrail(margin=self.settings.guardrails.failures)
@@ -334,13 +326,13 @@ class GuardrailEvidence:
             upto = min(len(draws), first + left) if left > 0 else len(draws)
             self._take(outcomes, slice(first, upto))
             first = upto
-        for key, *numbers in zip(draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost, strict=True):
-            self.digest.update(f"{key} {[float(number) for number in numbers]!r}\n".encode())
+        _note(self.digest, draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost)
 
     @property
     def effective(self) -> float:
         """Effective rows of the candidate among the outcomes."""
-        return effective_rows(self._ratios, squares=self._ratio_squares)
+        total, squares = map(float, self.guardrails["failures"].sums[1:3])  # every outcome tells of failure
+        return effective_rows(total, squares=squares)
 
     def _guardrail(self, *, margin: float, factor: float = 1.0) -> Guardrail:
         return Guardrail(factor=factor, margin=margin, alpha=self.settings.rollback_alpha / len(GUARDRAILS))
@@ -348,17 +340,12 @@ class GuardrailEvidence:
     def _take(self, outcomes: Outcomes, here: slice) -> None:
         draws = outcomes.draws.cut(here)
         failed, seconds, cost = outcomes.failed[here], outcomes.seconds[here], outcomes.cost[here]
-        everything = np.ones(len(draws), dtype=bool)
-        self.guardrails["failures"].add(draws, failed, seen=everything)
+        self.guardrails["failures"].add(draws, failed)
         if "latency" in self.guardrails and self.slow_s is not None:
-            slow = (seconds > self.slow_s).astype(np.float64)
-            self.guardrails["latency"].add(draws, slow, seen=~np.isnan(seconds))
+            self.guardrails["latency"].add(draws, np.where(np.isnan(seconds), np.nan, seconds > self.slow_s))
         if "cost" in self.guardrails and self.cost_unit:
-            self.guardrails["cost"].add(draws, np.clip(cost / self.cost_unit, 0.0, 1.0), seen=everything)
-        ratio = draws.ratio
-        self._ratios += float(ratio.sum())
-        self._ratio_squares += float((ratio**2).sum())
-        self._look_for_sudden(draws.weight * ratio, failed=failed)
+            self.guardrails["cost"].add(draws, np.clip(cost / self.cost_unit, 0.0, 1.0))
+        self._look_for_sudden(draws.weight * draws.ratio, failed=failed)
         self.rows += len(draws)
         if self.rows <= BURN_IN:
             self._early += list(zip(draws.champion_ratio, seconds, cost, strict=True))

@@ -48,11 +48,10 @@ class Draws:
         return self.drawn(self.candidate) / self.drawn(self.pmf)
 
     @property
-    def expected_squares(self) -> Array:
-        """Expectation of the candidate's squared importance weight over the draw, shape (n,)."""
+    def weights(self) -> Array:
+        """Importance weights of the candidate, their squares, and what these are expected to be, shape (3, n)."""
         squares = np.divide(self.candidate**2, self.pmf, out=np.zeros_like(self.pmf), where=self.pmf > 0.0)
-        expected: Array = squares.sum(axis=1)
-        return expected
+        return np.stack([self.ratio, self.ratio**2, squares.sum(axis=1)])
 
     @property
     def champion_ratio(self) -> Array:

@@ -14,7 +14,6 @@ from ragbandit.router.rollouts.evidence import (
     GuardrailName,
     RewardEvidence,
 )
-from ragbandit.router.rollouts.rows import Judged, Outcomes
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.confidence_sequences import Tried
@@ -39,7 +38,6 @@ class Evidence:
     """All that is known of a version since it came to its state."""
 
     settings: RolloutSettings
-    points_wanted: bool = True
     #: a sentence on arms that are not drawn as logged (`ragbandit_sample_ratio_uneven`); None: they are
     alarm: str | None = None
     draws: DrawEvidence = field(default_factory=DrawEvidence)
@@ -47,18 +45,8 @@ class Evidence:
     guardrails: GuardrailEvidence = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rewards = RewardEvidence(settings=self.settings, points_wanted=self.points_wanted)
+        self.rewards = RewardEvidence(settings=self.settings)
         self.guardrails = GuardrailEvidence(settings=self.settings)
-
-    def judged(self, rows: Judged) -> None:
-        """Take in rows of the candidate's ledger, in its order."""
-        if len(rows.draws):
-            self.rewards.add(rows)
-
-    def ended(self, rows: Outcomes) -> None:
-        """Take in outcomes, in the order in which they came in."""
-        if len(rows.draws):
-            self.guardrails.add(rows)
 
     @property
     def effective(self) -> float:

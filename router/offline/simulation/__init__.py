@@ -249,7 +249,8 @@ class _Measure:
         always = [self._always(place) for place in range(len(arms))]
         plain = {f"always-{arm}": shares for arm, shares in zip(arms, always, strict=True)}
         plain["uniform"] = np.full(table.correct.shape, 1.0 / len(arms))
-        plain["line"] = sum(always[place] for place in line_arms(table)) / 2.0
+        cheap, expensive = line_arms(table)
+        plain["line"] = (always[cheap] + always[expensive]) / 2.0
         plain["oracle"] = one_hot(cheapest_right(table), arms=len(arms))
         rows = [self._row(name, weight=None, shares=[shares]) for name, shares in plain.items()]
         for weight in weights:

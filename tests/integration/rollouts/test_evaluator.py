@@ -34,6 +34,12 @@ def in_sqlite(tmp_path, sqlite_template, make_decision):
     opened.close()
 
 
+def reader_of(trial):
+    """A reader that begins now."""
+    evidence = Evidence(settings=trial.settings.rollout)
+    return evaluator.VersionReader(version=trial.version, champion=BASE, prices={"steps": 1.0}, evidence=evidence)
+
+
 @on_sqlite
 def test_from_canary_to_champion_with_a_restart_at_every_look(trial):
     """A better candidate takes its steps and is promoted, however often the evaluator is a new one."""
@@ -77,12 +83,12 @@ def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
     found = []
     for page, looks in ((7, 1), (1000, 3)):
         monkeypatch.setattr(evaluator, "PAGE", page)
-        evidence = Evidence(settings=trial.settings.rollout)
-        reader = evaluator.VersionReader(version=trial.version, champion=BASE, prices={"steps": 1.0})
+        reader = reader_of(trial)
+        evidence = reader.evidence
         for _ in range(looks):
             if not found:
                 trial.live(110, gap=0.1)
-            assert reader.read(trial.database, evidence=evidence, now=trial.now + 6.0)
+            assert reader.read(trial.database, now=trial.now + 6.0)
         with trial.database.read() as connection:
             control = store.control_of(connection, base=BASE)
         found.append(decide(trial.version, evidence=evidence, control=control, now=trial.now))
@@ -163,10 +169,9 @@ def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
 
 def evidence_on(trial):
     """What a reader that begins now finds."""
-    evidence = Evidence(settings=trial.settings.rollout)
-    reader = evaluator.VersionReader(version=trial.version, champion=BASE, prices={})
-    assert reader.read(trial.database, evidence=evidence, now=trial.now + 10.0)
-    return evidence
+    reader = reader_of(trial)
+    assert reader.read(trial.database, now=trial.now + 10.0)
+    return reader.evidence
 
 
 def test_rows_of_a_state_before_of_a_former_champion_and_damaged_ones_do_not_count(in_sqlite):
@@ -248,20 +253,14 @@ def test_scores_of_a_judge(trial):
         human = {"judged_by": "human", "surrogates": {"judge": 0.75}, "cost": 2.0}
         return human if number % 3 == 0 else {"judged_by": "judge"}
 
-    def judged():
-        evidence = Evidence(settings=trial.settings.rollout)
-        reader = evaluator.VersionReader(version=trial.version, champion=BASE, prices={"steps": 1.0})
-        reader.read(trial.database, evidence=evidence, now=trial.now + 6.0)
-        return evidence.rewards
-
     trial.do("canary", weight=0.25)
     trial.label(trial.live(57, label=False), told=told)
     trial.do("canary", weight=0.5)
     trial.label(trial.live(30, label=False), told=told)
-    assert judged().rows == 30  # 19 are too few: a score is a reward
+    assert evidence_on(trial).rewards.rows == 30  # 19 are too few: a score is a reward
     trial.do("canary", weight=0.25)
     trial.label(trial.live(30, label=False), told=told)
-    found = judged()
+    found = evidence_on(trial).rewards
     assert found.rows == 10
     assert found._control.predictions._rows == 30
-    assert judged().digest.hexdigest() == found.digest.hexdigest()
+    assert evidence_on(trial).rewards.digest.hexdigest() == found.digest.hexdigest()

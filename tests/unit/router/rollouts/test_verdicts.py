@@ -42,8 +42,8 @@ def evidence_of(world, *, count=600, weight=0.25, seed=1, settings=SETTINGS, pag
     for first in range(0, count, page or count):
         here = slice(first, first + (page or count))
         evidence.draws.add(cut(judged, here).draws)
-        evidence.judged(cut(judged, here))
-        evidence.ended(cut(ended, here))
+        evidence.rewards.add(cut(judged, here))
+        evidence.guardrails.add(cut(ended, here))
     return evidence
 
 
@@ -181,7 +181,7 @@ def test_a_few_rows_on_which_they_differ_prove_no_harm():
         plain = {"arm": arm, "pmf": pmf, "champion": pmf, "weight": np.zeros(110), "scores": np.full((110, 2), np.nan)}
         draws = Draws(ids=tuple(map(str, arm)), arms=("fast", "deep"), candidate=candidate, **plain)
         found = Evidence(settings=SETTINGS)
-        found.judged(Judged(draws=draws, reward=np.where(arm == 1, 0.2, 0.8), minimum=-1.0, maximum=1.0))
+        found.rewards.add(Judged(draws=draws, reward=np.where(arm == 1, 0.2, 0.8), minimum=-1.0, maximum=1.0))
         return found.rewards
 
     assert (seen(12).worse_at, seen(12).high) == (None, 2.0)

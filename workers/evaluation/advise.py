@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -97,14 +97,12 @@ def advise_verb(
     policy = learner_of(policy_of(settings))
     check_policy(policy, name=settings.policy.name)
     ask = Ask(folds=folds, labelled=labelled, worth=worth)
-    options = _RunOptions(
-        arms=arms, family=family, limit=limit, budget=budget, concurrency=concurrency, answers=answers
-    )
     with bars(errors) as progress:
         sources = _Sources(settings=settings, policy=policy, ask=ask, progress=progress)
         facts: dict[str, Any] = {}
         if questions is not None:
-            facts, log = sources.run(questions, options=options)
+            options: dict[str, Any] = {"arms": arms, "family": family, "limit": limit, "budget": budget}
+            facts, log = sources.run(questions, **options, concurrency=concurrency, answers=answers)
             format_ = "jsonl"
         material = sources.of_log(log, format_=format_, skip_bad=skip_bad) if table is None else sources.of_table(table)
         alone = len(facts.get("left", ())) == len(material.arms) - 1
@@ -123,18 +121,6 @@ def advise_verb(
         raise typer.Exit(EXITS[advice.verdict])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _RunOptions:
-    """Options of a run of arms, as the command line has them."""
-
-    arms: str | None
-    family: str
-    limit: int | None
-    budget: float | None
-    concurrency: int
-    answers: Path | None
-
-
 @dataclass(kw_only=True)
 class _Sources:
     """Rows of outcomes: of a run, of a table, of a log."""
@@ -143,15 +129,12 @@ class _Sources:
     policy: Policy
     ask: Ask
     progress: Progress
-    _encoder: Encoder | None = None
 
-    @property
+    @cached_property
     def encoder(self) -> Encoder:
         """The configured one, loaded once."""
-        if self._encoder is None:
-            self.progress("loading the encoder", 0, 0)
-            self._encoder = encoder_of(self.settings)
-        return self._encoder
+        self.progress("loading the encoder", 0, 0)
+        return encoder_of(self.settings)
 
     def advice(self, material: WarmRows, *, ask: Ask) -> Advice:
         """The verdict on these rows."""
@@ -198,20 +181,30 @@ class _Sources:
             progress=self.progress,
         )
 
-    def run(self, questions: Path, *, options: "_RunOptions") -> tuple[dict[str, Any], Path]:
+    def run(
+        self,
+        questions: Path,
+        *,
+        arms: str | None,
+        family: str,
+        limit: int | None,
+        budget: float | None,
+        concurrency: int,
+        answers: Path | None,
+    ) -> tuple[dict[str, Any], Path]:
         """Run the arms; what the run was, and the file of its outcomes as a log. Ctrl-C ends it with what is known."""
         settings, chosen = self.settings, self.settings.judge.generator
-        check_family(options.family)
-        if options.family == CRUD:
+        check_family(family)
+        if family == CRUD:
             remedy = "run `ragbandit evaluate --family crud --log L`, then `ragbandit advise --log L`"
             raise InvalidInput(
                 "crud is judged by a quiz, which this command does not make", field="family", remedy=remedy
             )
-        read = read_questions(questions, family=options.family, limit=options.limit, unlabelled=chosen is not None)
+        read = read_questions(questions, family=family, limit=limit, unlabelled=chosen is not None)
         rows = list({row.question: row for row in reversed(read)}.values())[::-1]
         if repeated := len(read) - len(rows):
             errors.print(f"{repeated} rows repeat a question: its first row counts, the others are left out")
-        wanted = options.arms.split(",") if options.arms else sorted(settings.worker_arms)
+        wanted = arms.split(",") if arms else sorted(settings.worker_arms)
         runnable, _ = parse_arms(wanted or ["all"], settings=settings)
         if len(runnable) < 2:
             raise InvalidInput(
@@ -227,26 +220,25 @@ class _Sources:
         features = embedded(texts, encoder=self.encoder, data_dir=settings.data_dir, progress=self.progress)
         kinds = kinds_of(rows, features)
         outcomes = Path(settings.data_dir) / "evaluations" / f"{questions.stem}.outcomes.jsonl"
-        stored = options.answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
+        stored = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
         weights = sorted({settings.reward.weight, *settings.cost_weights.values()})
         bounds = settings.reward.minimum, settings.reward.maximum
         with Answers(stored, resume=True) as kept:
             run = PairedRun(
                 rows=rows,
                 kinds=kinds,
-                bench=Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget)),
-                answers=kept,
+                bench=Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=kept),
                 race=Race(tuple(map(ArmName, runnable)), weights=weights, bounds=bounds, kinds=max(kinds) + 1),
                 settings=settings,
-                family=options.family,
+                family=family,
                 judge=judge,
-                budget=options.budget,
+                budget=budget,
                 is_known=partial(self._is_known, outcomes, questions=len(rows)),
                 progress=self.progress,
                 tell=lambda words: errors.print(escape(words), soft_wrap=True, highlight=False),
             )
             try:
-                asyncio.run(run.run(concurrency=options.concurrency))
+                asyncio.run(run.run(concurrency=concurrency))
             except KeyboardInterrupt:
                 run.ended = "Ctrl-C"
         if not run.records:

@@ -40,7 +40,9 @@ from ragbandit.workers.evaluation.runs import (
     Answers,
     Bench,
     LabelledQuestion,
+    Work,
     check_family,
+    in_parallel,
     parse_arms,
     read_questions,
 )
@@ -176,17 +178,24 @@ def _run(
     """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
     with errors.status("loading the models"):
         loaded = ArmLoader(settings, index_of_all=True).load(arms)
-    bench = Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget))
+    bench = Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=answers)
     work = bench.work(rows)
-    todo = list({each.key: each for each in work if each.key not in answers}.values())
+    todo = list({each.key: each for each in work if each.key not in answers.found}.values())
     count = itertools.count(1)
     with bars(errors) as progress, interruptible(_stopped(answers)):
 
-        async def done(_work: object, _outcome: object) -> None:
+        async def answer(each: Work) -> None:
+            await bench.answer(each)
             progress("answers", next(count), len(todo))
 
-        asyncio.run(bench.answer(todo, answers=answers, concurrency=concurrency, done=done))
-    return {name: [answers[each.key] for each in work if each.arm == name] for name in loaded}
+        async def run() -> None:
+            try:
+                await in_parallel(todo, answer, concurrency=concurrency)
+            finally:
+                await bench.close()
+
+        asyncio.run(run())
+    return {name: [answers.found[each.key] for each in work if each.arm == name] for name in loaded}
 
 
 def _loaded_judge(settings: GeneratorSettings) -> Generator:

@@ -22,7 +22,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
 from ragbandit.strategies.base import Passage, Request
 from ragbandit.workers.evaluation.results import AnswerQuality, log_record, quality_of
-from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion, StoredAnswer, Work
+from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
 from ragbandit.workers.judge.checks import JudgeOfArm
 
 #: questions after which the verdict is looked at for the first time; each next look is at twice as many
@@ -137,7 +137,6 @@ class PairedRun:
     rows: Sequence[LabelledQuestion]
     kinds: Sequence[int]
     bench: Bench
-    answers: Answers
     race: Race
     settings: Settings
     family: str
@@ -155,15 +154,10 @@ class PairedRun:
     unjudged: int = 0
     #: why it ended before the last question
     ended: str | None = None
-    _expected: dict[int, tuple[ArmName, ...]] = field(default_factory=dict)
-    _known: dict[int, dict[ArmName, StoredAnswer]] = field(default_factory=dict)
     _records: list[dict[str, Json]] = field(default_factory=list)
     _done: int = 0
     _silent: bool = False
     _looked: set[int] = field(default_factory=set)
-    _keys: Mapping[tuple[str, str], Work] = field(default_factory=dict)
-    #: question -> its row
-    _numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def records(self) -> list[dict[str, Json]]:
@@ -171,43 +165,42 @@ class PairedRun:
         return list(self._records)
 
     async def run(self, *, concurrency: int) -> None:
-        """Closes generators and retrievers."""
-        self._keys = {(each.arm, each.question): each for each in self.bench.work(self.rows)}
-        self._numbers = {row.question: number for number, row in enumerate(self.rows)}
+        """Ask at most so many questions at a time. Closes generators and retrievers."""
         try:
-            await self.bench.answer(self._work(), answers=self.answers, concurrency=concurrency, done=self._answered)
-            await self._look()
+            await in_parallel(self._open(), self._ask, concurrency=concurrency)
         finally:
+            await self.bench.close()
             if self.judge is not None:
                 await self.judge.generator.close()
 
-    def _work(self) -> Iterator[Work]:
-        """The next answers: what was answered before is taken as it is."""
-        for number, row in enumerate(self.rows):
+    def _open(self) -> Iterator[tuple[LabelledQuestion, int]]:
+        for row, kind in zip(self.rows, self.kinds, strict=True):
             if self.ended is not None:
                 return
-            self._expected[number] = self.race.running
-            for arm in self._expected[number]:
-                work = self._keys[arm, row.question]
-                if work.key in self.answers and not self._lacks_score(row, self.answers[work.key]):
-                    self._take(number, work)
-                else:
-                    yield work
+            yield row, kind
 
-    def _lacks_score(self, row: LabelledQuestion, stored: StoredAnswer) -> bool:
-        return not row.answers and stored.score is None and not stored.failed
+    async def _ask(self, one: tuple[LabelledQuestion, int]) -> None:
+        """Ask the arms of the race one question, which enters the race then: what is stored is not asked again."""
+        row, kind = one
+        running, known = self.race.running, dict[ArmName, StoredAnswer]()
+        for work in self.bench.work([row]):
+            if work.arm in running:
+                known[work.arm] = await self._answered(row, work)
+        self._enter(row, known, kind=kind)
+        await self._look()
 
-    async def _answered(self, work: Work, outcome: Outcome) -> None:
-        number = self._numbers[work.question]
-        row = self.rows[number]
+    async def _answered(self, row: LabelledQuestion, work: Work) -> StoredAnswer:
+        answers = self.bench.answers
+        stored = answers.found.get(work.key)
+        if stored is not None and (row.answers or stored.score is not None or stored.failed):
+            return stored
+        outcome = await self.bench.answer(work)
         self.spent += outcome.cost.dollars
         if not row.answers and self.judge is not None and outcome.answer:
-            score = await self._judged(row, outcome)
-            self.answers.add(outcome, key=work.key, arm=work.arm, question=work.question, score=score)
-        self._take(number, work)
+            answers.add(outcome, work=work, score=await self._judged(row, outcome))
         if self.budget is not None and self.spent >= self.budget and self.ended is None:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
-        await self._look()
+        return answers.found[work.key]
 
     async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
         """The judge's score of an answer; None where it gives none."""
@@ -226,25 +219,20 @@ class PairedRun:
             self._silent = True  # of the same fault once is enough
             return None
 
-    def _take(self, number: int, work: Work) -> None:
-        """Note an answer; a question that all of its arms have answered enters the race."""
-        known = self._known.setdefault(number, {})
-        known[work.arm] = self.answers[work.key]
-        expected = self._expected[number]
-        if len(known) < len(expected):
-            return
-        row, reward = self.rows[number], self.settings.reward
-        quality = {arm: self._quality(row, known[arm]) for arm in expected}
+    def _enter(self, row: LabelledQuestion, known: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
+        """Let a question that all of its arms have answered enter the race."""
+        reward = self.settings.reward
+        quality = {arm: self._quality(row, stored) for arm, stored in known.items()}
         self._done += 1
         if any(value is None for value in quality.values()):
             self.unjudged += 1
             return
         scores = {arm: float(value or 0.0) for arm, value in quality.items()}
-        costs = {arm: cost_of_terms(known[arm].steps, known[arm].cost, terms=reward.cost) for arm in expected}
+        costs = {arm: cost_of_terms(known[arm].steps, known[arm].cost, terms=reward.cost) for arm in known}
         before = self.race.running
-        self.race.add(quality=scores, cost=costs, kind=self.kinds[number])
+        self.race.add(quality=scores, cost=costs, kind=kind)
         self._records += [
-            log_record(row.question, known[arm], quality=scores[arm], arms=expected, reward=reward) for arm in expected
+            log_record(row.question, known[arm], quality=scores[arm], arms=tuple(known), reward=reward) for arm in known
         ]
         for arm in before:
             if arm not in self.race.running:

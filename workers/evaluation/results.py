@@ -3,7 +3,6 @@
 Every question counts for every arm: an answer that failed is wrong, and is listed. Nothing is left out of a mean.
 """
 
-import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from ragbandit.router.learning.answer_metrics import judged
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.charts import number_table, print_whole
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.formats import NOTHING
+from ragbandit.shared.formats import NOTHING, number
 from ragbandit.shared.types import Json
-from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
+from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, in_parallel
 from ragbandit.workers.judge.rubric import Cut, Quiz, QuizModel, chinese_words, made_quiz, quizzed
 
 #: the arm whose mean seconds are Time 1.00 (Adaptive-RAG, section 4)
@@ -50,12 +49,8 @@ class AnswerQuality:
 Qualities = Mapping[str, Sequence[AnswerQuality]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mean:
-    """A mean over questions and its standard error, None for one question."""
-
-    value: float
-    error: float | None
+#: a mean over questions and its standard error, None for one question
+Mean = tuple[float, float | None]
 
 
 #: an arm over all questions, as `--json` prints it: a mean is under its name, its standard error under "<name>_se".
@@ -87,25 +82,18 @@ async def quizzed_answers(
     A question without a quiz gets one from its gold text. Where the judge fails the answer counts 0, with the error.
     Raises ConfigError where jieba is missing.
     """
-    cut, limit = chinese_words(), asyncio.Semaphore(concurrency)
+    cut, found = chinese_words(), dict[int, dict[str, AnswerQuality]]()
 
-    async def quiz_of(row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer]) -> dict[str, AnswerQuality]:
-        async with limit:
-            by_arm = await _quizzed(row, answers=answers, model=model, cut=cut)
-            done()
-            return by_arm
+    async def judge(number: int) -> None:
+        answers = {arm: stored[number] for arm, stored in answered.items()}
+        found[number] = await _quizzed(rows[number], answers=answers, model=model, cut=cut)
+        done()
 
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(quiz_of(row, answers={arm: answers[number] for arm, answers in answered.items()}))
-                for number, row in enumerate(rows)
-            ]
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from several
+        await in_parallel(range(len(rows)), judge, concurrency=concurrency)
     finally:
         await model.generator.close()
-    return {arm: [task.result()[arm] for task in tasks] for arm in answered}
+    return {arm: [found[number][arm] for number in range(len(rows))] for arm in answered}
 
 
 async def _quizzed(
@@ -147,7 +135,7 @@ def _line(
         means[name] = _mean([getattr(each.cost, name) for each in stored])
     line: Line = {"strategy": arm, "questions": len(rows)}
     for name, mean in means.items():
-        line |= {name: mean and mean.value, f"{name}_se": mean and mean.error}
+        line[name], line[f"{name}_se"] = mean or (None, None)
     lost = [(row.id, each.error or each.stop_reason) for row, each in zip(rows, stored, strict=True) if each.failed]
     unjudged = [(row.id, each.error) for row, each in zip(rows, judged_as, strict=True) if each.error is not None]
     return line | {
@@ -160,7 +148,7 @@ def _line(
 
 def _mean(values: Sequence[float]) -> Mean:
     count = len(values)
-    return Mean(value=fmean(values), error=stdev(values) / math.sqrt(count) if count > 1 else None)
+    return fmean(values), stdev(values) / math.sqrt(count) if count > 1 else None
 
 
 def _time(stored: Sequence[StoredAnswer], *, over: Sequence[StoredAnswer]) -> Mean | None:
@@ -178,8 +166,8 @@ def _time(stored: Sequence[StoredAnswer], *, over: Sequence[StoredAnswer]) -> Me
     if below == 0.0:
         return None
     ratio = fmean(value for value, _ in pairs) / below
-    error = _mean([value - ratio * other for value, other in pairs]).error
-    return Mean(value=ratio, error=None if error is None else error / below)
+    _, error = _mean([value - ratio * other for value, other in pairs])
+    return ratio, None if error is None else error / below
 
 
 def table_records(
@@ -188,13 +176,13 @@ def table_records(
     """The full-information table, a record per question (router/offline/logs/tables.py); quality as the reward
     has it.
     """
-    for number, row in enumerate(rows):
-        stored = {arm: answers[number] for arm, answers in answered.items()}
+    for place, row in enumerate(rows):
+        stored = {arm: answers[place] for arm, answers in answered.items()}
         more = {"dataset": row.dataset, "hops": row.hops}
         yield {
             "id": row.id,
             "question": row.question,
-            "correct": {arm: quality_of(judged_as[arm][number], reward=reward) for arm in stored},
+            "correct": {arm: quality_of(judged_as[arm][place], reward=reward) for arm in stored},
             "steps": {arm: each.steps for arm, each in stored.items()},
             "seconds": {arm: each.cost.seconds_total for arm, each in stored.items()},
             **{key: value for key, value in more.items() if value is not None},
@@ -211,10 +199,10 @@ def log_records(
     Features are not in it.
     """
     arms = list(answered)
-    for number, row in enumerate(rows):
+    for place, row in enumerate(rows):
         for arm in arms:
-            quality = quality_of(judged_as[arm][number], reward=reward)
-            yield log_record(row.question, answered[arm][number], quality=quality, arms=arms, reward=reward)
+            quality = quality_of(judged_as[arm][place], reward=reward)
+            yield log_record(row.question, answered[arm][place], quality=quality, arms=arms, reward=reward)
 
 
 def log_record(
@@ -269,13 +257,12 @@ def show(results: Sequence[Line], *, file: Path, judge: str | None, as_json: boo
     heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "passages", "Time", "s"]
     table = number_table("strategy", *heads, "prompt", "written", "dollars", "failed")
     for row in results:
-        dollars = _mean_of(row, "dollars")
         table.add_row(
             escape(row["strategy"]),
-            *(_cell(_mean_of(row, name), scale=100.0, digits=1) for name in measures),
-            *(_cell(_mean_of(row, name)) for name in ("steps", "passages", "time", "seconds")),
-            *(_cell(_mean_of(row, name), digits=0) for name in ("prompt_tokens", "completion_tokens")),
-            _cell(dollars, digits=_dollar_digits(dollars)),
+            *(_cell(row, name, scale=100.0, digits=1) for name in measures),
+            *(_cell(row, name) for name in ("steps", "passages", "time", "seconds")),
+            *(_cell(row, name, digits=0) for name in ("prompt_tokens", "completion_tokens")),
+            _pair(number(row["dollars"]), row["dollars_se"], number(row["dollars_se"], digits=2)),
             str(row["failed"]),
         )
     table.caption = f"{results[0]['questions']} questions; mean ± standard error; failures count as wrong"
@@ -296,20 +283,12 @@ def _list(what: str, faults: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         console.print(f"{what}: {len(faults) - MOST_NAMED} more, see --json", highlight=False)
 
 
-def _mean_of(row: Line, name: str) -> Mean | None:
-    return None if row[name] is None else Mean(value=row[name], error=row[f"{name}_se"])
-
-
-def _dollar_digits(mean: Mean | None) -> int:
-    """Decimals that show two significant digits of the standard error, or three of the mean where there is none."""
-    if mean is None:
-        return 2
-    size, significant = (mean.error, 2) if mean.error else (abs(mean.value), 3)
-    return min(12, max(2, significant - 1 - math.floor(math.log10(size)))) if size else 2
-
-
-def _cell(mean: Mean | None, *, scale: float = 1.0, digits: int = 2) -> str:
+def _cell(row: Line, name: str, *, scale: float = 1.0, digits: int = 2) -> str:
+    mean, error = row[name], row[f"{name}_se"]
     if mean is None:
         return NOTHING
-    value = f"{scale * mean.value:.{digits}f}"
-    return value if mean.error is None else f"{value} ± {scale * mean.error:.{digits}f}"
+    return _pair(f"{scale * mean:.{digits}f}", error, f"{scale * (error or 0.0):.{digits}f}")
+
+
+def _pair(mean: str, error: float | None, said: str) -> str:
+    return mean if error is None else f"{mean} ± {said}"

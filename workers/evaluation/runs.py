@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, TypeVar, get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.answer_metrics import FAMILIES, judged
@@ -27,6 +27,8 @@ from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.judge.rubric import Quiz
 from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, offered, worker_arms
 from ragbandit.workers.wiring.loading import LoadedArm, parts_of
+
+Piece = TypeVar("Piece")
 
 #: the family whose answers a model judges, see ragbandit.workers.judge.rubric
 CRUD = "crud"
@@ -149,37 +151,32 @@ class Answers:
             raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
         try:
             self._lock()
-            self._found = self._read(resume=resume)
+            #: by key
+            self.found = self._read(resume=resume)
         except BaseException:
             self._stream.close()
             raise
 
-    def __enter__(self) -> "Answers":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stream.close()
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._found
-
-    def __getitem__(self, key: str) -> StoredAnswer:
-        return self._found[key]
-
     def forget_failed(self) -> None:
         """Take answers that failed for missing. Their lines stay in the file: of one key the last line counts."""
-        self._found = {key: stored for key, stored in self._found.items() if not stored.failed}
+        self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
-    def add(self, outcome: Outcome, *, key: str, arm: str, question: str, score: float | None = None) -> None:
+    def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
         """Keep the answer; it is with the operating system when this returns."""
         kept = {each.name: getattr(outcome, each.name) for each in fields(StoredAnswer) if hasattr(outcome, each.name)}
-        stored = StoredAnswer(key=key, arm=arm, question=question, score=score, **kept)
+        stored = StoredAnswer(**asdict(work), score=score, **kept)
         try:
             self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
             self._stream.flush()
         except OSError as error:
             raise _unusable(self.file, fault=f"cannot be written: {error.strerror}") from error
-        self._found[key] = stored
+        self.found[stored.key] = stored
 
     def _lock(self) -> None:
         try:
@@ -231,13 +228,33 @@ class Work:
     question: str
 
 
+async def in_parallel(work: Iterable[Piece], do: Callable[[Piece], Awaitable[object]], *, concurrency: int) -> None:
+    """Do the work, at most `concurrency` pieces at a time: the next one is asked for when one is done.
+
+    What is under way when this is cancelled, or when one piece raises, is lost, and nothing else.
+    """
+    left = iter(work)
+
+    async def take() -> None:
+        for each in left:
+            await do(each)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(take())
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """Resources that the arms are run with."""
+    """Resources that the arms are run with, and the file of their answers."""
 
     arms: Mapping[ArmName, LoadedArm]
     #: caps on every answer
     budget: Budget
+    answers: Answers
 
     def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
         """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
@@ -252,46 +269,24 @@ class Bench:
             for name, arm in self.arms.items()
         ]
 
-    async def answer(
-        self,
-        work: Iterable[Work],
-        *,
-        answers: Answers,
-        concurrency: int,
-        done: Callable[[Work, Outcome], Awaitable[None]],
-    ) -> None:
-        """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
+    async def answer(self, work: Work) -> Outcome:
+        """The answer, kept as soon as it is there. A failing arm is an answer."""
+        arm = self.arms[work.arm]
+        outcome = await run_strategy(
+            arm.strategy,
+            query=Query(id=DecisionId(work.key), text=work.question),
+            budget=self.budget,
+            retriever=arm.retriever,
+            generator=arm.generator,
+            named=arm.named,
+        )
+        self.answers.add(outcome, work=work)
+        return outcome
 
-        work: is asked for the next piece when one is done.
-
-        What is under way when this is cancelled is lost, and nothing else. Closes generators and retrievers.
-        """
-        left = iter(work)
-
-        async def take() -> None:
-            for each in left:
-                query = Query(id=DecisionId(each.key), text=each.question)
-                arm = self.arms[each.arm]
-                outcome = await run_strategy(
-                    arm.strategy,
-                    query=query,
-                    budget=self.budget,
-                    retriever=arm.retriever,
-                    generator=arm.generator,
-                    named=arm.named,
-                )
-                answers.add(outcome, key=each.key, arm=each.arm, question=each.question)
-                await done(each, outcome)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
-                    group.create_task(take())
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
-        finally:
-            for part in parts_of(self.arms.values()):
-                await part.close()
+    async def close(self) -> None:
+        """Close generators and retrievers."""
+        for part in parts_of(self.arms.values()):
+            await part.close()
 
 
 #: the word for every arm

@@ -17,7 +17,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.cli import app
-from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion
+from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion, in_parallel
 from tests.support.arms.loaded_arms import loaded_arms
 
 CORPUS = [
@@ -397,18 +397,16 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
     generator = Counting({"": "So the answer is: x."}, seconds=0.01)
     retriever = MemoryRetriever([Passage(**CORPUS[0])])
     arms = loaded_arms({"single_step": {}}, generator=generator, retriever=retriever, version="1")
-    bench = Bench(arms=arms, budget=Budget())
-    work = bench.work([LabelledQuestion(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
-    done = []
+    rows = [LabelledQuestion(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)]
 
-    async def note(each, _outcome):
-        done.append(each)
+    async def run(bench):
+        await in_parallel(bench.work(rows), bench.answer, concurrency=concurrency)
+        await bench.close()
 
     with Answers(tmp_path / "a.jsonl", resume=False) as answers:
-        asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=note))
-        assert all(each.key in answers for each in work)
+        asyncio.run(run(Bench(arms=arms, budget=Budget(), answers=answers)))
+        assert len(answers.found) == 9
 
     assert generator.most == concurrency
-    assert len(done) == len(work)
     assert generator.closed
     assert retriever.closed

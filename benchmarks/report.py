@@ -8,8 +8,7 @@ the other arm would have cost, and its quality, on these very questions.
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from rich.console import Console
@@ -79,24 +78,13 @@ class Run:
 
     def at(self, count: int) -> ReportRows:
         """The log after so many questions."""
-        return _rows_of(self.log, slice(len(self.log.arm) - count, None))
+        return self.log.part(slice(len(self.log.arm) - count, None))
 
     def truth(self, count: int) -> tuple[float, float]:
         """What was served less always premium, per question: dollars and quality."""
         rows = slice(len(self.log.arm) - count, None)
         drawn = np.arange(count), self.log.arm[rows]
         return tuple(float((table[rows][drawn] - table[rows][:, 0]).mean()) for table in (self.dollars, self.quality))  # type: ignore[return-value]
-
-
-def _rows_of(log: ReportRows, rows: slice) -> ReportRows:
-    parts = {name: getattr(log, name)[rows] for name in _BY_ROW}
-    costs = {unit: values[rows] for unit, values in log.costs.items()}
-    told: dict[str, Any] = {"judge": log.judge, "counts": log.counts}
-    told = {name: None if each is None else each[rows] for name, each in told.items()}
-    return replace(log, costs=costs, **told, **parts)
-
-
-_BY_ROW = ("made_at", "tenant", "price", "arm", "pmf", "quality", "expected_quality", "expected_cost")
 
 
 def made(world: World, *, count: int, seed: int) -> Run:
@@ -139,7 +127,7 @@ def made(world: World, *, count: int, seed: int) -> Run:
         judge=_scores(quality[drawn], world.judge, seed=seed) if world.judge else None,
     )
     newest = slice(None, None, -1)
-    return Run(log=_rows_of(log, newest), dollars=dollars[newest], quality=quality[newest])
+    return Run(log=log.part(newest), dollars=dollars[newest], quality=quality[newest])
 
 
 def _scores(quality: Vector, alike: float, *, seed: int) -> Vector:

@@ -8,12 +8,12 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, and_, select, tuple_
+from sqlalchemy import and_, select
 
 from ragbandit.router.learning.sources import label_weight
 from ragbandit.router.storage.rows.outcome_rows import cost_value
@@ -329,50 +329,40 @@ class ReportRows:
     #: rows that a label stands for, by the probability of the label queue; None: all are as likely
     counts: Vector | None = None
 
+    def part(self, rows: Flags | slice) -> "ReportRows":
+        """These rows alone."""
+        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        cut: dict[str, Any] = {name: value[rows] for name, value in known.items() if isinstance(value, np.ndarray)}
+        return replace(self, costs={unit: value[rows] for unit, value in self.costs.items()}, **cut)
+
 
 def read_log(database: Database, scope: ReportScope) -> ReportRows:
     """The rows of a report. Raises StoreError."""
-    rows, last = _Rows(), None
-    while rows.read < scope.most:
-        with database.read() as connection:
-            page = _page(connection, scope, before=last, limit=min(_PAGE, scope.most - rows.read))
-        for row in page:
-            rows.add(row)
-        if len(page) < _PAGE:
-            break
-        last = page[-1]["made_at"], page[-1]["id"]
-    with database.read() as connection:
-        cut = rows.read >= scope.most and bool(_page(connection, scope, before=last, limit=1))
-    return rows.log(cut=cut)
-
-
-def _page(connection: Connection, scope: ReportScope, *, before: Any, limit: int) -> list[Mapping[str, Any]]:
+    time, ours = decisions.c.made_at, and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     query = select(
-        *decisions.c["id", "made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
+        *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
         *outcomes.c["cost", "steps"],
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates"],
     ).select_from(
-        decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(
-            updates, and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
-        )
+        decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, ours),
     )
-    time = decisions.c.made_at
-    query = query.where(time >= scope.since, time < scope.until)
+    query = query.where(time >= scope.since, time < scope.until, ~decisions.c.facts.contains(f'"{IMPORTED}":'))
     if scope.tenant is not None:
         query = query.where(decisions.c.tenant == scope.tenant)
-    if before is not None:
-        # The first bound is for the index, which has no ids.
-        query = query.where(time <= before[0], tuple_(time, decisions.c.id) < tuple_(*before))
-    query = query.order_by(time.desc(), decisions.c.id.desc()).limit(limit)
-    return [dict(row) for row in connection.execute(query).mappings()]
+    query = query.order_by(time.desc(), decisions.c.id.desc()).limit(scope.most + 1).execution_options(yield_per=_PAGE)
+    rows = _Rows()
+    with database.read() as connection, connection.execute(query) as found:
+        for number, row in enumerate(found.mappings()):
+            if number == scope.most:
+                return rows.log(cut=True)
+            rows.add(dict(row))
+    return rows.log(cut=False)
 
 
 @dataclass(kw_only=True, slots=True)
 class _Rows:
     """Rows while they are read: numbers as arrays, a few numbers for each arm on offer."""
 
-    #: rows of the database, those left out too
-    read: int = 0
     arms: dict[str, int] = field(default_factory=dict)
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
@@ -384,9 +374,6 @@ class _Rows:
     def add(self, row: Mapping[str, Any]) -> None:
         """Take a row in, or count why not."""
         facts = row["facts"]
-        if f'"{IMPORTED}":' in facts:
-            return
-        self.read += 1
         arms: list[str] = json.loads(row["arms"])
         why = _why_not(row, arms=arms)
         if why is not None:

@@ -33,7 +33,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import NOTHING, duration, moment, number, percent
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import Vector
 
 QualityWord = Literal["better", "as good", "worse"]
 CostWord = Literal["cheaper", "same cost", "more expensive"]
@@ -106,7 +106,7 @@ def report_of(
             "weeks": lines.table(week, names=names, against=chosen),
         }
         units = [one for one in UNITS if np.nansum(log.costs[one]) > 0.0]
-        costs = {one: lines.cost(one, log.pmf[:, chosen] > 0.0, against=chosen) for one in units}
+        costs = {one: _cost(log.part(log.pmf[:, chosen] > 0.0), one, against=chosen) for one in units}
     found = Report(
         since=scope.since,
         until=scope.until,
@@ -175,46 +175,56 @@ class _Lines:
 
     def line(self, name: str, rows: Flags, *, against: int) -> Line:
         """These rows, as far as they can be compared with always this arm."""
-        rows = rows & (self.log.pmf[:, against] > 0.0)
-        cost = self.cost(self.unit, rows, against=against)
-        values = self.log.quality[rows]
-        known = values[~np.isnan(values)]
-        least, most = float(known.min(initial=0.0)), float(known.max(initial=1.0))
-        given: dict[str, Any] = {"against": against, "least": least, "most": most}
-        quality = self._compared(values, rows, self.log.expected_quality, rated=True, **given)
-        quality = _clipped(quality, least - most, most - least)
-        given = {"unit": self.unit, "days": self.days, "alarm": self.alarm}
-        return line_of(name, self.log.arms[against], questions=int(rows.sum()), quality=quality, cost=cost, **given)
+        log = self.log.part(rows & (self.log.pmf[:, against] > 0.0))
+        ends = _ends(log.quality)
+        return line_of(
+            name,
+            log.arms[against],
+            questions=len(log.arm),
+            quality=_clipped(
+                _rated(log, log.quality, against=against, ends=ends), ends[0] - ends[1], ends[1] - ends[0]
+            ),
+            cost=_cost(log, self.unit, against=against),
+            unit=self.unit,
+            days=self.days,
+            alarm=self.alarm,
+        )
 
     def fixed(self) -> Iterator[str]:
         """The verdict "fix", where what was served earned less than WORTH more than always the best arm."""
-        gains, log = [], self.log
-        for against, arm in enumerate(() if log.reward is None or self.alarm is not None else log.arms):
-            rows = log.pmf[:, against] > 0.0
-            reward = log.reward[rows]  # type: ignore[index] # there are none without
-            ends = {"least": float(np.nanmin(reward, initial=0.0)), "most": float(np.nanmax(reward, initial=1.0))}
-            gain = self._compared(reward, rows, log.expected_quality, against=against, rated=True, **ends)
-            if gain.always is not None and gain.high is not None and int(rows.sum()) >= FEWEST_TO_FIX:
+        gains = []
+        for against, arm in enumerate(() if self.log.reward is None or self.alarm is not None else self.log.arms):
+            log = self.log.part(self.log.pmf[:, against] > 0.0)
+            assert log.reward is not None
+            gain = _rated(log, log.reward, against=against, ends=_ends(log.reward))
+            if gain.always is not None and gain.high is not None and len(log.arm) >= FEWEST_TO_FIX:
                 gains.append((gain.always, arm, gain.high))
         if gains and max(gains)[2] < WORTH:
             yield f"fix: always {max(gains)[1]} earns as much; see `ragbandit advise`"
 
-    def cost(self, unit: Unit, rows: Flags, *, against: int) -> Comparison:
-        """In this unit: an answer may cost anything from nothing to the most that one of the arm did."""
-        values = self.log.costs[unit][rows]
-        most = values[(self.log.arm[rows] == against) & ~np.isnan(values)].max(initial=0.0)
-        cost = self._compared(values, rows, self.log.expected_cost, against=against, least=0.0, most=float(most))
-        return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
 
-    def _compared(
-        self, value: Vector, rows: Flags, predicted: Matrix, *, rated: bool = False, **given: Any
-    ) -> Comparison:
-        """rated: the values are what was rated, not told by every outcome."""
-        arm, pmf = self.log.arm[rows], self.log.pmf[rows]
-        if rated:
-            told = {"judge": self.log.judge, "counts": self.log.counts}
-            given |= {name: None if each is None else each[rows] for name, each in told.items()}
-        return compared(value, arm=arm, pmf=pmf, predicted=predicted[rows], **given)
+def _ends(values: Vector) -> tuple[float, float]:
+    """Between which values of quality lie: [0, 1], and what is beyond."""
+    return float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
+
+
+def _rated(log: ReportRows, values: Vector, *, against: int | Choices, ends: tuple[float, float]) -> Comparison:
+    """Of values that only rated rows have."""
+    told: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
+    return compared(values, arm=log.arm, pmf=log.pmf, against=against, least=ends[0], most=ends[1], **told)
+
+
+def _spent(log: ReportRows, unit: Unit, *, against: int | Choices, most: float) -> Comparison:
+    """Of what every outcome tells: an answer may cost anything from nothing to `most`."""
+    given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "predicted": log.expected_cost, "against": against}
+    return compared(log.costs[unit], least=0.0, most=most, **given)
+
+
+def _cost(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
+    """In this unit: an answer may cost as much as the most that one of the arm did."""
+    most = np.nanmax(log.costs[unit][log.arm == against], initial=0.0)
+    cost = _spent(log, unit, against=against, most=float(most))
+    return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
 
 
 def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
@@ -327,16 +337,9 @@ def _spread(log: ReportRows) -> Iterator[str]:
 
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]:
     """(quality, cost) of what was served against always the likeliest arm of each question."""
-    likeliest = log.pmf.argmax(axis=1)
-    most = {
-        "quality": max(1.0, float(np.nanmax(log.quality, initial=1.0))),
-        "cost": float(np.nanmax(log.costs[unit], initial=0.0)),
-    }
-    given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "against": likeliest, "least": 0.0}
-    quality = compared(
-        log.quality, predicted=log.expected_quality, most=most["quality"], judge=log.judge, counts=log.counts, **given
-    )
-    return quality, compared(log.costs[unit], predicted=log.expected_cost, most=most["cost"], **given)
+    likeliest, most = log.pmf.argmax(axis=1), float(np.nanmax(log.costs[unit], initial=0.0))
+    quality = _rated(log, log.quality, against=likeliest, ends=(0.0, _ends(log.quality)[1]))
+    return quality, _spent(log, unit, against=likeliest, most=most)
 
 
 def _explored(log: ReportRows, *, unit: Unit) -> str:

@@ -62,7 +62,7 @@ class VersionReader:
     prices: Mapping[str, float]
     evidence: Evidence
     #: kind and reason without numbers, and time, of the verdict that was kept last
-    kept: tuple[str, str] | None = None
+    kept: tuple[str, str] = ("", "")
     kept_at: float = 0.0
     _decided: tuple[float, str] = field(init=False)
     _ended: tuple[float, str] = field(init=False)
@@ -307,8 +307,6 @@ class Evaluator:
     def _kept(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """Keep the verdict where it is news, and do what it says, in one transaction."""
         shape = _shape(finding.kind, finding.reason)
-        if watch.kept is None:
-            watch.kept, watch.kept_at = self._last_kept(watch.version)
         old = now - watch.kept_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.kept and not old:
             return watch.version
@@ -346,13 +344,6 @@ class Evaluator:
         news = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
         (log.info if finding.verb is None else log.warning)("a version was judged", extra=news)
         return done
-
-    def _last_kept(self, version: PolicyVersion) -> tuple[tuple[str, str], float]:
-        with self.database.read() as connection:
-            last = next(iter(store.verdicts_of(connection, version.name, limit=1)), None)
-        if last is None or last.made_at < version.since:
-            return ("", ""), 0.0
-        return _shape(last.kind, last.reason), last.made_at
 
 
 def _shape(kind: str, reason: str) -> tuple[str, str]:

@@ -368,20 +368,15 @@ class GuardrailEvidence:
 
     def _look_for_sudden(self, share: Array, *, failed: Array) -> None:
         """share: the candidate's part in each draw, shape (n,): no draw is of one side alone."""
-        before = len(self._newest)
+        before, events = len(self._newest), self.settings.failure_window
         self._newest = np.concatenate([self._newest, np.stack([share, failed], axis=1)])
-        if self.sudden_at is None and share.any():
-            for row in np.flatnonzero(failed):
-                if self._is_sudden(self._newest[: before + int(row) + 1]):
-                    self.sudden_at = self.rows + int(row) + 1
-                    break
+        for row in np.flatnonzero(failed) if self.sudden_at is None and share.any() else ():
+            mine, lost = self._newest[: before + int(row) + 1][-_REMEMBERED:][::-1].T
+            ours, others = (_failing(part, failed=lost, events=events) for part in (mine, 1.0 - mine))
+            if ours >= _SUDDEN and not others > ours / 3.0:  # of NaN neither holds
+                self.sudden_at = self.rows + int(row) + 1
+                break
         self._newest = self._newest[-_REMEMBERED:]
-
-    def _is_sudden(self, newest: Array) -> bool:
-        newest = newest[-_REMEMBERED:][::-1]
-        ours = _failing(newest[:, 0], failed=newest[:, 1], events=self.settings.failure_window)
-        others = _failing(1.0 - newest[:, 0], failed=newest[:, 1], events=self.settings.failure_window)
-        return not math.isnan(ours) and ours >= _SUDDEN and not others > ours / 3.0
 
 
 def _failing(part: Array, *, failed: Array, events: int) -> float:

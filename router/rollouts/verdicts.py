@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -82,7 +82,7 @@ def decide(
     age = max(0.0, now - version.since)
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
     rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
-    kind, reason, waits_for, verb = rules.verdict()
+    kind, reason, waits_for, verb = next(rules.verdicts())
     inputs = _inputs(version, evidence, control.killed or "", times, canary or "", complete, evidence.alarm or "")
     return VerdictFinding(kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=inputs)
 
@@ -93,7 +93,7 @@ _Verdict = tuple[VerdictKind, str, str, Verb | None]
 
 @dataclass(frozen=True)
 class _VerdictRules:
-    """The rules, in the order of `verdict`: what harms first, then what is missing, then what is earned."""
+    """The rules, in the order of `verdicts`: what harms first, then what is missing, then what is earned."""
 
     version: PolicyVersion
     evidence: Evidence
@@ -110,48 +110,40 @@ class _VerdictRules:
     def in_canary(self) -> bool:
         return self.version.state == "canary"
 
-    def verdict(self) -> _Verdict:
-        """The verdict of the first rule that has one."""
-        rules = (self._harm, self._killed, self._expired, self._unread, self._missing, self._guarded)
-        return next((verdict for rule in rules if (verdict := rule()) is not None), None) or self._earned()
+    def verdicts(self) -> Iterator[_Verdict]:
+        """The verdicts of all rules that have one, the first of which counts; the last rule always has one."""
+        for rule in (self._harm, self._held, self._missing, self._guarded):
+            yield from rule()
+        weight = next_weight(self.version, settings=self.settings)
+        yield self._last() if weight is None else self._step(weight)
 
-    def _killed(self) -> _Verdict | None:
-        if self.control.killed is None:
-            return None
-        return _hold("the kill switch is on: nothing of it is served", "ragbandit policy resume")
-
-    def _expired(self) -> _Verdict | None:
+    def _held(self) -> Iterator[_Verdict]:
+        if self.control.killed is not None:
+            yield _hold("the kill switch is on: nothing of it is served", "ragbandit policy resume")
         if self.in_canary and self.age >= self.settings.max_age_s:
             days = f"{self.settings.max_age_s / 86400:.3g} days"
-            return "expire", f"{EXPIRED}: neither better nor worse for sure in {days}", "", "shadow"
+            yield "expire", f"{EXPIRED}: neither better nor worse for sure in {days}", "", "shadow"
         if self.version.reason.startswith(EXPIRED):
-            return _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
-        return None
+            yield _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
+        if not self.complete:
+            yield _hold("its ledger is being read", "the end of the ledger: a few looks more")
 
-    def _unread(self) -> _Verdict | None:
-        return None if self.complete else _hold("its ledger is being read", "the end of the ledger: a few looks more")
-
-    def _earned(self) -> _Verdict:
-        weight = next_weight(self.version, settings=self.settings)
-        return self._last() if weight is None else self._step(weight)
-
-    def _harm(self) -> _Verdict | None:
+    def _harm(self) -> Iterator[_Verdict]:
         rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
         out: Verb | None = "rollback"
         if self.evidence.alarm is not None:
             reason = f"the log contradicts its propensities, nothing can be said: {self.evidence.alarm}"
-            return "invalid", reason, "a person: ragbandit verify", out
+            yield "invalid", reason, "a person: ragbandit verify", out
         if guardrails.sudden_at is not None:
-            return "rollback", f"at least half of its newest {self.settings.failure_window} answers failed", "", out
+            yield "rollback", f"at least half of its newest {self.settings.failure_window} answers failed", "", out
         for name, guardrail in guardrails.guardrails.items():
             if guardrail.passed.proven_at is not None:
-                return "rollback", f"{_WORDS[name]}, beyond the margin", "", out
+                yield "rollback", f"{_WORDS[name]}, beyond the margin", "", out
         if rewards.worse_at is not None:
             detail = f"{rewards.difference:+.3f}, conclusive after {rewards.worse_at} rated decisions"
-            return "rollback", f"its reward is worse than the champion's ({detail})", "", out
+            yield "rollback", f"its reward is worse than the champion's ({detail})", "", out
         if self.in_canary and self._is_faulty:
-            return "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
-        return None
+            yield "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
 
     @property
     def _is_faulty(self) -> bool:
@@ -163,34 +155,34 @@ class _VerdictRules:
         draws = self.evidence.draws
         return f"it gave no pmf for {draws.faults} of {draws.rows + draws.faults} decisions"
 
-    def _missing(self) -> _Verdict | None:
+    def _missing(self) -> Iterator[_Verdict]:
         rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
         if self._is_faulty:
-            return _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
+            yield _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
         wanted, there = self.settings.rows_per_step, self.evidence.effective
         if rewards.rows == 0 or guardrails.rows == 0:
             lacking = "been judged" if guardrails.rows else "an outcome"
-            return _hold(f"no decision since then has {lacking}", f"{wanted} effective rows, of which there are 0")
+            yield _hold(f"no decision since then has {lacking}", f"{wanted} effective rows, of which there are 0")
         if there < wanted:
             # By a hair's breadth more than equal: sums of the same weights differ by rounding with the pages.
             fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
             more = math.ceil((wanted - there) * fewer.rows / max(there, 1.0))
             what = "judged decisions" if fewer is rewards else "outcomes"
-            waits_for = f"about {more:,} more {what}: {there:.0f} of {wanted} effective rows are there"
-            return _hold("too few effective rows", waits_for)
+            yield _hold(
+                "too few effective rows",
+                f"about {more:,} more {what}: {there:.0f} of {wanted} effective rows are there",
+            )
         if self.age < self.settings.seconds_per_step:
             left = self.settings.seconds_per_step - self.age
-            return _hold("too little time in this state", f"{duration(left)} more")
-        return None
+            yield _hold("too little time in this state", f"{duration(left)} more")
 
-    def _guarded(self) -> _Verdict | None:
+    def _guarded(self) -> Iterator[_Verdict]:
         for name, guardrail in self.evidence.guardrails.guardrails.items():
             if self.settings.guardrails.proven and guardrail.kept.proven_at is None:
-                return _hold(f"it is not proven that the guardrail of {name} is kept", f"more outcomes ({name})")
+                yield _hold(f"it is not proven that the guardrail of {name} is kept", f"more outcomes ({name})")
             if guardrail.rows and guardrail.excess > guardrail.margin:
                 waits_for = f"outcomes that bring the estimate within the margin, or prove that it is beyond ({name})"
-                return _hold(f"by the estimate, {_WORDS[name]}", waits_for)
-        return None
+                yield _hold(f"by the estimate, {_WORDS[name]}", waits_for)
 
     def _step(self, weight: float) -> _Verdict:
         rewards = self.evidence.rewards

@@ -306,19 +306,15 @@ def with_incumbent(text: str, arm: str) -> str | None:
     """The YAML of a configuration with this policy.incumbent, comments kept; None where it cannot be put in safely."""
     tree = yaml.safe_load(text) or {}
     wanted = {**tree, "policy": {**(tree.get("policy") or {}), "incumbent": arm}}
-    block = re.search(r"^policy:[ \t]*(?:#.*)?\n((?:[ \t]+.*\n?|[ \t]*\n)*)", text, re.MULTILINE)
     if "policy" not in tree:
         changed = f"{text.rstrip()}\n\npolicy:\n  incumbent: {arm}\n".lstrip()
-    elif block is None and "incumbent" in tree["policy"]:
-        changed = re.sub(r"(?m)^(policy:[ \t]*\{[^#\n]*\bincumbent:)[^,}\n]*", rf"\g<1> {arm}", text, count=1)
-    elif block is None:
-        changed = re.sub(r"(?m)^policy:[ \t]*\{", f"policy: {{incumbent: {arm}, ", text, count=1)
     elif "incumbent" in (tree["policy"] or {}):
-        line = re.sub(r"(?m)^([ \t]+incumbent:)[^#\n]*?([ \t]*(?:#.*)?)$", rf"\g<1> {arm}\g<2>", block[1], count=1)
-        changed = text[: block.start(1)] + line + text[block.end(1) :]
+        value = r"(?m)^([^#\n]*\bincumbent:)[^,}#\n]*?([ \t]*(?:[,}#].*)?)$"
+        changed = re.sub(value, rf"\g<1> {arm}\g<2>", text, count=1)
     else:
-        indent = re.match(r"[ \t]*", block[1] or "  ")[0] or "  "  # type: ignore[index]
-        changed = f"{text[: block.start(1)]}{indent}incumbent: {arm}\n{text[block.start(1) :]}"
+        begun = r"(?m)^(policy:[ \t]*(?:#.*)?\n)([ \t]*)"
+        changed = re.sub(begun, rf"\g<1>\g<2>incumbent: {arm}\n\g<2>", text, count=1)
+        changed = re.sub(r"(?m)^policy:[ \t]*\{", f"policy: {{incumbent: {arm}, ", changed, count=1)
     with contextlib.suppress(yaml.YAMLError):
         if yaml.safe_load(changed) == wanted:
             return changed

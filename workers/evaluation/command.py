@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, interruptible
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.serving.checks.questions import capped
@@ -20,7 +20,6 @@ from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_lines
 from ragbandit.shared.types import Budget
-from ragbandit.strategies.base import Generator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation.results import (
@@ -133,7 +132,12 @@ def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[
     templates = judge_templates(chosen.judge.templates)
     cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
     generator = chosen.generator.model_copy(update={"cache": cache})
-    return lambda: QuizModel(generator=_loaded_judge(generator), templates=templates)
+
+    def load() -> QuizModel:
+        with errors.status("loading the judge"):
+            return QuizModel(generator=make_generator(generator), templates=templates)
+
+    return load
 
 
 def _searching(settings: Settings, *, corpus: Path | None, index: str | None) -> Settings:
@@ -196,11 +200,6 @@ def _run(
 
         asyncio.run(run())
     return {name: [answers.found[each.key] for each in work if each.arm == name] for name in loaded}
-
-
-def _loaded_judge(settings: GeneratorSettings) -> Generator:
-    with errors.status("loading the judge"):
-        return make_generator(settings)
 
 
 def _quiz(

@@ -21,7 +21,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.formats import NOTHING, number
 from ragbandit.shared.types import Json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, in_parallel
-from ragbandit.workers.judge.rubric import Cut, Quiz, QuizModel, chinese_words, made_quiz, quizzed
+from ragbandit.workers.judge.rubric import Cut, QuizModel, chinese_words, made_quiz, quizzed
 
 #: the arm whose mean seconds are Time 1.00 (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
@@ -107,13 +107,12 @@ async def _quizzed(
             quiz = await made_quiz(row.reference, model=model)
         except ArmFailed as error:
             return dict.fromkeys(answers, AnswerQuality(measures=dict.fromkeys(_QUIZ_MEASURES, 0.0), error=str(error)))
-    return {arm: await _scored(each, quiz=quiz, model=model, cut=cut) for arm, each in answers.items()}
-
-
-async def _scored(stored: StoredAnswer, *, quiz: Quiz, model: QuizModel, cut: Cut) -> AnswerQuality:
-    text = "" if stored.failed else stored.answer or ""
-    score = await quizzed(text, quiz=quiz, model=model, cut=cut)
-    return AnswerQuality(measures={name: getattr(score, name) for name in _QUIZ_MEASURES}, error=score.error)
+    judged_as = {}
+    for arm, stored in answers.items():
+        score = await quizzed("" if stored.failed else stored.answer or "", quiz=quiz, model=model, cut=cut)
+        measures = {name: getattr(score, name) for name in _QUIZ_MEASURES}
+        judged_as[arm] = AnswerQuality(measures=measures, error=score.error)
+    return judged_as
 
 
 def evaluated(rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities) -> list[Line]:

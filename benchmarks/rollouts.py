@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.coverage.places import VERSION
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verbs import next_weight
 from ragbandit.router.rollouts.verdicts import Evidence, decide
 from ragbandit.shared.types import PolicyControl

@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, sele
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.overview import candidate_in
-from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store

@@ -1,4 +1,4 @@
-"""Evidence on one version: what the draws, rewards and outcomes since it came to its state add up to.
+"""Evidence on one version: its draws as arrays, and what rewards and outcomes since it came to its state add up to.
 
 Pure: rows in, numbers out. How rows are cut into pages changes nothing, and every bound is looked at after each row.
 """
@@ -6,13 +6,13 @@ Pure: rows in, numbers out. How rows are cut into pages changes nothing, and eve
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.rows import Array, Draws, Judged, Outcomes, Predictions
 from ragbandit.shared.confidence_sequences import (
     BURN_IN_EFFECTIVE,
     FEWEST_EFFECTIVE,
@@ -25,6 +25,8 @@ from ragbandit.shared.confidence_sequences import (
 )
 from ragbandit.shared.control_variate import JudgeSlopes
 from ragbandit.shared.types import effective_rows, surely_effective_rows
+
+Array = npt.NDArray[np.float64]
 
 #: they differ on a row where more probability than that lies elsewhere
 _SAME: Final = 1e-6
@@ -40,7 +42,136 @@ _STRIDE: Final = 25
 Point = tuple[int, float, float, float]
 
 
-def _note(digest: "hashlib._Hash", ids: Sequence[str], *columns: Array) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draws:
+    """n draws over K arms; an arm that was not offered has probability 0 in all three pmfs."""
+
+    ids: tuple[str, ...]
+    #: names of the columns
+    arms: tuple[str, ...]
+    #: the column that was drawn, shape (n,)
+    arm: npt.NDArray[np.intp]
+    #: what was drawn from, shape (n, K), each row of sum 1
+    pmf: Array
+    #: of the version, and of the champion, shape (n, K)
+    candidate: Array
+    champion: Array
+    #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
+    weight: Array
+    #: rewards that the champion's policy expects, shape (n, K); NaN: it does not say
+    scores: Array
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def cut(self, here: slice | npt.NDArray[np.bool_]) -> "Draws":
+        """These rows alone."""
+        columns = ("arm", "pmf", "candidate", "champion", "weight", "scores")
+        ids = tuple(np.array(self.ids, dtype=object)[here])
+        return replace(self, ids=ids, **{name: getattr(self, name)[here] for name in columns})
+
+    def drawn(self, pmf: Array) -> Array:
+        """Of each row the probability of the arm drawn under this pmf, shape (n,)."""
+        chances: Array = pmf[np.arange(len(self.arm)), self.arm]
+        return chances
+
+    def robust(self, share: Array, *, value: Array, guess: Array) -> Array:
+        """Doubly robust scores of sum_k share_k E[value of arm k], shape (n,); `guess` as of `doubly_robust`."""
+        weight = self.drawn(share) / self.drawn(self.pmf)
+        return np.add(*doubly_robust(weight, share=share, arm=self.arm, value=value, guess=guess))
+
+    @property
+    def ratio(self) -> Array:
+        """Importance weights of the candidate, shape (n,)."""
+        return self.drawn(self.candidate) / self.drawn(self.pmf)
+
+    @property
+    def weights(self) -> Array:
+        """Importance weights of the candidate, their squares, and what these are expected to be, shape (3, n)."""
+        squares = np.divide(self.candidate**2, self.pmf, out=np.zeros_like(self.pmf), where=self.pmf > 0.0)
+        return np.stack([self.ratio, self.ratio**2, squares.sum(axis=1)])
+
+    @property
+    def champion_ratio(self) -> Array:
+        """Importance weights of the champion, shape (n,)."""
+        return self.drawn(self.champion) / self.drawn(self.pmf)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """Draws with their rewards, in the order of the candidate's ledger."""
+
+    draws: Draws
+    #: by the reward settings of the candidate, shape (n,); NaN where a judge alone scored, if `judge` is there
+    reward: Array
+    #: the bounds that these settings have
+    minimum: float
+    maximum: float
+    #: the reward by a judge's score, shape (n,), NaN where there is none; None: people rated too few of its answers
+    judge: Array | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcomes:
+    """Draws with what their answers took, judged or not, in the order in which outcomes came in."""
+
+    draws: Draws
+    #: 1.0: the answer failed, shape (n,)
+    failed: Array
+    #: seconds of the whole answer, NaN where they were not reported
+    seconds: Array
+    #: in the terms of `reward.cost`
+    cost: Array
+
+
+#: rows of the overall mean that an arm's mean begins with
+_PRIOR: Final = 2.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Predictions:
+    """The champion's logged scores, or each arm's mean so far: what has predicted better up to the row before.
+
+    Values and scores in [0, 1]. State is a few numbers per arm, whatever the number of rows.
+    """
+
+    _count: dict[str, float] = field(default_factory=dict)
+    _sum: dict[str, float] = field(default_factory=dict)
+    _rows: float = 0.0
+    _total: float = 0.0
+    #: summed squared errors of the logged scores less those of the means; NaN scores are worth nothing
+    _behind: float = 0.0
+
+    def before(
+        self, arms: tuple[str, ...], *, arm: npt.NDArray[np.intp], value: Array, scores: Array | None = None
+    ) -> Array:
+        """For every row and arm a prediction made from earlier rows, shape (n, K); the rows count from then on."""
+        hits = np.zeros((len(value), len(arms)))
+        at = np.arange(len(value)), arm
+        hits[at] = 1.0
+        count = np.array([self._count.get(name, 0.0) for name in arms]) + np.cumsum(hits, axis=0)
+        total = np.array([self._sum.get(name, 0.0) for name in arms]) + np.cumsum(hits * value[:, None], axis=0)
+        rows = self._rows + np.arange(len(value))
+        overall = (self._total + np.cumsum(value) - value + 0.5) / (rows + 1.0)
+        means = total - hits * value[:, None] + _PRIOR * overall[:, None]
+        means /= count - hits + _PRIOR
+        if len(value):
+            self._count.update(zip(arms, map(float, count[-1]), strict=True))
+            self._sum.update(zip(arms, map(float, total[-1]), strict=True))
+            self._rows, self._total = self._rows + len(value), self._total + float(value.sum())
+        if scores is None:
+            return means
+        known = ~np.isnan(scores).any(axis=1)
+        worth = np.where(known, (scores[at] - value) ** 2 - (means[at] - value) ** 2, 0.0)
+        behind = self._behind + np.cumsum(worth)
+        if len(value):
+            self._behind = float(behind[-1])
+        use = known & (behind - worth < 0.0)
+        chosen: Array = np.where(use[:, None], scores, means)
+        return chosen
+
+
+def note_rows(digest: "hashlib._Hash", ids: Sequence[str], *columns: Array) -> None:
     """Take rows into the sha256 of all rows of a reading: however they are cut into pages, it is the same."""
     for key, *numbers in zip(ids, *columns, strict=True):
         digest.update(f"{key} {[float(number) for number in numbers]!r}\n".encode())
@@ -75,8 +206,8 @@ class JudgeControl:
         rated, known, guess = ~np.isnan(value), ~np.isnan(judge), np.zeros(share.shape)
         slopes = self.slopes.before(draws.arms, arm=draws.arm, value=value, judge=judge)
         guess[known] = self.predictions.before(draws.arms, arm=draws.arm[known], value=judge[known])
-        weight, g = draws.drawn(share) / draws.drawn(draws.pmf), np.nan_to_num(judge)
-        scores = np.add(*doubly_robust(weight, share=share, arm=draws.arm, value=g, guess=guess))
+        g = np.nan_to_num(judge)
+        scores = draws.robust(share, value=g, guess=guess)
         alone = known & ~rated
         upto = self.since[:, None] + np.cumsum([alone, scores * alone], axis=1)
         at = np.flatnonzero(rated)
@@ -126,13 +257,11 @@ class RewardEvidence:
         scores = np.clip((draws.scores - self.minimum) / self._range, 0.0, 1.0)
         guess = self._predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
         cut = robust_scores(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
-        added = np.zeros(len(draws))
-        if told is not None:
+        if told is None:
+            plain = draws.robust(share, value=value, guess=guess)
+        else:
             b, own, theirs, mean = told
-            value, guess, added = value - b * own, guess - b[:, None] * theirs, b * mean
-        weight = draws.drawn(share) / draws.drawn(draws.pmf)
-        correction, baseline = doubly_robust(weight, share=share, arm=draws.arm, value=value, guess=guess)
-        plain = correction + baseline + added
+            plain = draws.robust(share, value=value - b * own, guess=guess - b[:, None] * theirs) + b * mean
         # Where they agree the score is 0 whatever comes: many such rows and few others look like certainty.
         differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
         sums = np.stack([plain, plain**2, *draws.weights, differs])
@@ -142,7 +271,7 @@ class RewardEvidence:
             self.better.add(cut[:, first:upto])
             self._take(sums[:, first:upto])
             first = upto
-        _note(self.digest, judged.draws.ids, judged.reward, *([] if judged.judge is None else [judged.judge]))
+        note_rows(self.digest, judged.draws.ids, judged.reward, *([] if judged.judge is None else [judged.judge]))
 
     @property
     def difference(self) -> float:
@@ -209,35 +338,6 @@ class RewardEvidence:
         return asymptotic_width(rows, alpha=self.settings.rollback_alpha, tightest_at=_TUNED_ROWS, sides=1)
 
 
-@dataclass(kw_only=True, slots=True)
-class DrawEvidence:
-    """How much the two policies differ, and how often the version gave no pmf."""
-
-    rows: int = 0
-    #: decisions for which the version gave no pmf
-    faults: int = 0
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    _agreement: float = 0.0
-    _ratio_sum: float = 0.0
-
-    def add(self, draws: Draws) -> None:
-        """Take rows in, in the order in which they were made."""
-        self._ratio_sum += float(draws.ratio.sum())
-        self._agreement += float(np.minimum(draws.candidate, draws.champion).sum())
-        self.rows += len(draws)
-        _note(self.digest, draws.ids, draws.drawn(draws.pmf))
-
-    @property
-    def agreement(self) -> float:
-        """Mean probability mass that both policies give to the same arms, from 0 to 1."""
-        return self._agreement / self.rows if self.rows else 0.0
-
-    @property
-    def mean_ratio(self) -> float:
-        """Mean importance weight of the candidate; 1 but for chance."""
-        return self._ratio_sum / self.rows if self.rows else 1.0
-
-
 GuardrailName = Literal["failures", "latency", "cost"]
 GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
 #: first outcomes, from which the champion's 95th percentile and the unit of cost are taken
@@ -272,15 +372,13 @@ class Guardrail:
         """Take rows in, in their order; those without a value, NaN, are left out."""
         seen = ~np.isnan(value)
         draws, value = draws.cut(seen), value[seen]
-        given: dict[str, Any] = {"arm": draws.arm, "value": value}
         share = draws.candidate - self.factor * draws.champion
-        guess = self._predictions.before(draws.arms, **given)
-        for sign, sequence in ((1.0, self.passed), (-1.0, self.kept)):
-            sequence.add(robust_scores(share=sign * share, pmf=draws.pmf, guess=guess, **given))
-        weight = draws.drawn(share) / draws.drawn(draws.pmf)
-        scores = np.add(*doubly_robust(weight, share=share, guess=guess, **given))
+        guess = self._predictions.before(draws.arms, arm=draws.arm, value=value)
+        given: dict[str, Any] = {"pmf": draws.pmf, "arm": draws.arm, "value": value, "guess": guess}
+        self.passed.add(robust_scores(share=share, **given))
+        self.kept.add(robust_scores(share=-share, **given))
         self.rows += len(value)
-        self.sums += np.stack([scores, *draws.weights]).sum(axis=1)
+        self.sums += np.stack([draws.robust(share, value=value, guess=guess), *draws.weights]).sum(axis=1)
 
     @property
     def tried(self) -> Tried:
@@ -326,7 +424,7 @@ class GuardrailEvidence:
             upto = min(len(draws), first + left) if left > 0 else len(draws)
             self._take(outcomes, slice(first, upto))
             first = upto
-        _note(self.digest, draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost)
+        note_rows(self.digest, draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost)
 
     @property
     def effective(self) -> float:

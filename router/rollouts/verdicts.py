@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.evidence import (
     GUARDRAILS,
-    DrawEvidence,
+    Draws,
     GuardrailEvidence,
     GuardrailName,
     RewardEvidence,
+    note_rows,
 )
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
@@ -31,6 +34,35 @@ _WORDS: Final[Mapping[GuardrailName, str]] = {
     "latency": "its slowest answers take longer than the champion's",
     "cost": "its answers cost more than the champion's",
 }
+
+
+@dataclass(kw_only=True, slots=True)
+class DrawEvidence:
+    """How much the two policies differ, and how often the version gave no pmf."""
+
+    rows: int = 0
+    #: decisions for which the version gave no pmf
+    faults: int = 0
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    _agreement: float = 0.0
+    _ratio_sum: float = 0.0
+
+    def add(self, draws: Draws) -> None:
+        """Take rows in, in the order in which they were made."""
+        self._ratio_sum += float(draws.ratio.sum())
+        self._agreement += float(np.minimum(draws.candidate, draws.champion).sum())
+        self.rows += len(draws)
+        note_rows(self.digest, draws.ids, draws.drawn(draws.pmf))
+
+    @property
+    def agreement(self) -> float:
+        """Mean probability mass that both policies give to the same arms, from 0 to 1."""
+        return self._agreement / self.rows if self.rows else 0.0
+
+    @property
+    def mean_ratio(self) -> float:
+        """Mean importance weight of the candidate; 1 but for chance."""
+        return self._ratio_sum / self.rows if self.rows else 1.0
 
 
 @dataclass(kw_only=True, slots=True)

@@ -7,8 +7,7 @@ import pytest
 
 from benchmarks.rollouts import World, rows
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.evidence import RewardEvidence
-from ragbandit.router.rollouts.rows import Judged, Predictions
+from ragbandit.router.rollouts.evidence import Judged, Predictions, RewardEvidence
 from ragbandit.shared.control_variate import JudgeSlopes
 
 SETTINGS = RolloutSettings()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ragbandit.router.rollouts.rows import Predictions
+from ragbandit.router.rollouts.evidence import Predictions
 
 
 def test_a_prediction_knows_earlier_rows_alone():

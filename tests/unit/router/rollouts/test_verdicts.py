@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.rollouts import World, rows
 from ragbandit.router.config.sections import GuardrailSettings, RolloutSettings
-from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, decide, facts_of
 from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion
 

@@ -189,11 +189,11 @@ def passed(task: Task, *, world: World) -> Played:
     params = with_settings(policy, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
     data = SimulationData(
         table=_part(world.table, asked),
-        test=_part(world.table, rest),
+        judged=_part(world.table, rest),
         folds=1,
         settings=settings,
         features=None if world.features is None else world.features[asked],
-        test_features=None if world.features is None else world.features[rest],
+        judged_features=None if world.features is None else world.features[rest],
         encoder_hash=world.encoder_hash,
         labelled=task.conditions.labelled,
     )

@@ -152,12 +152,12 @@ def learned(table: LabelledTable, *, settings: Settings, seeds: int) -> tuple[Cu
 
 def _world(table: LabelledTable, *, settings: Settings, sees: bool) -> SimulationData:
     """The table as what is learned and what is judged, so that nothing of it is held back from the pass."""
-    world = SimulationData(table=table, test=table, folds=1, settings=settings)
+    world = SimulationData(table=table, judged=table, folds=1, settings=settings)
     if not sees:
         return world
     encoder = make_encoder(settings.encoder)
     features = embedded([row.question for row in table.rows], encoder=encoder, data_dir=settings.data_dir)
-    return replace(world, features=features, test_features=features, encoder_hash=encoder.hash)
+    return replace(world, features=features, judged_features=features, encoder_hash=encoder.hash)
 
 
 def curve_of(

@@ -451,11 +451,11 @@ def _cold(
     table = LabelledTable(rows=rows, arms=arms)
     world = SimulationData(
         table=table,
-        test=table,
+        judged=table,
         folds=1,
         settings=settings,
         features=outcomes.features,
-        test_features=outcomes.features,
+        judged_features=outcomes.features,
         encoder_hash=outcomes.encoder_hash,
         labelled=ask.labelled,
     )

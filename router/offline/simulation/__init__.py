@@ -128,10 +128,13 @@ def simulate(
     """
     settings = settings or Settings()
     weights = (settings.reward.weight,) if weights is None else weights
-    test = None if test is None else _aligned(test, table=table)
-    folds = 1 if test is not None else folds
-    world = SimulationData(table=table, test=test, folds=folds, settings=settings, warm=warm, labelled=labelled)
-    total = len(world.judged.rows) if total is None else total
+    judged = table if test is None else _aligned(test, table=table)
+    if test is None and not 2 <= folds <= len(table.rows):
+        message = f"{folds} folds of {len(table.rows)} rows"
+        raise InvalidInput(message, field="folds", remedy="use 2 up to one per row")
+    folds = folds if test is None else 1
+    world = SimulationData(table=table, judged=judged, folds=folds, settings=settings, warm=warm, labelled=labelled)
+    total = len(judged.rows) if total is None else total
     if incumbent is None and settings.policy.incumbent in table.arms:
         incumbent = settings.policy.incumbent
     measure = _Measure(world=world, total=total, incumbent=incumbent)
@@ -182,17 +185,16 @@ def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
 def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None:
     """Raises InvalidInput or ConfigError for the first number that cannot be simulated."""
     world, arms, settings = measure.world, measure.world.table.arms, measure.world.settings
-    rows, judged, folds, warm = len(world.table.rows), len(world.judged.rows), world.folds, world.warm
-    asked = rows if world.test is not None else rows - math.ceil(rows / max(folds, 1))  # of a pass
+    rows, judged, warm = len(world.table.rows), len(world.judged.rows), world.warm
+    asked = rows if world.folds == 1 else rows - math.ceil(rows / world.folds)  # of a pass
     odd = [one for one in weights if not (math.isfinite(one) and one >= 0)]
     more = "count the questions that the table leaves out too, or drop it"
-    cut, known = world.test is not None or 2 <= folds <= rows, measure.incumbent is None or measure.incumbent in arms
+    known = measure.incumbent is None or measure.incumbent in arms
     check_labelled(world.labelled)
     for holds, field_, message, remedy in (
         (seeds >= 1, "seeds", f"{seeds} seeds", "use 1 or more"),
         (weights and len(set(weights)) == len(weights), "lambda", "needs values, each once", "for example 0.05"),
         (not odd, "lambda", f"{odd} are no weights of cost", "use 0 or more"),
-        (cut, "folds", f"{folds} folds of {rows} rows", "use 2 up to one per row"),
         (0 <= warm < asked, "warm", f"{warm} rows of a pass of {asked}", "use 0 or more, and fewer rows"),
         (measure.total >= judged, "total", f"{measure.total} is less than the {judged} rows that are judged", more),
         (known, "incumbent", f"unknown arm {measure.incumbent!r}", f"use one of {', '.join(arms)}"),
@@ -332,14 +334,8 @@ def _with_features(
     if encoder is None:
         raise ConfigError("a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one")
     progress("loading the encoder", 0, 0)
-    loaded = encoder()
-    tables = [world.table] if world.test is None else [world.table, world.test]
-    texts = [row.question for table in tables for row in table.rows]
-    rows = embedded(texts, encoder=loaded, data_dir=world.settings.data_dir, progress=progress)
-    cut = len(world.table.rows)
-    return replace(
-        world,
-        features=rows[:cut],
-        test_features=rows[cut:] if world.test is not None else None,
-        encoder_hash=loaded.hash,
-    )
+    loaded, data_dir = encoder(), world.settings.data_dir
+    ours, theirs = ([row.question for row in table.rows] for table in (world.table, world.judged))
+    rows = embedded(ours, encoder=loaded, data_dir=data_dir, progress=progress)
+    judged = rows if theirs == ours else embedded(theirs, encoder=loaded, data_dir=data_dir, progress=progress)
+    return replace(world, features=rows, judged_features=judged, encoder_hash=loaded.hash)

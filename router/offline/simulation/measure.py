@@ -161,8 +161,11 @@ def first_pass(
     sums = [(np.cumsum(run.earned), np.cumsum(one[:, column])) for run, one in zip(runs, known, strict=True)]
     even = sorted(one for one in (_passed_for_good(ours - theirs) for ours, theirs in sums) if one is not None)
     middle = (len(runs) + 1) // 2  # the lower of two in the middle
-    prefixes = [_worst(ours, theirs) for ours, theirs in sums]
-    worst = min((one for one in prefixes if one is not None), default=None) if None not in prefixes else None
+    questions = min(len(run.order) for run in runs)
+    first = min(LEAST_PREFIX, questions)
+    tails = [(ours[first - 1 :], theirs[first - 1 :]) for ours, theirs in sums]
+    ratios = [ours / theirs for ours, theirs in tails] if all((theirs > 0.0).all() for _, theirs in tails) else []
+    worst, after = min(((float(one.min()), int(one.argmin()) + first) for one in ratios), default=(None, None))
     reward, reward_se = mean_and_error([_mean([run.earned for run in folds]) for folds in seeds])
     return FirstPass(
         incumbent=arms[column],
@@ -172,13 +175,13 @@ def first_pass(
         always=always,
         oracle=_mean([one.max(axis=1) for one in known]),
         passes=len(runs),
-        questions=min(len(run.order) for run in runs),
+        questions=questions,
         labels=math.fsum(run.labels for run in runs) / len(runs),
         break_even=even[middle - 1] if len(even) >= middle else None,
         break_even_share=len(even) / len(runs),
-        worst_prefix=None if worst is None else worst[0],
-        worst_after=None if worst is None else worst[1],
-        harmed=sum(_harmed(ours, theirs, harm=harm) for ours, theirs in sums) / len(runs),
+        worst_prefix=worst,
+        worst_after=after,
+        harmed=sum(float((ours - (1.0 - harm) * theirs).min()) < -1e-9 for ours, theirs in tails) / len(runs),
     )
 
 
@@ -191,22 +194,6 @@ def _passed_for_good(ahead: Vector) -> int | None:
     below = np.flatnonzero(ahead < -1e-9)  # the sums of the same rewards in another order are equal
     first = int(below[-1]) + 2 if len(below) else 1
     return first if first <= len(ahead) else None
-
-
-def _prefixes(sums: Vector) -> Vector:
-    return sums[min(LEAST_PREFIX, len(sums)) - 1 :]
-
-
-def _worst(ours: Vector, theirs: Vector) -> tuple[float, int] | None:
-    """(least ratio, after how many questions) of the prefixes of a pass."""
-    if not (_prefixes(theirs) > 0.0).all():
-        return None
-    ratios = _prefixes(ours) / _prefixes(theirs)
-    return float(ratios.min()), int(ratios.argmin()) + min(LEAST_PREFIX, len(ours))
-
-
-def _harmed(ours: Vector, theirs: Vector, *, harm: float) -> bool:
-    return float((_prefixes(ours) - (1.0 - harm) * _prefixes(theirs)).min()) < -1e-9
 
 
 def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:

@@ -55,28 +55,19 @@ class SimulationData:
     """Data that all runs share; every process gets it once."""
 
     table: LabelledTable
-    #: other rows to predict, arms in the table's order; None: folds of the table
-    test: LabelledTable | None
+    #: the table whose rows are predicted, arms in the table's order
+    judged: LabelledTable
+    #: parts of the table, each predicted after the others are learned; 1: all of it is learned before
     folds: int
     settings: Settings
-    #: of the table's and the test's questions, shape (n, d), None where no policy asks for them
+    #: of either table's questions, shape (n, d), None where no policy asks for them
     features: FeatureRows | None = None
-    test_features: FeatureRows | None = None
+    judged_features: FeatureRows | None = None
     encoder_hash: str = ""
     #: rows of every pass that are learned before it, with the outcomes of all arms
     warm: int = 0
     #: chance that the outcome of a decision is learned, in (0, 1]
     labelled: float = 1.0
-
-    @property
-    def judged(self) -> LabelledTable:
-        """The table whose rows are predicted."""
-        return self.test or self.table
-
-    @property
-    def judged_features(self) -> FeatureRows | None:
-        """The features of its questions."""
-        return self.features if self.test is None else self.test_features
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +111,8 @@ def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Pl
     The seed gives the order of the table; of that every folds-th row is the fold's test.
     """
     order = np.random.default_rng(seed).permutation(len(world.table.rows))
-    if world.test is not None:
-        return order, np.arange(len(world.test.rows))
+    if world.folds == 1:
+        return order, np.arange(len(world.judged.rows))
     mine = np.arange(len(order)) % world.folds == fold
     return order[~mine], order[mine]
 

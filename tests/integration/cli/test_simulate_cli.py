@@ -64,7 +64,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     encoder = live.router.service.encoder
     world = SimulationData(
         table=table,
-        test=None,
+        judged=table,
         folds=3,
         settings=Settings(reward={"weight": 0.9}),
         features=embedded([row.question for row in table.rows], encoder=encoder, data_dir=tmp_path),

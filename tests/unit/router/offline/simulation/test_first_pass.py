@@ -12,7 +12,6 @@ from ragbandit.router.offline.simulation.measure import LEAST_PREFIX, first_pass
 from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.kinds.fixed import Uniform
-from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import TableRow
 
 ARMS = ("low", "high")
@@ -95,30 +94,35 @@ def test_simulate_says_it_of_each_learner():
     assert all(other.first_pass is None for other in rows[1:])
 
 
-def test_incumbent_that_the_table_has_not():
-    """It is refused before anything is learned, with the arms that there are."""
-    with pytest.raises(InvalidInput, match="unknown arm 'odd'") as caught:
-        simulate(table_of(10), policies={"uniform": {}}, incumbent="odd", settings=PLAIN)
-    assert (caught.value.field, "low, high" in caught.value.remedy) == ("incumbent", True)
+class Watched(Uniform):
+    """Keeps what it learned, and what it was asked after how many updates."""
+
+    algorithm = "watched"
+    taught: ClassVar = []
+    asked: ClassVar = []
+
+    def pmf(self, queries, *, features, arms):
+        self.asked.append((len(self.taught), [query.text for query in queries]))
+        return super().pmf(queries, features=features, arms=arms)
+
+    def learn(self, update):
+        self.taught.append(update)
+
+
+def taught_of(monkeypatch, *, count=200, **given):
+    """(updates, rows) of two policies that draw otherwise: the one that is watched, and always high."""
+    monkeypatch.setitem(POLICIES, "watched", f"{__name__}:Watched")
+    monkeypatch.setattr(Watched, "taught", [])
+    monkeypatch.setattr(Watched, "asked", [])
+    policies = {"watched": {}, "fixed": {"arm": "high"}}
+    rows = simulate(table_of(count), policies=policies, folds=2, seeds=1, settings=PLAIN, **given)
+    return list(Watched.taught), rows[:2]
 
 
 def test_warm_rows_are_learned_with_all_arms_and_not_asked(monkeypatch):
     """The first rows of a pass come as K updates each, before the first question; the pass is shorter by them."""
-    taught, asked = [], []
-
-    class Watching(Uniform):
-        algorithm = "watching"
-
-        def pmf(self, queries, *, features, arms):
-            asked.append((len(taught), [query.text for query in queries]))
-            return super().pmf(queries, features=features, arms=arms)
-
-        def learn(self, update):
-            taught.append(update)
-
-    monkeypatch.setitem(POLICIES, "watching", f"{__name__}:Watching")
-    monkeypatch.setitem(globals(), "Watching", Watching)
-    rows = simulate(table_of(20), policies={"watching": {}}, folds=2, seeds=1, warm=3, settings=PLAIN)
+    taught, (*rows, _) = taught_of(monkeypatch, count=20, warm=3)
+    asked = Watched.asked
     assert rows[0].first_pass.questions == 7
     first = taught[:6]
     assert [update.arm for update in first] == list(ARMS) * 3
@@ -128,30 +132,12 @@ def test_warm_rows_are_learned_with_all_arms_and_not_asked(monkeypatch):
     assert not {update.query.text for update in first} & {text for _, texts in asked[:7] for text in texts}
 
 
-class Watched(Uniform):
-    """Keeps the questions that it learned."""
-
-    algorithm = "watched"
-    taught: ClassVar = []
-
-    def learn(self, update):
-        self.taught.append(update.query.text)
-
-
-def taught_of(monkeypatch, **asked):
-    """(questions learned, rows) of two policies that draw otherwise: the one that is watched, and always high."""
-    monkeypatch.setitem(POLICIES, "watched", f"{__name__}:Watched")
-    monkeypatch.setattr(Watched, "taught", [])
-    policies = {"watched": {}, "fixed": {"arm": "high"}}
-    rows = simulate(table_of(200), policies=policies, folds=2, seeds=1, settings=PLAIN, **asked)
-    return list(Watched.taught), rows[:2]
-
-
 def test_few_labels_are_learned_and_all_questions_earn(monkeypatch):
     """A share of the decisions is learned, more of them with a greater share; the reward is over all questions."""
-    everything, whole = taught_of(monkeypatch, labelled=1.0)
-    some, few = taught_of(monkeypatch, labelled=0.3)
-    least, _ = taught_of(monkeypatch, labelled=0.05)
+    (everything, whole), (some, few), (least, _) = (
+        ([one.query.text for one in taught], rows)
+        for taught, rows in (taught_of(monkeypatch, labelled=share) for share in (1.0, 0.3, 0.05))
+    )
     assert (len(everything), len(set(everything))) == (200, 200)
     assert 40 <= len(some) <= 80
     assert set(least) < set(some)
@@ -161,11 +147,3 @@ def test_few_labels_are_learned_and_all_questions_earn(monkeypatch):
     assert any(
         f"watched, lambda 0.05, {len(some) / 2:.1f} labels a pass, 2 orders of 100" in one for one in footnotes(few)
     )
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])
-def test_share_out_of_range_is_refused(share):
-    """None, fewer than none, and more than all are refused, with what may be given."""
-    with pytest.raises(InvalidInput, match="is no share of the decisions") as caught:
-        simulate(table_of(10), policies={"uniform": {}}, labelled=share, settings=PLAIN)
-    assert caught.value.field == "labelled"

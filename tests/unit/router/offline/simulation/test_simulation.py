@@ -117,7 +117,7 @@ def test_only_the_drawn_arm_is_revealed(spied):
 def test_test_rows_are_not_learned(spied):
     """In each fold what is learned and what is predicted are all rows together, and share none."""
     table, _ = spied
-    world = SimulationData(table=table, test=None, folds=2, settings=Settings())
+    world = SimulationData(table=table, judged=table, folds=2, settings=Settings())
     for fold in range(2):
         assert sorted(np.concatenate(split_of(world, seed=0, fold=fold))) == list(range(30))
     learned = [update.query.text for update in Spy.taught]
@@ -262,6 +262,11 @@ def test_test_table_is_predicted_after_all_rows(registered, tmp_path):
         ({"weights": [0.1, 0.1]}, InvalidInput, "lambda"),
         ({"weights": [-0.1]}, InvalidInput, "lambda"),
         ({"weights": [float("nan")]}, InvalidInput, "lambda"),
+        ({"labelled": 0.0}, InvalidInput, "labelled"),
+        ({"labelled": 1.01}, InvalidInput, "labelled"),
+        ({"labelled": float("nan")}, InvalidInput, "labelled"),
+        ({"warm": 2}, InvalidInput, "warm"),
+        ({"incumbent": "odd"}, InvalidInput, "incumbent"),
         ({"test": made_table(4, arms=("none", "single_step"))}, InvalidInput, "test"),
         ({"settings": Settings(reward={"cost": {"llm_calls": 1.0}})}, ConfigError, "reward.cost"),
     ],
@@ -272,12 +277,6 @@ def test_what_cannot_be_simulated_is_refused(given, error, field):
         simulate(SMALL, **({"policies": {"uniform": {}}, "folds": 2, "seeds": 1} | given))
     assert caught.value.field == field
     assert caught.value.remedy
-
-
-# ---------------------------------------------------------------------------------------------------- the draw
-
-
-# --------------------------------------------------------------------------------------------------- the cache
 
 
 class Counting(HashingEncoder):

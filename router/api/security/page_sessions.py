@@ -1,17 +1,14 @@
-"""Sessions of pages: who has logged in with an API key, as a signed cookie, and the tokens of forms.
+"""Sessions of pages: who has logged in with an API key, as a signed cookie; and whose page sends a request.
 
-    ragbandit_session = PUBLIC_ID.EXPIRES.HMAC        ragbandit_form = random
+    ragbandit_session = PUBLIC_ID.EXPIRES.HMAC
 
 The cookie names the key and does not hold it: a key that is revoked ends its sessions within a second, as it ends its
-requests.
-
-A form carries an HMAC of the browser's random cookie and of the key: a page of another site cannot make it.
+requests. A form is taken where the browser says that a page of this service sends it.
 """
 
 import asyncio
 import hmac
 import re
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
@@ -24,14 +21,13 @@ from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Forbidden
 
-#: names of the cookies
-SESSION, FORM = "ragbandit_session", "ragbandit_form"
+#: name of the cookie
+SESSION: Final = "ragbandit_session"
 #: longest time that a login lasts, seconds
 SESSION_S: Final = 12 * 3600.0
 #: longest value of the header Cookie that is looked at
 _MOST: Final = 8192
 _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
-_FORM: Final = re.compile(r"[0-9a-f]{32}")
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -42,7 +38,7 @@ def needs_session(path: str, headers: Headers) -> bool:
 
 
 class PageSessions:
-    """Makes and reads the cookies and tokens of one store; every process of it takes those of the others."""
+    """Makes and reads the cookies of one store; every process of it takes those of the others."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -68,15 +64,6 @@ class PageSessions:
         until = int(min(now + SESSION_S, now + SESSION_S if expires_at is None else expires_at))
         return f"{key}.{until}.{await self._mac(f'session {key} {until}')}", max(0, int(until - now))
 
-    async def form_token(self, nonce: str, *, key: str | None) -> str:
-        """What a form of this browser and key carries. nonce: its cookie."""
-        return await self._mac(f"form {nonce} {key or ''}")
-
-    async def is_own_form(self, headers: Headers, token: str, *, key: str | None) -> bool:
-        """Whether a form was made for this browser and key."""
-        nonce = form_nonce(headers)
-        return nonce is not None and hmac.compare_digest(await self.form_token(nonce, key=key), token)
-
     async def _mac(self, text: str) -> str:
         if self._secret is None:
             async with self._reading:  # one thread, however many come
@@ -84,17 +71,6 @@ class PageSessions:
                     now = self._clock()
                     self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)
         return hmac.new(self._secret, text.encode(), "sha256").hexdigest()
-
-
-def form_nonce(headers: Headers) -> str | None:
-    """The browser's random cookie; None: it has none yet."""
-    nonce = cookies_of(headers).get(FORM, "")
-    return nonce if _FORM.fullmatch(nonce) else None
-
-
-def new_nonce() -> str:
-    """A random cookie for a browser."""
-    return secrets.token_hex(16)
 
 
 def cookies_of(headers: Headers) -> dict[str, str]:
@@ -143,6 +119,17 @@ def check_site(headers: Headers, *, method: str) -> None:
     hosts = [value for key, value in sent if key == b"host"]
     if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
         raise _foreign(f"from a page of another site ({origins[0]!r:.80})", field="Origin")
+
+
+def check_form(path: str, headers: Headers) -> None:
+    """Refuse a form that a page of another site may have sent. Raises Forbidden.
+
+    Every browser says where a form comes from; a key in a header is sent by no browser on its own.
+    """
+    check_site(headers, method="POST")
+    if needs_session(path, headers) and not any(name in (b"origin", b"sec-fetch-site") for name, _ in headers):
+        remedy = "send it from that page, or send the key in the header Authorization"
+        raise Forbidden("nothing says that a page of this service sends this form", field="Origin", remedy=remedy)
 
 
 def _foreign(message: str, *, field: str) -> Forbidden:

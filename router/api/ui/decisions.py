@@ -56,7 +56,7 @@ async def listed(request: Request) -> Response:
         "states": _STATES,
         "looked_at": LOOKED_AT if given["arm"] or given["state"] or wanted.tenant else None,
     }
-    return await page(request, "decisions.html", title="Decisions", **values)
+    return page(request, "decisions.html", title="Decisions", **values)
 
 
 @pages.get("/ui/decisions/{decision_id}")
@@ -67,7 +67,7 @@ async def one(decision_id: str, request: Request) -> Response:
     rule = closing_rule(router.settings.learning)
     explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule))
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
-    return await page(request, "decision.html", title="Decision", **values)
+    return page(request, "decision.html", title="Decision", **values)
 
 
 @pages.post("/ui/decisions/{decision_id}/cancel")
@@ -94,7 +94,7 @@ async def labels(request: Request) -> Response:
         "per_day": router.settings.learning.labels_per_day,
         "may_label": caller.role != "reader",
     }
-    return await page(request, "labels.html", title="Labels", **values)
+    return page(request, "labels.html", title="Labels", **values)
 
 
 @pages.post("/ui/labels")

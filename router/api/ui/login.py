@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from ragbandit.router.api.dependencies import rule_of
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, needs_session
-from ragbandit.router.api.ui.rendering import form_of, page, set_cookie
+from ragbandit.router.api.ui.rendering import form_of, page
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
 
@@ -30,31 +30,31 @@ async def form(request: Request) -> Response:
     root = request.scope.get("root_path", "")
     if await gate.is_open():
         return RedirectResponse(f"{root}/ui", status_code=303)
-    return await login_page(request, onward=_checked(request.query_params.get("next", "")))
+    return login_page(request, onward=_checked(request.query_params.get("next", "")))
 
 
-async def login_page(request: Request, *, onward: str, fault: RagBanditError | None = None) -> Response:
+def login_page(request: Request, *, onward: str, fault: RagBanditError | None = None) -> Response:
     """The page, with what was wrong. onward: the page of ours that is wanted, or ""."""
     values = {"next": onward, "fault": fault}
-    return await page(request, "login.html", title="Log in", status=fault.status if fault else 200, **values)
+    return page(request, "login.html", title="Log in", status=fault.status if fault else 200, **values)
 
 
 @pages.post("/ui/login")
 async def login(request: Request) -> Response:
     """Begin a session with the key of the form."""
-    given = await form_of(request, "key", "next", key="")
+    given = await form_of(request, "key", "next")
     gate: Gate = request.app.state.gate
     try:
         key = await gate.key_of(given["key"])
         _check_role(key)
     except (Unauthorized, Forbidden) as error:
-        return await login_page(request, onward=_checked(given["next"]), fault=error)
+        return login_page(request, onward=_checked(given["next"]), fault=error)
     sessions: PageSessions = request.app.state.page_sessions
     value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
     home = LABELS if key.role == "rater" else "/ui" if key.tenant is None else ENTRY
     onward = _checked(given["next"]) or home
     reply = RedirectResponse(request.scope.get("root_path", "") + onward, status_code=303)
-    set_cookie(request, reply, name=SESSION, value=value, seconds=seconds)
+    _set_session(request, reply, value, seconds=seconds)
     gate.ring.note_use(key.public_id)
     return reply
 
@@ -66,8 +66,14 @@ async def logout(request: Request) -> Response:
     root = request.scope.get("root_path", "")
     reply = RedirectResponse(f"{root}/ui/login", status_code=303)
     if needs_session(request.scope["path"], request.scope["headers"]):
-        set_cookie(request, reply, name=SESSION, value="", seconds=0)
+        _set_session(request, reply, "", seconds=0)
     return reply
+
+
+def _set_session(request: Request, reply: Response, value: str, *, seconds: int) -> None:
+    """A cookie that no script reads and no other site sends."""
+    path, secure = request.scope.get("root_path", "") + "/ui", request.scope["scheme"] == "https"
+    reply.set_cookie(SESSION, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="strict")
 
 
 def _check_role(key: ApiKey) -> None:

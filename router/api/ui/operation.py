@@ -40,7 +40,7 @@ async def feedback(request: Request) -> Response:
     """Sources of feedback, and what was rejected."""
     router = router_of(request)
     values = await reads_of(request).run(lambda: _feedback(router))
-    return await page(request, "feedback.html", title="Feedback", **values)
+    return page(request, "feedback.html", title="Feedback", **values)
 
 
 @pages.get("/ui/queues")
@@ -57,7 +57,7 @@ async def queues(request: Request) -> Response:
         "most_workers": MOST_WORKERS,
         "sign": ArmSigns(router.service.arms),
     }
-    return await page(request, "queues.html", title="Queues", **values)
+    return page(request, "queues.html", title="Queues", **values)
 
 
 async def state_or_none(request: Request) -> RouterState | None:
@@ -131,7 +131,7 @@ async def first(request: Request) -> Response:
         "charts": earned_charts(history),
         **await panel(request, seconds=TIMES[chosen][1]),
     }
-    return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, history))
+    return page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, history))
 
 
 @pages.get("/ui/arms")
@@ -141,7 +141,7 @@ async def arms(request: Request) -> Response:
     values = _shared(request, chosen, history)
     known = {one.arm for one in history.arms}
     values["untried"] = [arm for arm in router_of(request).service.arms if arm not in known]
-    return await page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
+    return page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:

@@ -45,7 +45,7 @@ async def listed(request: Request) -> Response:
     router = router_of(request)
     values = await reads_of(request).run(lambda: _versions(router))
     values["sign"] = ArmSigns(router.service.arms)
-    return await page(request, "policies.html", title="Policies", **values)
+    return page(request, "policies.html", title="Policies", **values)
 
 
 @pages.get("/ui/policies/{name}")
@@ -58,7 +58,7 @@ async def one(name: str, request: Request) -> Response:
         if name != router.settings.policy.label:
             raise
         return _back(request, "/ui/policies")  # no version beside the configuration was ever made
-    return await page(request, "policy.html", title=f"Policy {name[:40]}", **values)
+    return page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
 
 @pages.post("/ui/policies/{name}/{verb}")

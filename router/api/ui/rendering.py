@@ -16,15 +16,8 @@ from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of, rule_of
-from ragbandit.router.api.security.page_sessions import (
-    FORM,
-    PageSessions,
-    check_site,
-    form_nonce,
-    needs_session,
-    new_nonce,
-)
-from ragbandit.shared.errors import Forbidden, InvalidInput
+from ragbandit.router.api.security.page_sessions import check_form, needs_session
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.shared.types import Caller
 
@@ -138,26 +131,19 @@ def _query(values: dict[str, Any]) -> str:
     return urlencode({name: value for name, value in values.items() if value not in (None, "")})
 
 
-async def page(request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
+def page(request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
     """A page of this template. values: its names."""
     root, caller = request.scope.get("root_path", ""), caller_of(request)
-    headers = request.scope["headers"]
-    sessions: PageSessions = request.app.state.page_sessions
-    nonce = form_nonce(headers) or new_nonce()
     frame = {
         "root": root,
         "title": title,
         "here": request.scope["path"].removeprefix(root),
         "links": [(path, title) for path, title, of_all in PAGES if may_see(caller, path, of_all=of_all)],
         "caller": caller,
-        "logged_in": caller.key is not None and needs_session("/ui", headers),
+        "logged_in": caller.key is not None and needs_session("/ui", request.scope["headers"]),
         "acts": caller.role in (None, "operator", "admin"),
-        "form_token": await sessions.form_token(nonce, key=caller.key),
     }
-    reply = HTMLResponse(environment().get_template(template).render(frame | values), status_code=status)
-    if form_nonce(headers) is None:
-        set_cookie(request, reply, name=FORM, value=nonce)
-    return reply
+    return HTMLResponse(environment().get_template(template).render(frame | values), status_code=status)
 
 
 def may_see(caller: Caller, path: str, *, of_all: bool) -> bool:
@@ -166,23 +152,9 @@ def may_see(caller: Caller, path: str, *, of_all: bool) -> bool:
     return role and not (of_all and caller.tenant is not None)
 
 
-def set_cookie(
-    request: Request,
-    reply: Response,
-    *,
-    name: str,
-    value: str,
-    seconds: int | None = None,
-) -> None:
-    """A cookie that no script reads and no other site sends; seconds: None: as long as the browser is open."""
-    path = request.scope.get("root_path", "") + "/ui"
-    secure = request.scope["scheme"] == "https"
-    reply.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="strict")
-
-
 def error_page(error: ErrorDetail, *, status: int, root: str) -> str:
     """The page of an error."""
-    frame = {"root": root, "title": "Error", "here": "", "links": (), "logged_in": False, "form_token": ""}
+    frame = {"root": root, "title": "Error", "here": "", "links": (), "logged_in": False}
     words = {
         "code": error["code"],
         "message": unicodedata.normalize("NFC", error["message"]),
@@ -226,13 +198,12 @@ MAX_BYTES: Final = 16_384
 _TYPE: Final = "application/x-www-form-urlencoded"
 
 
-async def form_of(request: Request, *fields: str, key: str | None = None) -> dict[str, str]:
-    """The fields of a form, "" for one that was left out. key: in force while the form was made; None: the caller's.
+async def form_of(request: Request, *fields: str) -> dict[str, str]:
+    """The fields of a form, "" for one that was left out.
 
     Raises Forbidden for a form that another page has made, InvalidInput for what is no form or has other fields.
     """
-    headers = request.scope["headers"]
-    check_site(headers, method=request.method)
+    check_form(request.scope["path"], request.scope["headers"])
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
         raise InvalidInput("this takes a form", field="content-type", remedy=f"send {_TYPE}")
     body = await request.body()
@@ -240,13 +211,6 @@ async def form_of(request: Request, *fields: str, key: str | None = None) -> dic
         sent = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
     except ValueError as error:
         raise InvalidInput("the form cannot be read", field="body", remedy="load the page again") from error
-    token = sent.pop("form_token", "")
-    if needs_session(request.scope["path"], headers):  # a key in a header is sent by no browser on its own
-        sessions: PageSessions = request.app.state.page_sessions
-        key = caller_of(request).key if key is None else key
-        if not await sessions.is_own_form(headers, token, key=key):
-            remedy = "load the page again, and allow cookies for it"
-            raise Forbidden("this form was not made by a page of this session", field="form_token", remedy=remedy)
     unknown = sorted(set(sent) - set(fields))
     if len(body) > MAX_BYTES or unknown:
         message = f"the form has an unknown field {unknown[0]!r:.80}" if unknown else "the form is too long"

@@ -59,16 +59,7 @@ def test_the_cookie_is_secure_under_https(service, visit, with_keys):
     """Behind a proxy that speaks TLS the cookie goes over TLS alone."""
     browser, key = visit(service), with_keys(service, "reader")
     browser.http.headers["x-forwarded-proto"] = "https"
-    text = browser.http.get("/ui/login")
-    assert "secure" in text.headers["set-cookie"].lower()
-    nonce = re.search(r"ragbandit_form=([0-9a-f]{32})", text.headers["set-cookie"])[1]
-    token = re.search(r'name="form_token" value="([0-9a-f]{64})"', text.text)[1]
-    done = browser.http.post(
-        "/ui/login",
-        data={"form_token": token, "key": key, "next": ""},
-        headers={"cookie": f"ragbandit_form={nonce}"},
-    )
-    assert "; secure" in done.headers["set-cookie"].lower()
+    assert "; secure" in browser.log_in(key).headers["set-cookie"].lower()
 
 
 def test_a_login_leads_to_no_other_site(service, visit, with_keys):
@@ -122,20 +113,24 @@ def test_readers_see_and_operators_act(service, visit, with_keys):
 
 
 def test_a_form_of_another_page_does_nothing(service, visit, with_keys):
-    """Without the token, with that of another session, and from another site a form is refused; open services too."""
-    form = {"to": "champion", "reason": "x"}
-    stranger = visit(service)
-    token = re.search(r'value="([0-9a-f]{64})"', stranger.page("/ui/policies"))[1]
-    assert stranger.http.post("/ui/switch", data=form).status_code == 403
-    assert service.http.post("/ui/switch", data=form | {"form_token": token}).status_code == 403
-    evil = {"origin": "https://evil.example"}
-    assert stranger.http.post("/ui/switch", data=form | {"form_token": token}, headers=evil).status_code == 403
-    operator = visit(service)
-    operator.log_in(with_keys(service, "operator"))
-    assert operator.http.post("/ui/switch", data=form | {"form_token": token}).status_code == 403
-    assert operator.http.post("/ui/logout", data={"form_token": token}).status_code == 403
-    assert operator.http.post("/ui/switch", json=form).status_code == 422
-    assert "The kill switch is active" not in operator.page("/ui/policies")
+    """From another site, another port, and where no browser says from where, a form is refused; open services too."""
+    form, visitor = {"to": "champion", "reason": "x"}, visit(service)
+
+    def check_refused():
+        for told in (
+            {},
+            {"origin": "https://evil.example"},
+            {"origin": f"{service.url}1"},
+            {"sec-fetch-site": "same-site"},
+        ):
+            assert visitor.http.post("/ui/switch", data=form, headers=told).status_code == 403
+            assert visitor.http.post("/ui/logout", headers=told).status_code == 403
+
+    check_refused()
+    visitor.log_in(with_keys(service, "operator"))
+    check_refused()
+    assert visitor.http.post("/ui/switch", json=form, headers={"origin": service.url}).status_code == 422
+    assert "The kill switch is active" not in visitor.page("/ui/policies")
 
 
 def test_a_tenants_key_has_its_decisions_alone(service, visit, with_keys):

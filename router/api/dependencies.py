@@ -18,6 +18,7 @@ from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Queue, Router
+from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from ragbandit.shared.types import Caller, Role
 
@@ -192,6 +193,12 @@ def router_of(request: Request) -> Router:
     """The app's router."""
     router: Router = request.app.state.router
     return router
+
+
+def tracing_of(request: Request) -> Tracing:
+    """The app's tracing."""
+    tracing: Tracing = getattr(request.app.state, "tracing", OFF)
+    return tracing
 
 
 async def known_parameters(request: Request) -> None:

@@ -25,7 +25,6 @@ from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching import SERVE_S
-from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.shared.errors import InvalidInput
@@ -148,7 +147,7 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
 async def decision(decision_id: DecisionPath, request: Request) -> Response:
     """All that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
     router = router_of(request)
-    await check_owner(request, checked_id(decision_id, field="decision_id"))
+    await check_owner(request, decision_id)
     record = await reads_of(request).run(lambda: router.decision(decision_id))
     return JsonReply(record_json(record), headers=headers(record.decision))
 
@@ -163,11 +162,16 @@ async def explanation(decision_id: DecisionPath, request: Request) -> Response:
 
     The draw, its reasons in plain sentences, the steps of the answer, feedback, reward, and why it waits.
     """
-    router = router_of(request)
-    await check_owner(request, checked_id(decision_id, field="decision_id"))
-    rule = closing_rule(router.settings.learning)
-    explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule))
+    explained = await explained_for(request, decision_id)
     return JsonReply(explanation_json(explained), headers=headers(explained.record.decision))
+
+
+async def explained_for(request: Request, decision_id: str) -> Explanation:
+    """The decision explained, for who may see it. Raises NotFound, InvalidInput."""
+    router = router_of(request)
+    await check_owner(request, decision_id)
+    rule = closing_rule(router.settings.learning)
+    return await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule))
 
 
 @endpoints.post(
@@ -185,6 +189,6 @@ async def cancel(decision_id: DecisionPath, request: Request) -> Response:
     202 while a worker has still to end it, 200 with how it ended.
     """
     router = router_of(request)
-    await check_owner(request, checked_id(decision_id, field="decision_id"))
+    await check_owner(request, decision_id)
     state = await reads_of(request).run(lambda: router.cancel(decision_id))
     return JsonReply(cancellation_json(state), status_code=202 if state.status is None else 200)

@@ -1,7 +1,8 @@
 """Feedback endpoints: one item, and a batch."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -18,14 +19,16 @@ from ragbandit.router.api.dependencies import (
     documented,
     reads_of,
     router_of,
+    tracing_of,
 )
-from ragbandit.router.api.edge import tell_feedback
 from ragbandit.router.api.schemas.replies import label_json, receipt_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
+from ragbandit.router.storage.decisions.search import traces_of
+from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
@@ -50,7 +53,7 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     await check_owner(request, item.decision_id)
     receipt = await awaited(request, router_of(request).submit_feedback(item), what="feedback_id")
     count_feedback(request, item, receipt)
-    await tell_feedback(request, [(item, receipt)])
+    await _tell_feedback(request, [(item, receipt)])
     return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
 
 
@@ -97,7 +100,7 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
     ]
     for item, receipt in taken:
         count_feedback(request, item, receipt)
-    await tell_feedback(request, taken)
+    await _tell_feedback(request, taken)
     reply: BatchReply = {"items": [_item_reply(result) for _, result in results]}
     return JsonReply(reply, status_code=202)
 
@@ -139,3 +142,19 @@ def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedb
     given = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
     item = made_feedback(settings=router_of(request).settings, now=time.time(), **given)
     return replace(item, api_key=caller_of(request).key)
+
+
+async def _tell_feedback(request: Request, taken: Sequence[tuple[Feedback, Receipt]]) -> None:
+    """Tell of the judgements that are new, each in the trace of its decision. Never a reason to refuse one."""
+    tracing = tracing_of(request)
+    new = [(feedback, receipt) for feedback, receipt in taken if not receipt.duplicate]
+    if not tracing.enabled or not new:
+        return
+    database = router_of(request).database
+    traces: Mapping[str, Mapping[str, object]] = {}
+    with contextlib.suppress(RagBanditError):
+        ids = {feedback.decision_id for feedback, _ in new}
+        traces = await reads_of(request).run(lambda: traces_of(database, ids))
+    for feedback, receipt in new:
+        carrier = carrier_of(traces.get(feedback.decision_id, {}))
+        tell_evaluation(tracing, feedback, late=receipt.late, carrier=carrier)

@@ -12,7 +12,7 @@ from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from ragbandit.router.api.dependencies import caller_of, documented, reads_of, router_of
+from ragbandit.router.api.dependencies import caller_of, documented, is_page, reads_of, router_of
 from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.rollouts import verbs
@@ -71,7 +71,7 @@ class VerbBody(ReasonBody):
 async def listed(request: Request) -> Response:
     """All versions of the policy, the oldest first: their states, and what each waits for; and the kill switch."""
     router = router_of(request)
-    return JsonReply(await reads_of(request).run(lambda: overview(router.database, base=_base(router))))
+    return JsonReply(await reads_of(request).run(lambda: overview(router.database, base=base_of(router))))
 
 
 @endpoints.get(
@@ -82,7 +82,7 @@ async def listed(request: Request) -> Response:
 async def shown(name: _NamePath, request: Request) -> Response:
     """One version with its newest verdicts, why it waits, and what can be done to it now."""
     router = router_of(request)
-    read = partial(detail, router.database, name, base=_base(router), settings=router.settings.rollout)
+    read = partial(detail, router.database, name, base=base_of(router), settings=router.settings.rollout)
     return JsonReply(await reads_of(request).run(read))
 
 
@@ -149,18 +149,23 @@ def _check_offered(router: Router, arm: str) -> None:
         raise NotFound(f"{arm!r:.80} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
 
 
-def _base(router: Router) -> PolicyLabel:
+def base_of(router: Router) -> PolicyLabel:
+    """The label of the configured policy, which names its versions."""
     return PolicyLabel(router.settings.policy.label)
 
 
 def _actor(request: Request) -> str:
     """Who asks, for the audit log."""
-    key = caller_of(request).key
-    return "http:without a key" if key is None else f"key:{key}"
+    caller, client = caller_of(request), request.client
+    if caller.key is not None:
+        return caller.key if caller.is_person else f"key:{caller.key}"
+    if not is_page(request.scope["path"]):
+        return "http:without a key"
+    return f"page:{'unknown' if client is None else client.host}"
 
 
 async def _done(request: Request, act: Callable[..., Any], body: ReasonBody) -> Any:
     """What an act on the versions returns; its entry in the audit log names the caller."""
     router, actor = router_of(request), _actor(request)
-    entry = {"base": _base(router), "actor": actor, "reason": body.reason, "now": time.time()}
+    entry = {"base": base_of(router), "actor": actor, "reason": body.reason, "now": time.time()}
     return await reads_of(request).run(lambda: act(router.database, **entry))

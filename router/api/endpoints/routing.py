@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import Request
@@ -19,8 +20,8 @@ from ragbandit.router.api.dependencies import (
     caller_of,
     documented,
     router_of,
+    tracing_of,
 )
-from ragbandit.router.api.edge import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
@@ -29,7 +30,7 @@ from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.security.ownership import noted_prices, permitted_arms, tenant_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.telemetry import conventions as names
-from ragbandit.router.telemetry.tracing import Span
+from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
@@ -101,15 +102,15 @@ def _spanned(request: Request, queries: list[Query]) -> tuple[list[Query], list[
     """Each question in a span of its own, where telemetry is on."""
     tracing = tracing_of(request)
     if not tracing.enabled:
-        return [in_trace(request, query, span=Span()) for query in queries], []
-    spans = [tracing.begin(names.DECIDE, attributes=asked_attributes(query)) for query in queries]
-    return [in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)], spans
+        return [_in_trace(request, query, span=Span()) for query in queries], []
+    spans = [tracing.begin(names.DECIDE, attributes=_asked_attributes(query)) for query in queries]
+    return [_in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)], spans
 
 
 def _end_spans(spans: Sequence[Span], results: Sequence[Decision | BaseException]) -> None:
     for span, result in zip(spans, results, strict=False):
         if isinstance(result, Decision):
-            span.set(decided_attributes(result))
+            span.set(_decided_attributes(result))
         else:
             span.fail(type(result).__name__)
         span.end()
@@ -152,6 +153,36 @@ async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Resp
     return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
 
 
+def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
+    """The query with the place in the trace, and the id of the request, that its decision is kept with.
+
+    The id is kept where the caller chose it, or where traces or JSON logs are made: those who read them look for it.
+    """
+    tracing, settings = tracing_of(request), router_of(request).settings
+    more: dict[str, object] = dict(span.carrier)
+    if tracing.enabled or settings.log.format == "json" or "x-request-id" in request.headers:
+        more[REQUEST_ID] = request.scope.get(SCOPE_ID)
+    return replace(query, request={**query.request, **more}) if more else query
+
+
+def _asked_attributes(query: Query) -> dict[str, Attribute | None]:
+    """What is known before the draw."""
+    return {names.SPAN_KIND: "DECISION", names.CONVERSATION: query.session}
+
+
+def _decided_attributes(decision: Decision) -> dict[str, Attribute | None]:
+    """What is known after it."""
+    return {
+        names.DECISION_ID: decision.id,
+        names.DECISION_ARM: decision.arm,
+        names.DECISION_PROPENSITY: decision.propensity,
+        names.DECISION_EXPLORED: decision.explored,
+        names.DECISION_POLICY: decision.policy,
+        names.DECISION_VERSION: decision.version,
+        names.DECISION_DEGRADED: decision.fault is not None,
+    }
+
+
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
     """The decision, committed, and the seconds it took; it is counted.
 
@@ -160,12 +191,12 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     request.state.named = query.id is not None
     router, began = router_of(request), time.perf_counter()
     tracing = tracing_of(request)
-    attributes = asked_attributes(query) if tracing.enabled else {}
+    attributes = _asked_attributes(query) if tracing.enabled else {}
     with tracing.span(names.DECIDE, attributes=attributes) as span:
-        query = in_trace(request, query, span=span)
+        query = _in_trace(request, query, span=span)
         decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
         if tracing.enabled:
-            span.set(decided_attributes(decision))
+            span.set(_decided_attributes(decision))
     seconds = time.perf_counter() - began
     request.app.state.metrics.decided(decision, seconds=seconds)
     return decision, seconds

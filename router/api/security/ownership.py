@@ -10,6 +10,7 @@ from fastapi import Request
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.security.budgets import budgets_of
 from ragbandit.router.config.settings import TenantSettings
+from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.question import TERMS, price_terms
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
@@ -116,7 +117,10 @@ async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
     return frozenset(key for key in wanted if known.get(key) != caller.tenant)
 
 
-async def check_owner(request: Request, decision_id: str) -> None:
-    """Raises NotFound, as for an id that no decision has, where the caller may not know of this decision."""
-    if await strangers(request, [decision_id]):
+async def check_owner(request: Request, decision_id: str, *, field: str = "decision_id") -> None:
+    """Raises NotFound, as for an id that no decision has, where the caller may not know of this decision.
+
+    field: the parameter that names it, for InvalidInput where it is no id.
+    """
+    if await strangers(request, [checked_id(decision_id, field=field)]):
         raise unknown_decision()

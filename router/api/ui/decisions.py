@@ -1,22 +1,22 @@
 """Pages of decisions: the search, and one decision explained."""
 
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
-from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response
+from fastapi import APIRouter, Query as QueryParameter, Request
+from starlette.responses import Response
 
-from ragbandit.router.api.dependencies import awaited, caller_of, reads_of, router_of
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.endpoints import decisions, feedback
 from ragbandit.router.api.schemas.replies import plain
+from ragbandit.router.api.schemas.requests import FeedbackBody
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.api.ui.rendering import ArmSigns, form_of, page
-from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.api.ui.rendering import ArmSigns, form_of, onward, page
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.checks.reports import made_feedback
-from ragbandit.router.serving.explanations.explain import Explanation, explain
+from ragbandit.router.serving.checks.reports import MAX_RATER
+from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
@@ -37,12 +37,11 @@ pages = APIRouter(include_in_schema=False)
 async def listed(request: Request) -> Response:
     """The search."""
     given = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
-    root, router = request.scope.get("root_path", ""), router_of(request)
-    if given["id"]:
-        named = checked_id(given["id"], field="id")
-        await check_owner(request, named)
+    router, named = router_of(request), given["id"]
+    if named:
+        await check_owner(request, named, field="id")
         await reads_of(request).run(lambda: router.decision(named))
-        return RedirectResponse(f"{root}/ui/decisions/{named}", status_code=303)
+        return onward(request, f"/ui/decisions/{named}")
     wanted = _wanted(request, given)
     after = _page_end(request.query_params.get("after"))
     results = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
@@ -62,10 +61,7 @@ async def listed(request: Request) -> Response:
 @pages.get("/ui/decisions/{decision_id}")
 async def one(decision_id: str, request: Request) -> Response:
     """One decision explained."""
-    router = router_of(request)
-    await check_owner(request, checked_id(decision_id, field="decision_id"))
-    rule = closing_rule(router.settings.learning)
-    explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule))
+    router, explained = router_of(request), await decisions.explained_for(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     return page(request, "decision.html", title="Decision", **values)
 
@@ -74,18 +70,17 @@ async def one(decision_id: str, request: Request) -> Response:
 async def cancel(decision_id: str, request: Request) -> Response:
     """Cancel its answer."""
     await form_of(request)
-    router = router_of(request)
-    await check_owner(request, checked_id(decision_id, field="decision_id"))
-    await reads_of(request).run(lambda: router.cancel(decision_id))
-    root = request.scope.get("root_path", "")
-    return RedirectResponse(f"{root}/ui/decisions/{decision_id}", status_code=303)
+    await decisions.cancel(decision_id, request)
+    return onward(request, f"/ui/decisions/{decision_id}")
+
+
+Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 
 @pages.get("/ui/labels")
-async def labels(request: Request) -> Response:
+async def labels(request: Request, skip: Skip = 0) -> Response:
     """The next answer to label. skip: how many of the newest were passed over."""
     router, caller = router_of(request), caller_of(request)
-    skip = _count(request.query_params.get("skip", ""))
     read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=skip)
     tasks = await reads_of(request).run(read)
     values: dict[str, Any] = {
@@ -98,30 +93,18 @@ async def labels(request: Request) -> Response:
 
 
 @pages.post("/ui/labels")
-async def label(request: Request) -> Response:
+async def label(request: Request, skip: Skip = 0) -> Response:
     """Keep the label, and go on with the next answer."""
-    given = await form_of(request, "decision_id", "rating", "skip")
-    skip, router, caller = _count(given["skip"]), router_of(request), caller_of(request)
+    given, rater = await form_of(request, "decision_id", "rating"), caller_of(request).name[:MAX_RATER] or None
     if given["rating"] not in ("true", "false", ""):
         raise InvalidInput(f"{given['rating']!r:.80} is no label", field="rating", remedy="send true, false or nothing")
     if given["rating"]:
-        decision_id, rating = checked_id(given["decision_id"], field="decision_id"), given["rating"] == "true"
-        await check_owner(request, decision_id)
-        item = made_feedback(
-            decision_id=decision_id, settings=router.settings, now=time.time(), source="label", rating=rating
-        )
-        kept = router.submit_feedback(replace(item, rater=caller.name or None, api_key=caller.key))
-        await awaited(request, kept, what="decision_id")
+        rating, named = given["rating"] == "true", given["decision_id"]
+        body = FeedbackBody.model_construct(decision_id=named, rating=rating, rater=rater, source="label")
+        await feedback.feedback(body, request)
     else:
         skip += 1
-    root = request.scope.get("root_path", "")
-    return RedirectResponse(f"{root}/ui/labels{f'?skip={skip}' if skip else ''}", status_code=303)
-
-
-def _count(text: str) -> int:
-    if text and not (text.isdecimal() and len(text) <= 6):
-        raise InvalidInput(f"{text!r:.80} is no number of answers", field="skip", remedy="begin again at /ui/labels")
-    return int(text or 0)
+    return onward(request, f"/ui/labels{f'?skip={skip}' if skip else ''}")
 
 
 def _wanted(request: Request, given: Mapping[str, str]) -> Search:

@@ -4,12 +4,12 @@ import re
 from typing import Final
 
 from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import rule_of
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, needs_session
-from ragbandit.router.api.ui.rendering import form_of, page
+from ragbandit.router.api.ui.rendering import form_of, onward, page
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
 
@@ -27,15 +27,14 @@ pages = APIRouter(include_in_schema=False)
 async def form(request: Request) -> Response:
     """The form, unless the service is open."""
     gate: Gate = request.app.state.gate
-    root = request.scope.get("root_path", "")
     if await gate.is_open():
-        return RedirectResponse(f"{root}/ui", status_code=303)
-    return login_page(request, onward=_checked(request.query_params.get("next", "")))
+        return onward(request, "/ui")
+    return login_page(request, wanted=_checked(request.query_params.get("next", "")))
 
 
-def login_page(request: Request, *, onward: str, fault: RagBanditError | None = None) -> Response:
-    """The page, with what was wrong. onward: the page of ours that is wanted, or ""."""
-    values = {"next": onward, "fault": fault}
+def login_page(request: Request, *, wanted: str, fault: RagBanditError | None = None) -> Response:
+    """The page, with what was wrong. wanted: the page of ours that is wanted, or ""."""
+    values = {"next": wanted, "fault": fault}
     return page(request, "login.html", title="Log in", status=fault.status if fault else 200, **values)
 
 
@@ -48,12 +47,11 @@ async def login(request: Request) -> Response:
         key = await gate.key_of(given["key"])
         _check_role(key)
     except (Unauthorized, Forbidden) as error:
-        return login_page(request, onward=_checked(given["next"]), fault=error)
+        return login_page(request, wanted=_checked(given["next"]), fault=error)
     sessions: PageSessions = request.app.state.page_sessions
     value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
     home = LABELS if key.role == "rater" else "/ui" if key.tenant is None else ENTRY
-    onward = _checked(given["next"]) or home
-    reply = RedirectResponse(request.scope.get("root_path", "") + onward, status_code=303)
+    reply = onward(request, _checked(given["next"]) or home)
     _set_session(request, reply, value, seconds=seconds)
     gate.ring.note_use(key.public_id)
     return reply
@@ -63,8 +61,7 @@ async def login(request: Request) -> Response:
 async def logout(request: Request) -> Response:
     """End the session."""
     await form_of(request)
-    root = request.scope.get("root_path", "")
-    reply = RedirectResponse(f"{root}/ui/login", status_code=303)
+    reply = onward(request, "/ui/login")
     if needs_session(request.scope["path"], request.scope["headers"]):
         _set_session(request, reply, "", seconds=0)
     return reply

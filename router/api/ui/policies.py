@@ -1,22 +1,23 @@
 """Pages of policies: versions with their states, what each waits for, its evidence, and the verbs."""
 
-import time
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, cast
 
 from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.api.ui.rendering import ArmSigns, actor_of, form_of, page
-from ragbandit.router.rollouts.overview import detail, settings_of
-from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, perform, unkill
+from ragbandit.router.api.endpoints import policies
+from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
+from ragbandit.router.api.ui.rendering import ArmSigns, form_of, onward, page
+from ragbandit.router.rollouts.overview import detail, overview, settings_of
+from ragbandit.router.rollouts.verbs import TRANSITIONS, Verb
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.types import PolicyLabel, PolicyVerdict
+from ragbandit.shared.types import PolicyVerdict
 
 #: what every verb does, in the words of its button
 VERBS: Final[dict[str, str]] = {
@@ -57,69 +58,44 @@ async def one(name: str, request: Request) -> Response:
     except NotFound:
         if name != router.settings.policy.label:
             raise
-        return _back(request, "/ui/policies")  # no version beside the configuration was ever made
+        return onward(request, "/ui/policies")  # no version beside the configuration was ever made
     return page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
 
 @pages.post("/ui/policies/{name}/{verb}")
 async def act(name: str, verb: str, request: Request) -> Response:
     """Move a version."""
-    given, router = await form_of(request, "revision", "reason", "force"), router_of(request)
+    given = await form_of(request, "revision", "reason", "force")
     if verb not in TRANSITIONS:
         raise NotFound(f"{verb!r:.40} is no verb", field="verb", remedy=f"use one of {', '.join(TRANSITIONS)}")
     if not given["revision"].isdigit():
         raise InvalidInput("the form does not say what was seen", field="revision", remedy="load the page again")
-    done = Act(
-        verb=cast(Verb, verb),
-        name=name,
-        base=PolicyLabel(router.settings.policy.label),
-        actor=actor_of(request),
-        reason=given["reason"],
-        now=time.time(),
-        force=given["force"] == "yes",
-        revision=int(given["revision"]),
-    )
-    settings = router.settings.rollout
-    await reads_of(request).run(lambda: perform(router.database, done, settings=settings))
-    return _back(request, f"/ui/policies/{name}")
+    force, revision = given["force"] == "yes", int(given["revision"])
+    body = VerbBody.model_construct(reason=given["reason"], force=force, revision=revision)
+    await policies.move(name, cast(Verb, verb), body, request)
+    return onward(request, f"/ui/policies/{name}")
 
 
 @pages.post("/ui/switch")
 async def switch(request: Request) -> Response:
     """Activate the kill switch, or take it back."""
-    given, router = await form_of(request, "to", "reason"), router_of(request)
-    entry: dict[str, Any] = {
-        "base": PolicyLabel(router.settings.policy.label),
-        "actor": actor_of(request),
-        "reason": given["reason"],
-        "now": time.time(),
-    }
-    if given["to"] == "off":
-        await reads_of(request).run(lambda: unkill(router.database, **entry))
-    else:
-        arm = given["to"].removeprefix("arm:") if given["to"].startswith("arm:") else None
-        if arm is None and given["to"] != "champion":
-            raise InvalidInput("the switch cannot be set to that", field="to", remedy="choose one of the list")
-        offered = router.service.arms
-        await reads_of(request).run(lambda: kill(router.database, arm=arm, offered=offered, **entry))
-    return _back(request, "/ui/policies")
-
-
-def _back(request: Request, path: str) -> Response:
-    return RedirectResponse(request.scope.get("root_path", "") + path, status_code=303)
+    given = await form_of(request, "to", "reason")
+    what, _, arm = given["to"].partition(":")
+    body = KillBody.model_construct(reason=given["reason"], arm=arm or None)
+    if what not in ("off", "champion", "arm") or (what == "arm") != bool(arm):
+        raise InvalidInput("the switch cannot be set to that", field="to", remedy="choose one of the list")
+    await (policies.unkill(body, request) if what == "off" else policies.kill(body, request))
+    return onward(request, "/ui/policies")
 
 
 def _versions(router: Router) -> dict[str, Any]:
-    base = PolicyLabel(router.settings.policy.label)
+    all_of = overview(router.database, base=base_of(router))
+    ordered = sorted(all_of.policies, key=lambda one: (_ORDER.index(one.state), -one.since))
+    versions = ordered[:MOST_VERSIONS]
     with router.database.read() as connection:
-        versions = store.versions_of(connection, base=base)
-        control = store.control_of(connection, base=base)
-        versions.sort(key=lambda one: (_ORDER.index(one.state), -one.since))
-        left_out, versions = len(versions) - MOST_VERSIONS, versions[:MOST_VERSIONS]
         newest = {one.name: next(iter(store.verdicts_of(connection, one.name, limit=1)), None) for one in versions}
     champion = next((one for one in versions if one.state == "champion"), None)
     serving = router.settings if champion is None else settings_of(router.settings, champion)
-    drawn = {name: _difference(verdict) for name, verdict in newest.items()}
     return {
         "map": policy_map(
             router.database,
@@ -127,16 +103,15 @@ def _versions(router: Router) -> dict[str, Any]:
             schema=router.settings.context,
             weight=router.settings.reward.weight,
         ),
-        "base": base,
+        "base": base_of(router),
         "champion": champion,
         "algorithm": serving.policy.name,
         "ledger": serving.policy.label,
         "serving": router.service.serving.version,
         "versions": versions,
-        "left_out": max(0, left_out),
-        "control": control,
-        "newest": newest,
-        "differences": drawn,
+        "left_out": len(ordered) - len(versions),
+        "control": all_of.control,
+        "differences": {name: _difference(verdict) for name, verdict in newest.items()},
         "missing": {name: None if one is None else one.facts.get("missing") for name, one in newest.items()},
         "arms": router.service.arms,
     }
@@ -144,7 +119,7 @@ def _versions(router: Router) -> dict[str, Any]:
 
 def _version(router: Router, name: str) -> dict[str, Any]:
     settings = router.settings.rollout
-    version = detail(router.database, name, base=PolicyLabel(router.settings.policy.label), settings=settings)
+    version = detail(router.database, name, base=base_of(router), settings=settings)
     newest = next(iter(version.verdicts), None)
     facts = {} if newest is None else dict(newest.facts)
     guardrails = facts.get("guardrails")

@@ -146,6 +146,11 @@ def page(request: Request, template: str, *, title: str, status: int = 200, **va
     return HTMLResponse(environment().get_template(template).render(frame | values), status_code=status)
 
 
+def onward(request: Request, path: str) -> Response:
+    """The way to another page of ours."""
+    return RedirectResponse(request.scope.get("root_path", "") + path, status_code=303)
+
+
 def may_see(caller: Caller, path: str, *, of_all: bool) -> bool:
     """Whether a page is for this caller. of_all: it tells of all tenants."""
     role = caller.role in (None, "admin") or caller.role in (rule_of("GET", path).roles or ())
@@ -216,12 +221,3 @@ async def form_of(request: Request, *fields: str) -> dict[str, str]:
         message = f"the form has an unknown field {unknown[0]!r:.80}" if unknown else "the form is too long"
         raise InvalidInput(message, field="body", remedy=f"send {', '.join(fields) or 'no field'}")
     return {name: sent.get(name, "").strip() for name in fields}
-
-
-def actor_of(request: Request) -> str:
-    """Who acts, for the audit log."""
-    caller = caller_of(request)
-    if caller.key is not None:
-        return caller.key if caller.is_person else f"key:{caller.key}"
-    client = request.client
-    return f"page:{'unknown' if client is None else client.host}"

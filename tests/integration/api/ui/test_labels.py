@@ -48,19 +48,19 @@ def test_the_page(asking, visit):
     page = browser.page("/ui/labels")
     assert "question 2?" in page
     assert HOSTILE not in page
-    done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[2], rating="false", skip="0")
+    done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[2], rating="false")
     assert done.headers["location"] == "/ui/labels"
-    done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="", skip="0")
+    done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="")
     assert done.headers["location"] == "/ui/labels?skip=1"
     assert "question 0?" in browser.page("/ui/labels?skip=1")
-    browser.send("/ui/labels", on="/ui/labels?skip=1", decision_id=keys[0], rating="true", skip="1")
+    browser.send("/ui/labels?skip=1", on="/ui/labels?skip=1", decision_id=keys[0], rating="true")
     assert "Begin again" in browser.page("/ui/labels?skip=1")
     assert waiting(asking) == [keys[1]]
     [kept] = asking.http.get(f"/v1/decisions/{keys[2]}").json()["feedback"]
     assert (kept["source"], kept["kind"], kept["value"]) == ("label", "rating", 0.0)
-    for wrong in ({"rating": "maybe"}, {"skip": "-1"}, {"skip": "many"}):
-        sent = {"decision_id": keys[1], "rating": "true", "skip": "0"} | wrong
-        assert browser.send("/ui/labels", on="/ui/labels", **sent).status_code == 422
+    for rating, skip in (("maybe", "0"), ("true", "-1"), ("true", "many")):
+        sent = browser.send(f"/ui/labels?skip={skip}", on="/ui/labels", decision_id=keys[1], rating=rating)
+        assert sent.status_code == 422
 
 
 def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
@@ -72,7 +72,7 @@ def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
     page = browser.page("/ui/labels")
     assert "/ui/decisions" not in page
     assert browser.http.get("/ui/decisions").status_code == 403
-    browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="true", skip="0")
+    browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="true")
     head = {"authorization": f"Bearer {rater}"}
     [left] = asking.http.get("/v1/label-queue", headers=head).json()["items"]
     assert left["decision_id"] == keys[0]

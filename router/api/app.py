@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -213,9 +214,6 @@ _ROUTES: Final[tuple[BaseRoute, ...]] = (
 
 log = logging.getLogger("ragbandit.server")
 
-#: seconds between two looks at whether the operators' server has started
-_LOOK_S = 0.01
-
 
 def _with_peer(app: FastAPI) -> ASGIApp:
     """The app, told who is connected before a header says of whom the request is, as uvicorn lets a proxy say."""
@@ -229,10 +227,20 @@ def _with_peer(app: FastAPI) -> ASGIApp:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server. operators: of server.admin_port, run as long as this one is."""
+    """uvicorn's server.
+
+    operators: that of server.admin_port, run as long as this one is, on a thread and an event loop of its own, whatever
+    load this one has; listener: on which it runs.
+    """
 
     def __init__(
-        self, app: FastAPI, *, settings: ServerSettings, loop: str, operators: "_OperatorsThread | None" = None
+        self,
+        app: FastAPI,
+        *,
+        settings: ServerSettings,
+        loop: str,
+        operators: "HttpServer | None" = None,
+        listener: socket.socket | None = None,
     ) -> None:
         config = uvicorn.Config(
             _with_peer(app),
@@ -250,7 +258,10 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
         self._app = app
-        self._operators = operators
+        self._operators, self._thread = operators, None
+        if operators is not None and listener is not None:
+            run = partial(operators.run, sockets=[listener])
+            self._thread = threading.Thread(target=run, name="ragbandit-operators", daemon=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections; the address is logged."""
@@ -260,36 +271,16 @@ class HttpServer(uvicorn.Server):
             host = f"[{host}]" if ":" in host else host
             what = "operators:" if self._app.state.port == "operators" else "listening on"
             log.info("%s http://%s:%d", what, host, port, extra={"action": "serve"})
-        if self.started and self._operators is not None:
-            await self._operators.start()
+        if self.started and self._thread is not None:
+            self._thread.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: whoever waits for an answer is told that it is pending; what is being done is finished, in time."""
         self._app.state.router.answers.end_waits()
-        if self._operators is not None:
-            await self._operators.end()
+        if self._operators is not None and self._thread is not None:
+            self._operators.should_exit = True
+            await asyncio.to_thread(self._thread.join)
         await super().shutdown(sockets)
-
-
-class _OperatorsThread:
-    """The server of server.admin_port, on a thread and an event loop of its own, whatever load the other one has."""
-
-    def __init__(self, server: HttpServer, *, listener: socket.socket) -> None:
-        self._server = server
-        self._thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [listener]}, name="ragbandit-operators", daemon=True
-        )
-
-    async def start(self) -> None:
-        """Return once it accepts connections."""
-        self._thread.start()
-        while not self._server.started and self._thread.is_alive():
-            await asyncio.sleep(_LOOK_S)
-
-    async def end(self) -> None:
-        """Finish its requests, and end its thread."""
-        self._server.should_exit = True
-        await asyncio.to_thread(self._thread.join)
 
 
 def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -> HttpServer:
@@ -297,11 +288,10 @@ def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -
 
     Raises OSError where server.admin_port is taken.
     """
-    operators = None
+    operators, listener = None, None
     if settings.admin_port is not None:
         listener = bound(settings.admin_host, settings.admin_port)
         listener.listen()  # who connects before the thread runs waits for it
         app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
-        of_operators = HttpServer(operators_app(app), settings=settings, loop=loop)
-        operators = _OperatorsThread(of_operators, listener=listener)
-    return HttpServer(app, settings=settings, loop=loop, operators=operators)
+        operators = HttpServer(operators_app(app), settings=settings, loop=loop)
+    return HttpServer(app, settings=settings, loop=loop, operators=operators, listener=listener)

@@ -375,3 +375,10 @@ async def awaited_all(
         message = f"no reply within {SERVE_S:g} s, so whether it is stored is not known"
         results.append(NotReady(message, remedy=f"send it again with the same {what}: nothing is stored twice"))
     return results
+
+
+def check_count(items: Sequence[object], *, most: int) -> None:
+    """Raises InvalidInput for a batch that is empty or too large."""
+    if not 0 < len(items) <= most:
+        message = f'"items" has {len(items)} entries'
+        raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")

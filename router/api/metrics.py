@@ -5,15 +5,15 @@ back. Sums of rewards may fall and are gauges: `delta()` of them over `increase(
 """
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import accumulate, chain
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.encoders.base import CachingEncoder, Encoder
@@ -162,7 +162,7 @@ class Metrics:
         self.unseen = count("ragbandit_replies_unseen", text)
         #: of the event loops of this process; their counts are shown too
         self.limiters: list[RateLimiter] = []
-        self.registry.register(_Collector(lambda: chain(_process(router), _rates(self.limiters))))
+        self._router = router
 
     def decided(self, decision: Decision, *, seconds: float) -> None:
         """Count a decision. seconds: from request to committed decision."""
@@ -171,30 +171,19 @@ class Metrics:
         if decision.fault:
             self.faults.inc()
 
-    def own_text(self) -> bytes:
-        """Prometheus text of what this process counts."""
-        return bytes(generate_latest(self.registry))
+    def collect(self) -> Iterator[Metric]:
+        """What this process counts."""
+        yield from self.registry.collect()
+        yield from _process(self._router)
+        yield from _rates(self.limiters)
 
-    def state_text(
-        self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None = None
-    ) -> bytes:
-        """Prometheus text of the ledger and of the queues in Redis; None: it could not be read.
+    def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float]) -> bytes:
+        """Prometheus text of this process, the ledger and the queues in Redis; state: None: it could not be read.
 
         budgets: kind and name of the spender, and period -> share of the dollars that is spent.
         """
-        read = CollectorRegistry()
-        read.register(_Collector(lambda: _state(state, budgets or {})))
-        return bytes(generate_latest(read))
-
-
-@dataclass(eq=False)
-class _Collector(Collector):
-    """What a function reads at every scrape."""
-
-    read: Callable[[], Iterable[Metric]]
-
-    def collect(self) -> Iterable[Metric]:
-        return self.read()
+        read = chain(self.collect(), _state(state, budgets))
+        return bytes(generate_latest(SimpleNamespace(collect=lambda: read)))
 
 
 def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:

@@ -10,26 +10,27 @@ from fastapi import Query as QueryParameter, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from ragbandit.client.replies.decisions import BatchReply, ErrorReply, LabelQueueReply, ReceiptReply
+from ragbandit.client.replies.decisions import BatchReply, LabelQueueReply, ReceiptReply
 from ragbandit.router.api.dependencies import (
     IdempotencyKey,
-    awaited,
     awaited_all,
     caller_of,
+    check_count,
     documented,
     reads_of,
     router_of,
     tracing_of,
 )
+from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import label_json, receipt_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
-from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
+from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.search import traces_of
 from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
-from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
 #: the replies to a judgement
@@ -51,9 +52,9 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     """
     item = _feedback(request, body, key=idempotency_key)
     await check_owner(request, item.decision_id)
-    receipt = await awaited(request, router_of(request).submit_feedback(item), what="feedback_id")
-    count_feedback(request, item, receipt)
-    await _tell_feedback(request, [(item, receipt)])
+    (receipt,) = await _stored(request, [item])
+    if not isinstance(receipt, Receipt):
+        raise receipt
     return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
 
 
@@ -86,31 +87,30 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
 
     The reply has one entry per item, in order: a receipt or an error.
     """
-    if not body.items or len(body.items) > MAX_BATCH:
-        message = f'"items" has {len(body.items)} entries'
-        raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
+    check_count(body.items, most=MAX_BATCH)
     items = await _owned(request, [_checked_item(request, item) for item in body.items])
-    # Taken as one: a batch is not refused halfway.
-    futures = router_of(request).submit_feedback_batch([item for item in items if isinstance(item, Feedback)])
-    stored = await awaited_all(request, futures, what="feedback_id")
-    receipts = iter(stored)
-    results = [(item, next(receipts) if isinstance(item, Feedback) else item) for item in items]
-    taken = [
-        (item, receipt) for item, receipt in results if isinstance(item, Feedback) and isinstance(receipt, Receipt)
-    ]
-    for item, receipt in taken:
-        count_feedback(request, item, receipt)
-    await _tell_feedback(request, taken)
-    reply: BatchReply = {"items": [_item_reply(result) for _, result in results]}
+    stored = iter(await _stored(request, [item for item in items if isinstance(item, Feedback)]))
+    results = [next(stored) if isinstance(item, Feedback) else item for item in items]
+    of_items = [receipt_json(one) if isinstance(one, Receipt) else error_item(one) for one in results]
+    reply: BatchReply = {"items": of_items}
     return JsonReply(reply, status_code=202)
 
 
-def _item_reply(result: Receipt | BaseException) -> ReceiptReply | ErrorReply:
-    if isinstance(result, Receipt):
-        return receipt_json(result)
-    if isinstance(result, RagBanditError):
-        return error_json(result)
-    raise result
+async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
+    """The receipt of each judgement, or why it is not stored; they are counted and told. All are taken, or none.
+
+    Raises Overloaded, CallerGone.
+    """
+    receipts = await awaited_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
+    taken = [(item, one) for item, one in zip(items, receipts, strict=True) if isinstance(one, Receipt)]
+    metrics: Metrics = request.app.state.metrics
+    for item, receipt in taken:
+        result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
+        metrics.feedback.labels(item.kind, result).inc()
+        if item.event is not None:
+            metrics.events.labels(item.event, result).inc()
+    await _tell_feedback(request, taken)
+    return receipts
 
 
 async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -> list[Feedback | RagBanditError]:
@@ -119,14 +119,6 @@ async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -
     return [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in items
     ]
-
-
-def count_feedback(request: Request, item: Feedback, receipt: Receipt) -> None:
-    """Count a judgement that was taken."""
-    result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
-    request.app.state.metrics.feedback.labels(item.kind, result).inc()
-    if item.event is not None:
-        request.app.state.metrics.events.labels(item.event, result).inc()
 
 
 def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:

@@ -114,7 +114,7 @@ async def metrics(request: Request) -> Response:
     except (NotReady, StoreError):
         state, budgets = None, {}
     own: Metrics = request.app.state.metrics
-    return Response(own.own_text() + own.state_text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
+    return Response(own.text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
 
 
 #: the time that is told of where none is named, seconds

@@ -18,14 +18,14 @@ from ragbandit.router.api.dependencies import (
     awaited,
     awaited_all,
     caller_of,
+    check_count,
     documented,
     router_of,
     tracing_of,
 )
-from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
-from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
+from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.security.ownership import noted_prices, permitted_arms, tenant_of
 from ragbandit.router.serving.checks.questions import checked_text
@@ -65,63 +65,42 @@ async def batch(body: RouteBatchBody, request: Request) -> Response:
     Each is decided, stored and refused on its own. The reply has one entry per item, in order: a decision or an
     error. 503 if the service is too busy for all of them.
     """
-    router = router_of(request)
-    most = router.settings.server.max_batch_items
-    if not body.items or len(body.items) > most:
-        message = f'"items" has {len(body.items)} entries'
-        raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")
+    check_count(body.items, most=router_of(request).settings.server.max_batch_items)
     reply: RouteBatchReply = {"items": await _decided(request, body.items)}
     return JsonReply(reply)
 
 
 async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list[RouteReply | ErrorReply]:
-    """A reply for each item, in order."""
-    metrics: Metrics = request.app.state.metrics
-    router = router_of(request)
-    questions = await _questions(request, items)
-    queries, spans = _spanned(request, [question for question in questions if isinstance(question, Query)])
+    """A reply for each item, in order; all rewrites, and then all decisions, are waited for at once."""
+    router, tracing, metrics = router_of(request), tracing_of(request), request.app.state.metrics
+    read = [await _item_query(request, item) for item in items]
+    rewrites = await awaited_all(request, [one for one in read if isinstance(one, Future)], what="decision_id")
+    rewritten = iter(rewrites)
+    questions = [next(rewritten) if isinstance(one, Future) else one for one in read]
+    queries = [question for question in questions if isinstance(question, Query)]
+    spans = [tracing.begin(names.DECIDE, attributes=_asked_attributes(query)) for query in queries]
+    traced = [_in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)]
     began = time.perf_counter()
-    futures = router.submit_many(queries) if queries else []
-    results = await awaited_all(request, futures, what="decision_id")
-    _end_spans(spans, results)
-    seconds, decided = time.perf_counter() - began, iter(results)
-    replies: list[RouteReply | ErrorReply] = []
+    results = await awaited_all(request, router.submit_many(traced) if traced else [], what="decision_id")
+    for span, result in zip(spans, results, strict=True):
+        _end_span(span, result)
+    seconds, decided, replies = time.perf_counter() - began, iter(results), list[RouteReply | ErrorReply]()
     for question in questions:
         result = next(decided) if isinstance(question, Query) else question
         if isinstance(result, Decision):
             metrics.decided(result, seconds=seconds)
             replies.append(route_json(result, seconds=seconds))
-        elif isinstance(result, RagBanditError):
-            replies.append(error_json(result))
         else:
-            raise result
+            replies.append(error_item(result))
     return replies
 
 
-def _spanned(request: Request, queries: list[Query]) -> tuple[list[Query], list[Span]]:
-    """Each question in a span of its own, where telemetry is on."""
-    tracing = tracing_of(request)
-    if not tracing.enabled:
-        return [_in_trace(request, query, span=Span()) for query in queries], []
-    spans = [tracing.begin(names.DECIDE, attributes=_asked_attributes(query)) for query in queries]
-    return [_in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)], spans
-
-
-def _end_spans(spans: Sequence[Span], results: Sequence[Decision | BaseException]) -> None:
-    for span, result in zip(spans, results, strict=False):
-        if isinstance(result, Decision):
-            span.set(_decided_attributes(result))
-        else:
-            span.fail(type(result).__name__)
-        span.end()
-
-
-async def _questions(request: Request, items: Sequence[Mapping[str, Any]]) -> list[Query | BaseException]:
-    """The query of each item, or what is wrong with it; all rewrites are waited for at once."""
-    queries = [await _item_query(request, item) for item in items]
-    waiting = [query for query in queries if isinstance(query, Future)]
-    rewritten = iter(await awaited_all(request, waiting, what="decision_id") if waiting else ())
-    return [next(rewritten) if isinstance(query, Future) else query for query in queries]
+def _end_span(span: Span, result: Decision | BaseException) -> None:
+    if isinstance(result, Decision):
+        span.set(_decided_attributes(result))
+    else:
+        span.fail(type(result).__name__)
+    span.end()
 
 
 async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
@@ -191,12 +170,10 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     request.state.named = query.id is not None
     router, began = router_of(request), time.perf_counter()
     tracing = tracing_of(request)
-    attributes = _asked_attributes(query) if tracing.enabled else {}
-    with tracing.span(names.DECIDE, attributes=attributes) as span:
+    with tracing.span(names.DECIDE, attributes=_asked_attributes(query)) as span:
         query = _in_trace(request, query, span=span)
         decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
-        if tracing.enabled:
-            span.set(_decided_attributes(decision))
+        span.set(_decided_attributes(decision))
     seconds = time.perf_counter() - began
     request.app.state.metrics.decided(decision, seconds=seconds)
     return decision, seconds

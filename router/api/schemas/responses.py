@@ -84,6 +84,13 @@ def error_json(error: RagBanditError) -> ErrorReply:
     return error_body(error.code, error.message, field=error.field, remedy=error.remedy)
 
 
+def error_item(error: BaseException) -> ErrorReply:
+    """The error of an item of a batch. Raises what is none of ours."""
+    if isinstance(error, RagBanditError):
+        return error_json(error)
+    raise error
+
+
 def error_body(code: str, message: str, *, field: str | None = None, remedy: str | None = None) -> ErrorReply:
     """The shape of every error: stable code, message, field, remedy."""
     return {"error": {"code": code, "message": message, "field": field, "remedy": remedy}}

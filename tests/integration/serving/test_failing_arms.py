@@ -123,7 +123,9 @@ def test_all_fail(world, caplog):
     assert {one.arms for one in made} == {ARMS}
     assert all(EXCLUDED_ARMS not in one.facts for one in made)
     assert status_json(world.router.state())["fail_opens"] == 5
-    assert "ragbandit_decisions_fail_open_total 5.0" in Metrics(world.router).own_text().decode().splitlines()
+    assert (
+        "ragbandit_decisions_fail_open_total 5.0" in Metrics(world.router).text(None, budgets={}).decode().splitlines()
+    )
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
     assert (said.action, said.arms) == ("fail_open", ", ".join(ARMS))
     assert world.router.verify(deep=True).ok

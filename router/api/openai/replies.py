@@ -7,10 +7,9 @@ from typing_extensions import TypedDict
 
 from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.endpoints.streaming import PING, event_of
-from ragbandit.router.api.schemas.replies import outcome_json
+from ragbandit.router.api.schemas.replies import decision_json, filled
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import errors
-from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.shared.openai_client import LOGPROBS
 from ragbandit.shared.types import Cost, Decision, DeltaPiece, Outcome, StatusNote, TextPiece, calls_of
 
@@ -180,26 +179,19 @@ def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[dict[str, A
 
 def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Facts:
     """What a completion has of its decision."""
-    return {
-        "decision_id": decision.id,
-        "arm": decision.arm,
-        "propensity": decision.propensity,
-        "explored": decision.explored,
-        "forced": decision.query.forced,
-        "cost_weight": decision.cost_weight,
-        "price": price_name(decision.query),
-        "policy": decision.policy,
-        "policy_version": decision.version,
-        "status": outcome.status,
-        "stop_reason": outcome.stop_reason,
-        "abstained": not (outcome.answer or "").strip() and not calls_of(outcome),
-        "steps": outcome.steps,
-        "cost": outcome_json(outcome)["cost"],
-        "passages": [
-            {"id": source.id, "title": source.title, "url": url, "score": source.score}
-            for source, url in zip(outcome.sources, urls, strict=True)
-        ],
-    }
+    passages = [
+        {"id": source.id, "title": source.title, "url": url, "score": source.score}
+        for source, url in zip(outcome.sources, urls, strict=True)
+    ]
+    return filled(
+        Facts,
+        outcome,
+        **decision_json(decision),
+        policy_version=decision.version,
+        forced=decision.query.forced,
+        abstained=not (outcome.answer or "").strip() and not calls_of(outcome),
+        passages=passages,
+    )
 
 
 def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> ChatCompletion:

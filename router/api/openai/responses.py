@@ -286,11 +286,9 @@ class ResponseStream:
         self._number = 0
         #: pieces that were sent; None: the item has not begun
         self._text: str | None = None
-        #: items that have begun, and the place of the text among them
-        self._places, self._place = 0, 0
-        #: place -> the id of the item of a call; and index of a call -> its place
-        self._calls: dict[int, dict[str, str]] = {}
-        self._at: dict[int, int] = {}
+        #: ids of the items that have begun; and index of a call -> the id of its item
+        self._items: list[str] = []
+        self._calls: dict[int, str] = {}
 
     def begin(self) -> list[bytes]:
         """The first events, before there is an answer."""
@@ -320,8 +318,7 @@ class ResponseStream:
         last: list[bytes] = []
         for item in reply["output"]:
             last += self._ended_call(item) if item["type"] == CALL else self._ended_message(item)
-        places = {each["item"]: place for place, each in self._calls.items()}
-        reply["output"].sort(key=lambda item: places.get(item["id"], self._place))
+        reply["output"].sort(key=lambda item: self._items.index(item["id"]))
         return [*begun, *last, *self._last(reply)]
 
     def _ended_message(self, item: Mapping[str, Any]) -> list[bytes]:
@@ -330,34 +327,34 @@ class ResponseStream:
             *(self._in_part(added, annotation_index=n, annotation=one) for n, one in enumerate(part["annotations"])),
             self._in_part("output_text.done", text=part["text"], logprobs=part["logprobs"]),
             self._in_part("content_part.done", part=part),
-            self._event("output_item.done", output_index=self._place, item=item),
+            self._event("output_item.done", output_index=self._items.index(item["id"]), item=item),
         ]
 
     def _called(self, call: Mapping[str, Any]) -> list[bytes]:
         """The events of a piece of a call: its item, once its id is known, and its arguments."""
-        index = int(call.get("index", 0))
-        place, events = self._at.get(index), list[bytes]()
-        arguments = (call.get("function") or {}).get("arguments") or ""
-        if place is None:
-            place = self._at[index] = self._next_place()
-            begun = {**call, "function": {**(call.get("function") or {}), "arguments": ""}}
-            item = call_item(begun, status="in_progress")
-            self._calls[place] = {"item": item["id"]}
-            events.append(self._event("output_item.added", output_index=place, item=item))
-        if arguments:
-            where = {"item_id": self._calls[place]["item"], "output_index": place}
+        index, events = int(call.get("index", 0)), list[bytes]()
+        function = call.get("function") or {}
+        if index not in self._calls:
+            item = call_item({**call, "function": {**function, "arguments": ""}}, status="in_progress")
+            self._calls[index] = item["id"]
+            events.append(self._added(item))
+        if arguments := function.get("arguments"):
+            where = self._where(self._calls[index])
             events.append(self._event("function_call_arguments.delta", **where, delta=arguments))
         return events
 
     def _ended_call(self, item: Mapping[str, Any]) -> list[bytes]:
-        place = next(place for place, each in self._calls.items() if each["item"] == item["id"])
-        where = {"item_id": item["id"], "output_index": place}
-        done = self._event("function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
-        return [done, self._event("output_item.done", output_index=place, item=item)]
+        where, told = self._where(item["id"]), {"name": item["name"], "arguments": item["arguments"]}
+        done = self._event("function_call_arguments.done", **where, **told)
+        return [done, self._event("output_item.done", output_index=where["output_index"], item=item)]
 
-    def _next_place(self) -> int:
-        self._places += 1
-        return self._places - 1
+    def _added(self, item: Mapping[str, Any]) -> bytes:
+        """An item begins."""
+        self._items.append(item["id"])
+        return self._event("output_item.added", output_index=len(self._items) - 1, item=item)
+
+    def _where(self, item: str) -> dict[str, Any]:
+        return {"item_id": item, "output_index": self._items.index(item)}
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed."""
@@ -367,19 +364,15 @@ class ResponseStream:
         """The events before the first piece, once."""
         if self._text is not None:
             return []
-        self._text, self._place = "", self._next_place()
-        item = message(self._decision, None, base=self._base)
-        return [
-            self._event("output_item.added", output_index=self._place, item=item),
-            self._in_part("content_part.added", part=text_part("")),
-        ]
+        self._text = ""
+        added = self._added(message(self._decision, None, base=self._base))
+        return [added, self._in_part("content_part.added", part=text_part(""))]
 
     def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]
 
     def _in_part(self, kind: str, **fields: Any) -> bytes:
-        where = {"item_id": item_id(self._decision), "output_index": self._place, "content_index": 0}
-        return self._event(kind, **where, **fields)
+        return self._event(kind, **self._where(item_id(self._decision)), content_index=0, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         name, number = f"response.{kind}", self._number

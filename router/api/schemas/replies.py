@@ -39,7 +39,7 @@ _Reply = TypeVar("_Reply")
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
-def _filled(kind: type[_Reply], value: object, **own: object) -> _Reply:
+def filled(kind: type[_Reply], value: object, **own: object) -> _Reply:
     """A reply of this type: each field from `own`, or from the value's attribute of that name."""
     return cast(
         _Reply,
@@ -52,7 +52,7 @@ def _part(hint: Any, value: Any) -> Any:
     if value is None:
         return None
     if is_typeddict(hint):
-        return dict(value) if isinstance(value, Mapping) else _filled(hint, value)
+        return dict(value) if isinstance(value, Mapping) else filled(hint, value)
     parts = get_args(hint)
     match get_origin(hint):
         case builtins.list:
@@ -80,19 +80,10 @@ def headers(decision: Decision) -> dict[str, str]:
 
 def decision_json(decision: Decision) -> DecisionFields:
     """A decision without what its query was."""
-    return {
-        "decision_id": decision.id,
-        "arm": decision.arm,
-        "propensity": decision.propensity,
-        "pmf": dict(zip(decision.arms, decision.pmf, strict=True)),
-        "scores": None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True)),
-        "policy": decision.policy,
-        "version": decision.version,
-        "explored": decision.explored,
-        "fault": decision.fault,
-        "cost_weight": decision.cost_weight,
-        "price": price_name(decision.query),
-    }
+    pmf = dict(zip(decision.arms, decision.pmf, strict=True))
+    scores = None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True))
+    own = {"decision_id": decision.id, "pmf": pmf, "scores": scores, "price": price_name(decision.query)}
+    return filled(DecisionFields, decision, **own)
 
 
 def route_json(decision: Decision, *, seconds: float) -> RouteReply:
@@ -118,17 +109,17 @@ def pending_json(decision: Decision, *, seconds: float) -> PendingReply:
 
 def outcome_json(outcome: Outcome) -> OutcomeFields:
     """An outcome without its trace."""
-    return _filled(OutcomeFields, outcome)
+    return filled(OutcomeFields, outcome)
 
 
 def receipt_json(receipt: Receipt) -> ReceiptReply:
     """Confirmation of a feedback."""
-    return _filled(ReceiptReply, receipt)
+    return filled(ReceiptReply, receipt)
 
 
 def cancellation_json(cancellation: Cancellation) -> CancellationReply:
     """State of a cancelled decision."""
-    return _filled(CancellationReply, cancellation, status=cancellation.status or "pending")
+    return filled(CancellationReply, cancellation, status=cancellation.status or "pending")
 
 
 def record_json(record: DecisionRecord) -> RecordReply:
@@ -136,16 +127,16 @@ def record_json(record: DecisionRecord) -> RecordReply:
     decision = record.decision
     of_decision = {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
     own: dict[str, Any] = {**decision_json(decision), **_asked(decision.query), **of_decision}
-    feedback = [_filled(KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
+    feedback = [filled(KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
     if record.outcome is not None:
-        own["outcome"] = _filled(KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
-    return _filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts), feedback=feedback)
+        own["outcome"] = filled(KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
+    return filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts), feedback=feedback)
 
 
 def label_json(record: DecisionRecord) -> LabelTask:
     """An answer that waits for a label."""
     assert record.outcome is not None
-    return _filled(LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at)
+    return filled(LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at)
 
 
 def _asked(query: Query) -> dict[str, Any]:
@@ -173,18 +164,18 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
 def status_json(state: RouterState) -> StatusReply:
     """State of a router and of its ledger."""
     ledger = ledger_json(state.ledger, label=state.label, arms=state.arms, rebuilding=state.rebuilding)
-    return _filled(StatusReply, state, **ledger)
+    return filled(StatusReply, state, **ledger)
 
 
 def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuilding: bool) -> LedgerReply:
     """State of a ledger. rebuilding: the policy is being learned again from it."""
-    return _filled(
+    return filled(
         LedgerReply,
         status,
         policy=label,
         balanced=status.counters.balanced,
         rebuilding=rebuilding,
-        arms={arm.arm: _filled(ArmReply, arm) for arm in arms},
+        arms={arm.arm: filled(ArmReply, arm) for arm in arms},
     )
 
 

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints import decisions, feedback
-from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.schemas.requests import FeedbackBody
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.ui.rendering import ArmSigns, form_of, onward, page
@@ -162,26 +161,4 @@ def _facts(explained: Explanation) -> dict[str, Any]:
         "steps": steps[:MOST_STEPS],
         "titles": {} if outcome is None else {source.id: source.title for source in outcome.sources},
         "left_out": max(0, len(steps) - MOST_STEPS),
-        "technical": _technical(explained),
     }
-
-
-def _technical(explained: Explanation) -> list[tuple[str, Any]]:
-    decision, draw = explained.record.decision, explained.draw
-    return [
-        ("decision id", decision.id),
-        ("ledger", decision.policy),
-        ("snapshot that decided", decision.version),
-        ("encoder", decision.encoder_hash),
-        ("seed of the draw", str(decision.seed)),
-        ("number of the draw", None if draw.made_elsewhere else draw.u),
-        ("what does not fit", draw.fault),
-        ("exploration floor", decision.floor),
-        ("run by", decision.run_by),
-        ("tenant", decision.query.tenant),
-        ("session", decision.query.session),
-        ("API key", decision.query.api_key),
-        ("what the policy noted", plain(dict(decision.facts)) or None),
-        ("request", plain(dict(decision.query.request)) or None),
-        ("context", plain(dict(decision.query.context)) or None),
-    ]

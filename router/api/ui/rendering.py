@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of, rule_of
+from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.page_sessions import check_form, needs_session
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
@@ -115,7 +116,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (number, percent, duration, age, state_sign)
+    filters = (number, percent, duration, age, state_sign, plain)
     jinja.filters |= {each.__name__: each for each in filters} | {"moment": time_element, "query": _query}
     jinja.finalize = _plain
     return jinja

@@ -34,8 +34,7 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.schemas.responses import JsonReply, add_limits, describe
 from ragbandit.router.api.security.budgets import Budgets
-from ragbandit.router.api.security.gate import PEER, Gate, KeyRing
-from ragbandit.router.api.security.page_sessions import PageSessions
+from ragbandit.router.api.security.gate import PEER, Gate, KeyRing, PageSessions
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.api.ui import DASHBOARD
 from ragbandit.router.api.ui.rendering import HEADERS

@@ -29,7 +29,7 @@ from ragbandit.router.api.dependencies import (
     route_path,
     rule_of,
 )
-from ragbandit.router.api.openai.errors import is_openai_path, openai_error
+from ragbandit.router.api.openai.replies import is_openai_path, openai_error
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate

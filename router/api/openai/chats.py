@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final, Literal
 
-from ragbandit.router.api.openai.errors import Unsupported
+from ragbandit.router.api.openai.replies import Unsupported
 from ragbandit.router.api.schemas.requests import STORABLE
 from ragbandit.router.serving.deciding.needs import NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash

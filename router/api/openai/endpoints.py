@@ -28,16 +28,19 @@ from ragbandit.router.api.dependencies import (
 from ragbandit.router.api.endpoints.routing import decide, paced
 from ragbandit.router.api.endpoints.streaming import EventStream, PendingAnswer, want_events
 from ragbandit.router.api.openai.chats import SAID, Chat, read_chat, said_of
-from ragbandit.router.api.openai.errors import RESPONSES, AnswerTimeout, error_in_reply, fault_of
 from ragbandit.router.api.openai.replies import (
     ERRORS,
+    RESPONSES,
     STREAM,
+    AnswerTimeout,
     ChatCompletion,
     ChatStream,
     Model,
     ModelList,
     OpenAIErrorReply,
     completion,
+    error_in_reply,
+    fault_of,
     message_of,
 )
 from ragbandit.router.api.openai.requests import (

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat
-from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
-from ragbandit.router.api.openai.replies import Model, ModelList
+from ragbandit.router.api.openai.replies import Model, ModelList, ModelNotFound, Unsupported
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema

@@ -8,12 +8,14 @@ from typing_extensions import TypedDict
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, choice_of_tool, format_of, tool_of
-from ragbandit.router.api.openai.errors import Unsupported, error_in_reply, fault_of
 from ragbandit.router.api.openai.replies import (
     DONE,
     Facts,
+    Unsupported,
     annotations_of,
+    error_in_reply,
     facts_of,
+    fault_of,
     message_of,
     model_name,
     urls_of,

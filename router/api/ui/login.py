@@ -7,8 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import rule_of
-from ragbandit.router.api.security.gate import Gate
-from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, needs_session
+from ragbandit.router.api.security.gate import SESSION, Gate, PageSessions, needs_session
 from ragbandit.router.api.ui.rendering import form_of, onward, page
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized

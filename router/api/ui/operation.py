@@ -1,6 +1,8 @@
-"""Pages of feedback and of queues: where judgements come from, and what waits where."""
+"""Pages of operation: what is earned and by which arm, over time; where judgements come from; what waits where."""
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -9,7 +11,6 @@ from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import SharedRead, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
-from ragbandit.router.api.ui.charts import arm_charts, earned_charts
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import report as words
@@ -17,11 +18,13 @@ from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.health.readiness import RouterState
-from ragbandit.router.serving.overview import Overview, overview
+from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of, raters_lately
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
+from ragbandit.shared.formats import duration, number, percent
+from ragbandit.shared.types import ArmTotals
 
 #: newest judged decisions whose sources are counted, and rejected decisions that are listed
 LATELY: Final = 500
@@ -108,6 +111,87 @@ def report_file(result: Report, *, mapped: PolicyMap | None) -> str:
     values = {"report": result, "words": words, "style": style, "map": mapped}
     page: str = environment().get_template("report_file.html").render(values)
     return page
+
+
+#: arms that a chart has lines of, the most used
+MOST_LINES: Final = 8
+#: how values are written: in a cell, and by the script on its axis
+_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
+    "number": number,
+    "percent": percent,
+    "seconds": duration,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """Lines over time."""
+
+    title: str
+    #: number, percent or seconds
+    unit: str
+    #: seconds since the epoch
+    times: Sequence[float]
+    #: name -> a value for each time
+    lines: Mapping[str, Sequence[float | None]]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return all(value is None for values in self.lines.values() for value in values)
+
+    @property
+    def in_words(self) -> str:
+        """The newest value of each line, in words."""
+        known = {name: [value for value in values if value is not None] for name, values in self.lines.items()}
+        newest = [f"{name} {self.written(values[-1])}" for name, values in known.items() if values]
+        return f"{self.title}. Newest: {', '.join(newest) or 'nothing'}"
+
+    def written(self, value: float | None) -> str:
+        """A value as the table has it."""
+        return _WRITTEN[self.unit](value)
+
+
+def lived(history: Overview) -> Sequence[Point]:
+    """The points from the first one at which anything was decided; none where only one is left: that is no line."""
+    first = next((step for step, point in enumerate(history.points) if point.totals.decided), len(history.points))
+    return history.points[first:] if len(history.points) - first > 1 else ()
+
+
+def earned_charts(history: Overview) -> list[Chart]:
+    """What the policy earned over the time: reward and quality, cost, decisions and latency."""
+    points = lived(history)
+
+    def chart(title: str, unit: str, **fields: str) -> Chart:
+        lines = {name: [getattr(point.totals, field) for point in points] for name, field in fields.items()}
+        return Chart(title=title, unit=unit, times=[point.at for point in points], lines=lines)
+
+    return [
+        chart("Reward and quality per question", "number", reward="reward", quality="quality"),
+        chart("Cost per question, as the reward counts it", "number", cost="cost"),
+        chart("Decisions", "number", decisions="decided"),
+        chart("Latency, 95th percentile", "seconds", **{"95th percentile": "p95_s"}),
+    ]
+
+
+def arm_charts(history: Overview) -> list[Chart]:
+    """Share, quality, cost, price, latency and failures of the arms over the time."""
+    arms = [one.arm for one in history.arms[:MOST_LINES]]
+    points, none = lived(history), totals_of(ArmTotals())
+
+    def chart(title: str, unit: str, value: Callable[[Totals, Totals], float | None]) -> Chart:
+        """value: of an arm and of all arms at a time."""
+        lines = {str(arm): [value(point.arms.get(arm, none), point.totals) for point in points] for arm in arms}
+        return Chart(title=title, unit=unit, times=[point.at for point in points], lines=lines)
+
+    return [
+        chart("Share of the decisions", "percent", lambda arm, everything: mean(arm.decided, everything.decided)),
+        chart("Quality per question", "number", lambda arm, _: arm.quality),
+        chart("Cost per question", "number", lambda arm, _: arm.cost),
+        chart("Dollars per answer", "number", lambda arm, _: mean(arm.dollars, arm.answered + arm.failed)),
+        chart("Latency, 95th percentile", "seconds", lambda arm, _: arm.p95_s),
+        chart("Failures", "percent", lambda arm, _: arm.failure_share),
+    ]
 
 
 #: name -> (words, seconds, seconds of a point)

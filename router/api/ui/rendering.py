@@ -17,7 +17,7 @@ from starlette.types import Scope
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of, rule_of
 from ragbandit.router.api.schemas.replies import plain
-from ragbandit.router.api.security.page_sessions import check_form, needs_session
+from ragbandit.router.api.security.gate import check_form, needs_session
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.shared.types import Caller

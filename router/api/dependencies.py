@@ -301,6 +301,42 @@ class CallerGone(Exception):
     """The caller has closed its connection: nobody reads a reply."""
 
 
+class Waiter:
+    """Waits for news, and for the end of a request's connection. The body has been read.
+
+    One wait in the own task of the request, ended by a timeout of asyncio: a task for the connection beside one for the
+    work costs as much as deciding.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request, self._loop = request, asyncio.get_running_loop()
+        self._noted = False
+        self._block: asyncio.Timeout | None = None
+
+    def note(self) -> None:
+        """There is news. Called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the service has ended
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._noted = True
+        with contextlib.suppress(RuntimeError):  # the block is over
+            if self._block is not None:
+                self._block.reschedule(0.0)
+
+    async def wait(self, *, until: float) -> bool:
+        """True once there is news, False at that time of the loop. Raises CallerGone."""
+        try:
+            async with asyncio.timeout_at(0.0 if self._noted else until) as self._block:
+                # All that can still come is the end of the connection.
+                while (await self._request.receive())["type"] != "http.disconnect":
+                    pass
+        except TimeoutError:
+            noted, self._noted = self._noted, False
+            return noted
+        raise CallerGone
+
+
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
     """Wait for the work of a request; False if not all of it is done after so many seconds. The body has been read.
 
@@ -309,42 +345,22 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
     """
     if all(future.done() for future in futures):
         return True
+    waiter, left = Waiter(request), itertools.count(len(futures) - 1, -1)  # next() of it is atomic
+    for future in futures:
+        future.add_done_callback(lambda _: waiter.note() if next(left) == 0 else None)
     try:
-        # One wait in the own task of the request, cancelled from outside and ended by the timeout, as asyncio has it.
-        # A task for the connection beside one for the work costs as much as deciding.
-        async with asyncio.timeout(limit_s) as until:
-            _end_when_done(until, futures)
-            # All that can still come is the end of the connection.
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-    except TimeoutError:
+        await waiter.wait(until=asyncio.get_running_loop().time() + limit_s)
         return all(future.done() for future in futures)
     except asyncio.CancelledError:  # somebody else has cancelled the request
         for future in futures:
             future.cancel()
         raise
-    begun = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
-    if begun:
-        await asyncio.wait(begun, timeout=limit_s)
-        request.app.state.metrics.unseen.inc(len(begun))
-    raise CallerGone
-
-
-def _end_when_done(until: asyncio.Timeout, futures: "Sequence[Future[Any]]") -> None:
-    """Let the block of this timeout end as soon as all Futures are done."""
-    left, loop = itertools.count(len(futures) - 1, -1), asyncio.get_running_loop()  # next() of it is atomic
-
-    def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # the block is over
-            until.reschedule(0.0)
-
-    def done(_future: "Future[Any]") -> None:
-        if next(left) == 0:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the service has ended
-                loop.call_soon_threadsafe(wake)
-
-    for future in futures:
-        future.add_done_callback(done)
+    except CallerGone:
+        begun = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
+        if begun:
+            await asyncio.wait(begun, timeout=limit_s)
+            request.app.state.metrics.unseen.inc(len(begun))
+        raise
 
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:

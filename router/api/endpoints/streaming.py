@@ -15,7 +15,7 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
+from ragbandit.router.api.dependencies import CallerGone, Waiter, reads_of, router_of
 from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, plain, route_json
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.streams import ReadStream
@@ -77,8 +77,8 @@ class PendingAnswer:
         when the service ends.
         """
         router, sent, stream = router_of(self.request), _Sent(self.decision), None
-        changed = _Changes(self.request, self.waiting)
-        done = False
+        changed, done = Waiter(self.request), False
+        self.waiting.add_done_callback(lambda _: changed.note())
         try:
             if getattr(self.request.state, "live", False) and router.streams is not None and not self.waiting.done():
                 subscribe = partial(router.streams.subscribe, self.decision.id, wake=changed.note)
@@ -98,7 +98,6 @@ class PendingAnswer:
                 yield event
             done = True
         finally:
-            changed.close()
             if stream is not None and router.streams is not None:
                 router.streams.leave(stream)
             if not done and not self.waiting.done():
@@ -107,43 +106,6 @@ class PendingAnswer:
     def forget(self) -> None:
         """Nobody waits for the outcome here any more."""
         router_of(self.request).answers.remove(self.decision.id, self.waiting)
-
-
-class _Changes:
-    """Wakes a request when its outcome is there, when there is news, and when its caller has gone."""
-
-    def __init__(self, request: Request, waiting: "Future[Outcome]") -> None:
-        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
-        self._gone = asyncio.create_task(_disconnected(request))
-        self._gone.add_done_callback(lambda _: self._event.set())
-        waiting.add_done_callback(lambda _: self.note())
-
-    def note(self) -> None:
-        """There is news. Called from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop was closed: the service has ended
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    async def wait(self, *, until: float) -> bool:
-        """True once there is news, False at that time of the loop. Raises CallerGone."""
-        try:
-            async with asyncio.timeout_at(until):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        if self._gone.done():
-            raise CallerGone
-        return True
-
-    def close(self) -> None:
-        """Look after the connection no more."""
-        self._gone.cancel()
-
-
-async def _disconnected(request: Request) -> None:
-    """Until the caller has gone. The body has been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 class _Sent:

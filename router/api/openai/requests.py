@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict
@@ -115,10 +115,6 @@ class OpenAIBody(BaseModel):
     """What all requests of OpenAI's interface for an answer may say."""
 
     model_config = configured()
-    #: parameters that are read; every other one is ignored
-    READ: ClassVar[frozenset[str]] = frozenset(
-        {"model", "stream", "metadata", "user", "safety_identifier", "cost_weight", "aim"}
-    )
 
     model: str
     """`auto`: the policy chooses the arm. `auto:<price>`: at this price of the setting `cost_weights`. `arm/<name>`:
@@ -148,7 +144,6 @@ class ChatBody(OpenAIBody):
     """A chat completion to be made. Parameters of OpenAI's that are not named here are ignored, and recorded."""
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
-    READ: ClassVar[frozenset[str]] = OpenAIBody.READ | {"messages", "stream_options"}
 
     # That the last message of user and assistant must be the user's is in no schema.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
@@ -242,10 +237,8 @@ def _facts(body: OpenAIBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
 
 def _ignored(body: OpenAIBody) -> list[str]:
     """Names of the parameters that were sent with a value and are not read."""
-    sent = body.model_dump(exclude_none=True, exclude={"messages", "input"})
-    read = type(body).READ | PASSED_PARAMETERS
-    names = sorted(name if _NAME.fullmatch(name) else "other" for name in sent if name not in read)
-    return list(dict.fromkeys(names))[:_MOST_IGNORED]
+    sent = {name for name, value in (body.model_extra or {}).items() if value is not None} - PASSED_PARAMETERS
+    return sorted({name if _NAME.fullmatch(name) else "other" for name in sent})[:_MOST_IGNORED]
 
 
 def check_supported(body: ChatBody) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -196,10 +196,6 @@ class ResponseBody(OpenAIBody):
     """A response to be made. Parameters of OpenAI's that are not named here are ignored, and recorded."""
 
     model_config = configured(model="auto", input="Who wrote Dracula?")
-    READ: ClassVar[frozenset[str]] = OpenAIBody.READ | {
-        *("input", "instructions", "previous_response_id", "store", "text", "background", "include"),
-        *("max_output_tokens", "conversation", "prompt"),
-    }
 
     # That the last message of user and assistant must be the user's is in no schema.
     input: Annotated[

@@ -29,7 +29,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.dependencies import CallerGone, Reads, has_path
 from ragbandit.router.api.edge import Edge, reply_to
-from ragbandit.router.api.endpoints import decisions, feedback, operations, policies, routing
+from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.schemas.responses import JsonReply, add_limits, describe
@@ -158,7 +158,7 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
     app.router.routes.extend(_ROUTES)
     for kind in (RagBanditError, CallerGone, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _reply_to)
-    app.add_middleware(Edge, state=app.state, direct={f"POST {routing.ROUTE}": routing.route_directly})
+    app.add_middleware(Edge, state=app.state, direct={f"POST {decisions.ROUTE}": decisions.route_directly})
     return app
 
 
@@ -199,11 +199,7 @@ async def _docs() -> Response:
 
 #: of every app of this process
 _ROUTES: Final[tuple[BaseRoute, ...]] = (
-    *(
-        route
-        for module in (routing, decisions, openai, feedback, policies, operations)
-        for route in module.endpoints.routes
-    ),
+    *(route for module in (decisions, openai, feedback, policies, operations) for route in module.endpoints.routes),
     mcp.ROUTE,
     *DASHBOARD,
     Mount("/docs/assets", StaticFiles(directory=swagger_ui_path), name="docs-assets"),

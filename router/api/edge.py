@@ -92,11 +92,8 @@ class Edge:
             return
         scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
         exchange = _Exchange(scope, receive, send, state=self.state)
-        tracing: Tracing = getattr(self.state, "tracing", OFF)
+        tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         with bound(request=request_id):
-            if not tracing.enabled or exchange.path.startswith(_UNTRACED):
-                await self._answer(exchange)
-                return
             # No path: it may hold an id of a person's session. The route is told at the end.
             of = {names.HTTP_METHOD: scope["method"], names.URL_SCHEME: scope["scheme"]}
             facts = {**of, names.REQUEST_ID: request_id}

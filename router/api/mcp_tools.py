@@ -81,8 +81,6 @@ TOOLS: Final[Mapping[str, Row]] = {
         "Why an arm was chosen for a question, with what probability, what the answer took, and what was learned.",
     ),
 }
-#: it changes nothing
-_READS: Final = ("explain",)
 #: for programs, and not for agents, whose every call is longer by what a schema says
 _LEFT_OUT: Final = ("idempotency-key", "sticky_turns", "stream")
 #: keywords that an agent needs; what does not fit a pattern is refused in our words
@@ -125,7 +123,7 @@ def result(text: str, structured: dict[str, Any] | None = None, *, is_error: boo
 
 def _tool(name: str, *, api: Mapping[str, Any]) -> Tool:
     method, path = TOOLS[name].endpoint.split(" ")
-    endpoint, reads = api["paths"][path][method.lower()], name in _READS
+    endpoint, reads = api["paths"][path][method.lower()], method == "GET"
     return Tool(
         name=name,
         title=endpoint["summary"],

@@ -1,16 +1,41 @@
-"""Decision endpoints: answer, outcomes, cancel, and the record of a decision."""
+"""Decision endpoints: route and answer a question, report its outcome, cancel it, and read the record of a decision."""
 
 import asyncio
+import json
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
+from pydantic import ValidationError
 
-from ragbandit.client.replies.decisions import AnswerReply, CancellationReply, OutcomeReply, PendingReply, RecordReply
-from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, documented, reads_of, router_of
-from ragbandit.router.api.endpoints.routing import decide, whole_query
+from ragbandit.client.replies.decisions import (
+    AnswerReply,
+    CancellationReply,
+    ErrorReply,
+    OutcomeReply,
+    PendingReply,
+    RecordReply,
+    RouteBatchReply,
+    RouteReply,
+)
+from ragbandit.router.api.dependencies import (
+    PART,
+    IdempotencyKey,
+    all_done,
+    awaited,
+    awaited_all,
+    caller_of,
+    check_count,
+    documented,
+    reads_of,
+    router_of,
+    tracing_of,
+)
 from ragbandit.router.api.endpoints.streaming import PendingAnswer, streamed_answer, want_events
 from ragbandit.router.api.schemas.replies import (
     answer_json,
@@ -19,16 +44,33 @@ from ragbandit.router.api.schemas.replies import (
     headers,
     pending_json,
     record_json,
+    route_json,
 )
-from ragbandit.router.api.schemas.requests import ID, DecisionIdText, OutcomeBody, RouteBody
-from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.router.api.security.ownership import check_owner
+from ragbandit.router.api.schemas.requests import (
+    ID,
+    DecisionIdText,
+    OutcomeBody,
+    RouteBatchBody,
+    RouteBody,
+    complaint,
+    identity,
+)
+from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
+from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
+from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching import SERVE_S
+from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import Explanation, explain
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.router.telemetry import conventions as names
+from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
+from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
+from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
+ROUTE: Final = "/v1/route"
+#: what FastAPI reads as JSON; it takes more, which goes its way
+_JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 #: longest wait_s of /v1/answer, seconds
 MAX_WAIT_S = 600
 #: a stream waits that much longer than an arm may take, unless told otherwise: the question waits for a worker, seconds
@@ -62,6 +104,187 @@ StreamParameter = Annotated[
 ]
 
 endpoints = documented("Decisions")
+
+
+@endpoints.post(
+    ROUTE,
+    summary="Choose an arm for your own pipeline",
+    responses={200: described("The arm to run.", RouteReply)},
+)
+async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+    """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
+
+    The decision is stored, with the probability of every arm, before the reply is sent.
+    """
+    return await _routed(request, body, key=idempotency_key)
+
+
+@endpoints.post(
+    "/v1/route/batch",
+    summary="Choose arms for many questions",
+    responses={200: described("A decision or an error for each item.", RouteBatchReply)},
+)
+async def batch(body: RouteBatchBody, request: Request) -> Response:
+    """Draw an arm for each of up to `server.max_batch_items` questions, 512 unless the service says otherwise.
+
+    Each is decided, stored and refused on its own. The reply has one entry per item, in order: a decision or an
+    error. 503 if the service is too busy for all of them.
+    """
+    check_count(body.items, most=router_of(request).settings.server.max_batch_items)
+    reply: RouteBatchReply = {"items": await _decided(request, body.items)}
+    return JsonReply(reply)
+
+
+async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list[RouteReply | ErrorReply]:
+    """A reply for each item, in order; all rewrites, and then all decisions, are waited for at once."""
+    router, tracing, metrics = router_of(request), tracing_of(request), request.app.state.metrics
+    read = [await _item_query(request, item) for item in items]
+    rewrites = await awaited_all(request, [one for one in read if isinstance(one, Future)], what="decision_id")
+    rewritten = iter(rewrites)
+    questions = [next(rewritten) if isinstance(one, Future) else one for one in read]
+    queries = [question for question in questions if isinstance(question, Query)]
+    spans = [tracing.begin(names.DECIDE, attributes=_asked_attributes(query)) for query in queries]
+    traced = [_in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)]
+    began = time.perf_counter()
+    results = await awaited_all(request, router.submit_many(traced) if traced else [], what="decision_id")
+    for span, result in zip(spans, results, strict=True):
+        _end_span(span, result)
+    seconds, decided, replies = time.perf_counter() - began, iter(results), list[RouteReply | ErrorReply]()
+    for question in questions:
+        result = next(decided) if isinstance(question, Query) else question
+        if isinstance(result, Decision):
+            metrics.decided(result, seconds=seconds)
+            replies.append(route_json(result, seconds=seconds))
+        else:
+            replies.append(error_item(result))
+    return replies
+
+
+def _end_span(span: Span, result: Decision | BaseException) -> None:
+    if isinstance(result, Decision):
+        span.set(_decided_attributes(result))
+    else:
+        span.fail(type(result).__name__)
+    span.end()
+
+
+async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
+    try:
+        return await _query(request, RouteBody.model_validate(item), key=None, run_by="caller")
+    except ValidationError as error:
+        return complaint(error.errors()[0])
+    except (InvalidInput, Forbidden, BudgetSpent) as error:
+        return error
+
+
+async def route_directly(request: Request) -> Response | None:
+    """The reply to a plain POST /v1/route, read by its model alone; None for one that FastAPI is to look at.
+
+    What FastAPI does between a request and an endpoint costs more than the decision.
+    """
+    if request.scope["query_string"] or request.headers.getlist("content-type") not in _JSON_TYPES:
+        return None
+    try:
+        body = RouteBody.model_validate(json.loads(await request.body()))
+    except (ValueError, RecursionError):  # pydantic's error is a ValueError
+        return None
+    return await _routed(request, body, key=request.headers.get("idempotency-key"))
+
+
+async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Response:
+    query = await whole_query(request, body, key=key, run_by="caller")
+    decision, seconds = await decide(request, query, run_by="caller")
+    return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
+
+
+def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
+    """The query with the place in the trace, and the id of the request, that its decision is kept with.
+
+    The id is kept where the caller chose it, or where traces or JSON logs are made: those who read them look for it.
+    """
+    tracing, settings = tracing_of(request), router_of(request).settings
+    more: dict[str, object] = dict(span.carrier)
+    if tracing.enabled or settings.log.format == "json" or "x-request-id" in request.headers:
+        more[REQUEST_ID] = request.scope.get(SCOPE_ID)
+    return replace(query, request={**query.request, **more}) if more else query
+
+
+def _asked_attributes(query: Query) -> dict[str, Attribute | None]:
+    """What is known before the draw."""
+    return {names.SPAN_KIND: "DECISION", names.CONVERSATION: query.session}
+
+
+def _decided_attributes(decision: Decision) -> dict[str, Attribute | None]:
+    """What is known after it."""
+    return {
+        names.DECISION_ID: decision.id,
+        names.DECISION_ARM: decision.arm,
+        names.DECISION_PROPENSITY: decision.propensity,
+        names.DECISION_EXPLORED: decision.explored,
+        names.DECISION_POLICY: decision.policy,
+        names.DECISION_VERSION: decision.version,
+        names.DECISION_DEGRADED: decision.fault is not None,
+    }
+
+
+async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
+    """The decision, committed, and the seconds it took; it is counted.
+
+    `request.state.named` says whether the caller chose its id, and so may ask for it again.
+    """
+    request.state.named = query.id is not None
+    router, began = router_of(request), time.perf_counter()
+    tracing = tracing_of(request)
+    with tracing.span(names.DECIDE, attributes=_asked_attributes(query)) as span:
+        query = _in_trace(request, query, span=span)
+        decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
+        span.set(_decided_attributes(decision))
+    seconds = time.perf_counter() - began
+    request.app.state.metrics.decided(decision, seconds=seconds)
+    return decision, seconds
+
+
+async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
+    """The query of a body and of the header Idempotency-Key; one with messages is rewritten first, if it can be.
+
+    Raises InvalidInput, Forbidden for a tenant or an arm that is not the caller's, BudgetSpent, and CallerGone.
+    """
+    query = await _query(request, body, key=key, run_by=run_by)
+    return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
+
+
+async def paced(request: Request, query: Query) -> Query:
+    """The query as its dollar budgets leave it: before anything is paid for. Raises BudgetSpent, StoreError."""
+    budgets: Budgets = request.app.state.budgets
+    return await budgets.paced(query, caller=caller_of(request))
+
+
+async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> "Query | Future[Query]":
+    """The query, or where it has messages a Future of it. Raises InvalidInput, Forbidden, BudgetSpent."""
+    decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
+    tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
+    arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
+    query = Query(
+        id=None if decision_id is None else DecisionId(decision_id),
+        text=body.question,
+        context=body.context,
+        arms=permitted_arms(arms, turns=body.sticky_turns, tenant=tenant, request=request, run_by=run_by),
+        budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
+        tenant=tenant,
+        session=body.session_id,
+        sticky_turns=body.sticky_turns,
+        cost_weight=body.cost_weight,
+        aim=body.aim or {},
+        api_key=caller.key,
+        request=({"surface": request.scope[PART]} if PART in request.scope else {})
+        | noted_prices(request, tenant=tenant),
+    )
+    query = await paced(request, query)
+    if not body.messages:
+        return query
+    turns = [Message(role=message.role, text=message.content) for message in body.messages]
+    question = Message(role="user", text=checked_text(query.text, field="question"))
+    return router_of(request).conversations.submit([*turns, question], query=query)
 
 
 @endpoints.post(

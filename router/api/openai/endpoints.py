@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
@@ -25,7 +25,7 @@ from ragbandit.router.api.dependencies import (
     reads_of,
     router_of,
 )
-from ragbandit.router.api.endpoints.routing import decide, paced
+from ragbandit.router.api.endpoints.decisions import decide, paced
 from ragbandit.router.api.endpoints.streaming import EventStream, PendingAnswer, want_events
 from ragbandit.router.api.openai.chats import SAID, Chat, read_chat, said_of
 from ragbandit.router.api.openai.replies import (
@@ -70,7 +70,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, next_turn
 from ragbandit.shared.errors import InvalidInput, NotFound, NotReady, RagBanditError
-from ragbandit.shared.types import NAMED_ID, Decision, DeltaPiece, Json, Outcome, Query, StatusNote, TextPiece
+from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
 
@@ -275,20 +275,8 @@ async def cancel(response_id: ResponsePath, request: Request) -> Response:
 _WAITING_S: Final = 30.0
 
 
-class ReplyStream(Protocol):
-    """Events of one reply in pieces, each as its bytes."""
-
-    def begin(self) -> Sequence[bytes]:
-        """The first events, before there is an answer."""
-
-    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> Sequence[bytes]:
-        """The events for this one of the answer; None: nothing has come for a while."""
-
-    def end(self, outcome: Outcome, *, saved: float | None) -> Sequence[bytes]:
-        """The last events of an answer that came."""
-
-    def failure(self, error: Mapping[str, Any]) -> Sequence[bytes]:
-        """The last events of an answer that failed. error: as OpenAI has it."""
+#: events of one reply in pieces, each as its bytes
+ReplyStream = ChatStream | ResponseStream
 
 
 async def answered(

@@ -127,10 +127,9 @@ class Budgets:
         database: Database,
         read: Callable[[Callable[[], Mapping[Spender, Spent]]], Awaitable[Mapping[Spender, Spent]]],
         paces: Callable[[], bool],
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings, self._database, self._read = settings, database, read
-        self._paces, self._clock = paces, clock
+        self._paces, self._clock = paces, time.time
         self._lock = asyncio.Lock()
         #: what was read, and when by time.monotonic: a clock that is set back keeps no sum alive
         self._known: dict[Spender, tuple[Spent, float]] = {}

@@ -12,7 +12,7 @@ import ipaddress
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -54,9 +54,8 @@ class Known:
 class KeyRing:
     """The keys of one process. `in_force` and `note_use` belong to one event loop."""
 
-    def __init__(self, store: KeyStore, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: KeyStore) -> None:
         self._store = store
-        self._clock = clock
         # A database which takes its time holds one thread of these reads; one more writes.
         self._reading = SharedRead(self._read, name="keys", limit_s=WAIT_S)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-key-uses")
@@ -77,7 +76,7 @@ class KeyRing:
 
     def note_use(self, public_id: str) -> None:
         """Write when the key was used, on a thread of its own and at most once a minute."""
-        now = self._clock()
+        now = time.time()
         if now - self._noted.get(public_id, 0.0) < NOTE_S:
             return
         if self.known is not None and len(self._noted) > len(self.known.keys.keys):
@@ -92,7 +91,7 @@ class KeyRing:
 
     def _read(self) -> Known:
         at = time.monotonic()
-        return Known(keys=self._store.in_force(now=self._clock()), at=at)
+        return Known(keys=self._store.in_force(now=time.time()), at=at)
 
     def _note(self, public_id: str, at: float) -> None:
         try:
@@ -120,9 +119,8 @@ def needs_session(path: str, headers: Headers) -> bool:
 class PageSessions:
     """Makes and reads the cookies of one store; every process of it takes those of the others."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
         self._secret: bytes | None = None
         self._reading = asyncio.Lock()
 
@@ -136,11 +134,11 @@ class PageSessions:
             return None
         key, until = parts[1], int(parts[2])
         ours = hmac.compare_digest(await self._mac(f"session {key} {until}"), parts[3])
-        return key if ours and until > self._clock() else None
+        return key if ours and until > time.time() else None
 
     async def cookie(self, key: str, *, expires_at: float | None) -> tuple[str, int]:
         """The cookie of a new session and the seconds that it lasts. expires_at: of the key."""
-        now = self._clock()
+        now = time.time()
         until = int(min(now + SESSION_S, now + SESSION_S if expires_at is None else expires_at))
         return f"{key}.{until}.{await self._mac(f'session {key} {until}')}", max(0, int(until - now))
 
@@ -148,7 +146,7 @@ class PageSessions:
         if self._secret is None:
             async with self._reading:  # one thread, however many come
                 if self._secret is None:
-                    now = self._clock()
+                    now = time.time()
                     self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)
         return hmac.new(self._secret, text.encode(), "sha256").hexdigest()
 
@@ -245,19 +243,10 @@ _HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys cr
 class Gate:
     """Decides about requests by their head alone."""
 
-    def __init__(
-        self,
-        ring: KeyRing,
-        *,
-        server: ServerSettings,
-        sessions: PageSessions | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """sessions: of the dashboard's pages; None: keys come in the header Authorization alone."""
+    def __init__(self, ring: KeyRing, *, server: ServerSettings, sessions: PageSessions) -> None:
         self.ring = ring
         self._sessions = sessions
         self._server = server
-        self._clock = clock
         self._proxies = [ipaddress.ip_network(text) for text in server.trusted_proxies]
         self._loopback = is_loopback(server.host)
         self._hosts = frozenset(name.lower() for name in server.allowed_hosts)
@@ -283,8 +272,8 @@ class Gate:
                 check_host(scope["headers"], allowed=self._hosts)
             check_site(scope["headers"], method=scope["method"])
             return _ANYBODY
-        if self._sessions is not None and needs_session(path, scope["headers"]):
-            caller = self._by_proxy(scope) or await self._in_session(self._sessions, scope["headers"], keys)
+        if needs_session(path, scope["headers"]):
+            caller = self._by_proxy(scope) or await self._in_session(scope["headers"], keys)
         else:
             caller = _caller(self._key(scope["headers"], keys))
         if caller.role not in roles:
@@ -333,12 +322,10 @@ class Gate:
             raise _unauthorized("the header Authorization is not of the scheme Bearer")
         return self._found(text.strip(" "), keys)
 
-    async def _in_session(
-        self, sessions: PageSessions, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce
-    ) -> Caller:
+    async def _in_session(self, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce) -> Caller:
         """Who has logged in with a key. Raises Unauthorized."""
-        key = keys.keys.get(await sessions.read(headers) or "")
-        if key is None or key.expired(self._clock()):
+        key = keys.keys.get(await self._sessions.read(headers) or "")
+        if key is None or key.expired(time.time()):
             raise _unauthorized("you are not logged in", remedy="log in with an API key at /ui/login")
         return _caller(key)
 
@@ -375,7 +362,7 @@ class Gate:
                 "this API key is not valid: it was revoked, or never made here",
                 remedy="ragbandit keys list shows the keys of this service",
             )
-        if key.expires_at is not None and key.expired(self._clock()):
+        if key.expires_at is not None and key.expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
             follower = "was rotated: use the one that took its place" if key.replaced_by else "make another one"
             raise _unauthorized(f"this API key expired at {when}", remedy=follower)

@@ -211,7 +211,7 @@ def _process(router: Router) -> Iterator[Metric]:
     yield from _feature_cache(router.encoder)
     yield from _rewrites(router.conversations)
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
-    yield gauge("ragbandit_listener_up", text, router.updates.hears())
+    yield gauge("ragbandit_listener_up", text, router.listener is None or router.listener.fault() is None)
     queues = router.queues()
     waiting = {queue: state.waiting for queue, state in queues.items()}
     yield gauge("ragbandit_queue_waiting", "Items waiting for their batch.", waiting, labels=["queue"])

@@ -15,10 +15,10 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.examples import closing_rule, policy_of
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
+from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier, Subscription
 from ragbandit.router.serving import pending
 from ragbandit.router.serving.batching import (
     SERVE_S,
@@ -32,9 +32,9 @@ from ragbandit.router.serving.batching import (
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
-from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.serving.deciding.service import RouteService
-from ragbandit.router.serving.following.versions import PolicyFollower, Updates
+from ragbandit.router.serving.following.snapshots import SnapshotFollower
+from ragbandit.router.serving.following.versions import PolicyFollower
 from ragbandit.router.serving.health.readiness import (
     LEARNER,
     REDIS,
@@ -50,7 +50,8 @@ from ragbandit.router.serving.setup.bootstrap import judge_sample, make_encoder,
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.router.telemetry.routines import Routine, StoreOutage
+from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
     from ragbandit.router.learning.audit.rules import Verdict
     from ragbandit.router.queue.streams import StreamReader
 
+#: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
+POLL_S = 1.0
 #: what waits in this process for its batch, beside answers
 Queue = Literal["questions", "feedback", "outcomes"]
 
@@ -91,25 +94,25 @@ class Router(AbstractContextManager["Router"]):
             check=settings.reward.check is not None,
         )
         self.files = SnapshotFiles(settings.snapshot_root)
+        outage = StoreOutage(
+            action="poll",
+            failing="polling the database failed; trying again",
+            restored="polling the database works again",
+            log="ragbandit.snapshots",
+        )
+        #: catches up with the store, at once when it is woken
+        self.poll = Routine("follow", self._catch_up, every_s=POLL_S, at_once=False, outage=outage)
+        self._poll_health_at = 0.0
+        #: None before `start`
+        self.listener: Subscription | None = None
         self.notifier = Notifier(jobs, label=label)
         #: makes questions of chats
         self.conversations = ConversationQueries(settings, store=self.store)
-        nothing_learned = Serving(policy=policy_of(settings), version="", last_seq=0)
+        own = SnapshotFollower(database, settings=settings, files=self.files, encoder=encoder)
         #: decides
-        self.service = RouteService(
-            self.store,
-            encoder=encoder,
-            settings=settings,
-            serving=nothing_learned,
-            live=lambda: self.following.versions.glance(),
-        )
+        self.service = RouteService(self.store, encoder=encoder, serving=own.serving)
         #: keeps the policy that decides up to date
-        self.following = PolicyFollower(
-            settings,
-            service=self.service,
-            files=self.files,
-            wake=lambda: self.updates.wake(),
-        )
+        self.following = PolicyFollower(own, service=self.service, wake=self.poll.wake)
         #: what workers are asked to answer
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
         self._feedback = feedback_writes(self.store, notifier=self.notifier, limits=limits)
@@ -122,20 +125,12 @@ class Router(AbstractContextManager["Router"]):
         }
         #: what answers saved against the holdback's arm
         self.savings = Savings(database, policy=settings.policy)
-        self.updates = Updates(
-            jobs,
-            notifier=self.notifier,
-            service=self.service,
-            following=self.following,
-            answers=self.answers,
-            savings=self.savings,
-        )
         #: answers that are read while workers write them; None: without Redis they come whole
         self.streams: StreamReader | None = None
         self.readiness = Readiness(
             {
                 "database": TrialWrites(database).write,
-                REDIS: self.updates.check_redis,
+                REDIS: self._check_redis,
                 LEARNER: learner_check(lambda: self.jobs, label=label),
             },
             alive=self.service.batcher.alive,
@@ -172,7 +167,7 @@ class Router(AbstractContextManager["Router"]):
     def start(self) -> None:
         """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
         self.following.start()
-        self.service.poll_outcomes(more=self.following.versions.live.added)
+        self.service.poll_outcomes(more=self.following.live.added)
         if self.service.serving.last_seq < self.ledger.last_seq():
             # The newest snapshot is lost or has other params: the learner makes it from the ledger.
             self.notifier.notify_learner()
@@ -182,14 +177,15 @@ class Router(AbstractContextManager["Router"]):
             from ragbandit.router.queue.streams import StreamReader
 
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
-        self.updates.start()
+        self.poll.start()
+        self.listener = self.jobs.listen(self._hear)
 
     def close(self) -> None:
         """Finish the requests handed in, stop all threads, close the connections."""
-        for part in (self.service, self._feedback, self._outcomes, self.answers, self.updates, self.following.versions):
-            part.close()
-        if self.streams is not None:
-            self.streams.close()
+        parts = (self.service, self._feedback, self._outcomes, self.answers, self.poll, self.listener, self.following)
+        for part in (*parts, self.streams):
+            if part is not None:
+                part.close()
         if self._owns_jobs:
             self.jobs.close()
         self.database.close()
@@ -404,7 +400,7 @@ class Router(AbstractContextManager["Router"]):
         configuration's; 0 also if another learner holds the lease.
         """
         closed = []
-        for settings in (self.settings, *self.following.versions.learned()):
+        for settings in (self.settings, *self.following.learned()):
             learner = make_learner(settings, database=self.database, jobs=self.jobs)
             try:
                 closed.append(learner.drain())
@@ -424,3 +420,32 @@ class Router(AbstractContextManager["Router"]):
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""
         return self.following.refresh()
+
+    def redis_fault(self) -> str | None:
+        """What this process cannot do with Redis; None: nothing."""
+        listener = None if self.listener is None else self.listener.fault()
+        return "; ".join(fault for fault in (listener, self.notifier.fault()) if fault) or None
+
+    def _check_redis(self) -> None:
+        self.jobs.ping()
+        if fault := self.redis_fault():
+            raise NotReady(fault)
+
+    def _hear(self, notification: str) -> None:
+        """Take what a worker or the learner says: "snapshot:<version>", "outcome:<decision id>"."""
+        kind, _, key = notification.partition(":")
+        if kind == "snapshot":
+            self.poll.wake()
+        elif kind == "outcome":
+            if self.answers.is_awaited(key):
+                self.answers.deliver(self.store.outcomes_by_id([key]))
+            else:
+                self.answers.answered([key])
+
+    def _catch_up(self) -> None:
+        if time.monotonic() >= self._poll_health_at:
+            self._poll_health_at = time.monotonic() + POLL_S
+            self.service.poll_outcomes(more=self.following.live.added)
+        self.following.refresh()
+        self.answers.poll()
+        self.savings.refresh()

@@ -60,12 +60,13 @@ def _draws(
 ) -> list[Drawn]:
     """Each question's pmf as it would be drawn from, were the candidate the champion."""
     assert candidate.serving is not None
+    serving = candidate.serving
     draws = drawn_by_arms(
-        outputs_of(candidate.serving.policy, queries, features=features, arms=arms),
+        outputs_of(serving.policy, queries, features=features, arms=arms),
         arms=arms,
         seeds=[0] * len(queries),  # its arm is not read: a mixture is drawn from by the seed of the decision
-        settings=candidate.settings,
-        seen=candidate.serving.seen,
+        settings=serving.settings,
+        seen=serving.seen,
     )
     for one in draws:
         if one.facts:

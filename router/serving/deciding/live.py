@@ -4,14 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, TimeoutError as FutureTimeout
+from concurrent.futures import Future, TimeoutError as FutureTimeout, wait
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy
-from ragbandit.shared.errors import PolicyFault
+from ragbandit.shared.errors import NotReady, PolicyFault
 from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 
 log = logging.getLogger("ragbandit.versions")
@@ -24,13 +24,8 @@ LEFT_OUT_S: Final = 30.0
 _Work = Callable[[], Any]
 
 
-def as_fault(error: BaseException) -> Exception:
-    """The error as one that ends no thread: a candidate may raise SystemExit as well."""
-    return error if isinstance(error, Exception) else PolicyFault(f"{type(error).__name__}: {error}")
-
-
 class CandidateRunner:
-    """The thread of one candidate. `submit` and `result` are called by one thread.
+    """The thread of one candidate. `submit` and `result` are called by one thread, `loaded` by another.
 
     limit_s: the longest that it may take for a batch.
     """
@@ -45,24 +40,37 @@ class CandidateRunner:
         self._out_until = -1.0
         self._work: SimpleQueue[tuple[_Work, Future[Any]] | None] = SimpleQueue()
         self._pending: Future[Any] | None = None
+        self._loading: Future[Any] | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether it is still at a batch."""
-        return self._pending is not None and not self._pending.done()
+        """Whether it is still at a batch, or being loaded."""
+        return any(one is not None and not one.done() for one in (self._pending, self._loading))
+
+    def loaded(self, load: _Work, *, wait_s: float) -> Any:
+        """What `load` gives, which runs on this thread, however long it takes. Raises what it raises, and NotReady
+        while it has not come back; then ask again.
+
+        wait_s: how long what is asked for the first time is waited for.
+        """
+        if self._loading is None:
+            if self.busy:
+                raise NotReady(self._busy_with)
+            self._loading = self._begin(load)
+            wait([self._loading], wait_s)
+        if not self._loading.done():
+            raise NotReady(f"it has not been loaded within {wait_s:g} s, and is waited for")
+        loading, self._loading = self._loading, None
+        return loading.result()[1]
 
     def submit(self, work: _Work) -> "Future[Any] | str":
         """Begin the work; or why it is not begun: it is left out, or still at the batch before."""
         if self.busy:
-            return self.failed(f"still busy with an earlier batch after more than {self.limit_s * 1000:g} ms")
+            return self.failed(self._busy_with)
         if self._in_a_row >= FAULTS_IN_A_ROW and self.clock() < self._out_until:
             return f"left out after {self._in_a_row} faults in a row, the last one: {self.last_fault}"
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"ragbandit-{self.name}", daemon=True)
-            self._thread.start()
-        self._pending = Future()
-        self._work.put((work, self._pending))
+        self._pending = self._begin(work)
         return self._pending
 
     def result(self, pending: "Future[Any]") -> Any:
@@ -98,14 +106,28 @@ class CandidateRunner:
             log.error("a candidate fails: it is left out, and the champion decides alone", extra=facts)
         return reason
 
+    @property
+    def _busy_with(self) -> str:
+        return f"still busy with an earlier batch after more than {self.limit_s * 1000:g} ms"
+
+    def _begin(self, work: _Work) -> "Future[Any]":
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"ragbandit-{self.name}", daemon=True)
+            self._thread.start()
+        pending: Future[Any] = Future()
+        self._work.put((work, pending))
+        return pending
+
     def _run(self) -> None:
         while (taken := self._work.get()) is not None:
             work, pending = taken
             began = time.monotonic()
             try:
                 result = work()
+            except Exception as error:
+                pending.set_exception(error)
             except BaseException as error:  # one that asks the process to end asks in vain
-                pending.set_exception(as_fault(error))
+                pending.set_exception(PolicyFault(f"{type(error).__name__}: {error}"))
             else:
                 pending.set_result((time.monotonic() - began, result))
 
@@ -117,6 +139,8 @@ class Serving:
     policy: Policy
     version: str
     last_seq: int
+    #: the configuration, with what the version of the policy changes that decides
+    settings: Settings
     #: the configured policy is being learned again from the ledger; this one decides until it is there
     rebuilding: bool = False
     #: outcomes learned by arm, for the cold-start floor, where the policy in use has not counted them itself
@@ -133,8 +157,6 @@ class Candidate:
     """A version in shadow or canary, as it can be asked here."""
 
     version: PolicyVersion
-    #: the configuration with its changes
-    settings: Settings
     #: None: it is not loaded, and cannot be asked
     serving: Serving | None
     #: why it is not loaded
@@ -151,7 +173,8 @@ class Candidate:
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
         """Its own arms for a question that our workers answer, or the caller's own stack."""
-        return tuple(arm for arm in self.added if run_by == "caller" or arm in self.settings.worker_arms)
+        workers = () if self.serving is None else self.serving.settings.worker_arms
+        return tuple(arm for arm in self.added if run_by == "caller" or arm in workers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,12 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.draw import made_decisions, outputs_of
@@ -50,24 +49,18 @@ class RouteService:
         store: DecisionStore,
         *,
         encoder: Encoder,
-        settings: Settings,
         serving: Serving,
         clock: Callable[[], float] = time.time,
-        live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE,
     ) -> None:
-        """live: what is live of versions, asked before each batch."""
+        settings = serving.settings
         self.store = store
         self.encoder = encoder
-        self.arms: tuple[ArmName, ...]
-        #: arms that pass chats on as they came, see `passing_arms`
-        self.passing: Mapping[ArmName, tuple[frozenset[str], int]]
-        self.worker_arms: tuple[ArmName, ...]
-        self._in_use: tuple[Serving, Settings]
         #: chooses decisions for the label queue; None: nobody labels
         self.labels: LabelSampler | None = None
-        self.take_over(serving, settings=settings)
+        self.take_over(serving)
         self.clock = clock
-        self._live = live
+        #: what is live of versions, asked before each batch
+        self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         #: of the policy in use, by which aims become weights; None: not known yet
         self.frontier: Frontier | None = None
         #: of the store, which the seeds of draws are made with; read by `start`
@@ -125,7 +118,8 @@ class RouteService:
         """The record of a query that can be routed. Raises InvalidInput, Forbidden for another."""
         query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
-        serving, settings = self._in_use
+        serving = self.serving
+        settings = serving.settings
         checked = checked_query(
             query,
             arms=offered,
@@ -153,31 +147,19 @@ class RouteService:
             lacking=lacking,
         )
 
-    @property
-    def serving(self) -> Serving:
-        """The policy in use."""
-        return self._in_use[0]
-
-    @property
-    def settings(self) -> Settings:
-        """The settings that decide: the configuration, with what the champion version changes."""
-        return self._in_use[1]
-
-    def take_over(self, serving: Serving, *, settings: Settings) -> None:
-        """Decide with this policy, by these settings, from the next batch on."""
-        self._in_use = (serving, settings)  # replaced together
+    def take_over(self, serving: Serving) -> None:
+        """Decide with this policy, by its settings, from the next batch on."""
+        #: the policy in use
+        self.serving, settings = serving, serving.settings
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
+        #: arms that pass chats on as they came, see `passing_arms`
         self.passing = passing_arms(settings)
         self._saved = saved_per_token(settings)
         per_day, held = settings.learning.labels_per_day, settings.policy.holdback
         against = settings.policy.incumbent if held is None else held.arm
         if self.labels is None or (self.labels.per_day, self.labels.against) != (per_day, against):
             self.labels = LabelSampler(per_day, against=against) if per_day else None
-
-    def swap(self, serving: Serving) -> None:
-        """Decide with this policy from the next batch on."""
-        self._in_use = (serving, self.settings)
 
     def poll_outcomes(self, *, more: Sequence[ArmName] = ()) -> None:
         """Update the circuit breaker from the newest outcomes in the store. Raises StoreError.
@@ -219,7 +201,8 @@ class RouteService:
 
     def _decide(self, questions: Sequence[Question]) -> list[Decision]:
         """One forward pass and one call of the policy, and of each candidate, for all of them."""
-        live, (serving, settings), now = self._live(), self._in_use, self.clock()
+        live, serving, now = self.live(), self.serving, self.clock()
+        settings = serving.settings
         queries = [one.query for one in questions]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
         for row, question in enumerate(questions):

@@ -1,10 +1,9 @@
-"""Snapshot follower: takes over the newest snapshot that the learner has published."""
+"""Snapshot follower: finds the newest snapshot that the learner has published."""
 
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from dataclasses import replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, origin_of
@@ -28,21 +27,19 @@ REMEMBERED = 16
 
 
 class SnapshotFollower:
-    """Finds and loads snapshots of one ledger, for one thread at a time.
+    """Finds and loads snapshots of the policy of these settings, for one thread at a time.
 
-    settings: of the arms and the fallback arm.
-    fresh: the configured policy that has learned nothing; snapshots of another algorithm or other params are not used.
     encoder: that a snapshot must have been learned with; any, where the policy uses no features.
     """
 
-    def __init__(
-        self, ledger: Ledger, *, files: SnapshotFiles, settings: Settings, fresh: Policy, encoder: Encoder
-    ) -> None:
-        self.ledger = ledger
-        self.settings = settings
-        self.files = files
-        self.fresh = fresh
-        self.encoder_hash = encoder.hash if "features" in fresh.needs else ""
+    def __init__(self, database: Database, *, settings: Settings, files: SnapshotFiles, encoder: Encoder) -> None:
+        self.ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+        self.settings, self.files, self.encoder = settings, files, encoder
+        #: the policy that has learned nothing; snapshots of another algorithm or other params are not used
+        self.fresh = policy_of(settings)
+        self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
+        #: what was found last
+        self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
         #: seconds from feedback to this router's policy, the last thousand
         self.lags: deque[float] = deque(maxlen=1000)
         #: snapshots taken over since the start
@@ -50,17 +47,37 @@ class SnapshotFollower:
         #: versions that could not be used since the start
         self.refused = 0
         self._refused_lately: deque[str] = deque(maxlen=REMEMBERED)
-        self._refreshing = threading.Lock()
+
+    def register(self) -> None:
+        """Register the policy with its ledger.
+
+        Raises ConfigError, Conflict (it was learned with another encoder), StoreError.
+        """
+        register_policy(
+            self.ledger.database,
+            label=self.ledger.label,
+            algorithm=self.fresh.algorithm,
+            params=canonical(dict(self.fresh.params)),
+            encoder_hash=self.encoder_hash,
+            now=time.time(),
+            encoder=origin_of(self.encoder),
+        )
 
     def first(self) -> Serving:
         """The newest usable snapshot; on a new ledger the policy that has learned nothing, published as snapshot 0.
 
         Where the ledger has updates and no snapshot can be used, the interim policy until the learner has made one.
+        Raises as `register`, which it does before.
         """
+        self.register()
+        self.serving = self._first()
+        return self.serving
+
+    def _first(self) -> Serving:
         for info in self._newest(limit=FIRST_TRIES):
             policy = self._loaded(info)
             if policy is not None:
-                return Serving(policy=policy, version=info.version, last_seq=info.last_seq)
+                return self._made(info, policy)
         if self.ledger.last_seq() > 0:
             return self._interim()
         info, tensors, described = pack(
@@ -68,33 +85,28 @@ class SnapshotFollower:
         )
         self.files.write(info, tensors, described)
         self.ledger.add_snapshot(info)
-        return Serving(policy=self.fresh, version=info.version, last_seq=0)
+        return self._made(info, self.fresh)
 
     def _interim(self) -> Serving:
         interim = find_interim(self.ledger, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash)
         facts = {"action": "rebuilding", "version": interim.snapshot.version}
         log.warning("no snapshot of the policy can be used: another one decides until it is learned again", extra=facts)
-        return Serving(
-            policy=interim.policy,
-            version=interim.snapshot.version,
-            last_seq=interim.snapshot.last_seq,
-            rebuilding=True,
-            learned=None if interim.policy.seen else self.ledger.learned_lately(),
-        )
+        learned = None if interim.policy.seen else self.ledger.learned_lately()
+        return replace(self._made(interim.snapshot, interim.policy), rebuilding=True, learned=learned)
 
-    def refresh(self, serving: Callable[[], Serving], *, swap: Callable[[Serving], None]) -> bool:
-        """Call `swap` with the newest snapshot if it is newer than `serving()`; True if it was called."""
-        with self._refreshing:  # a thread that loads slowly would put an older policy in the place of a newer one
-            return self._refresh(serving(), swap=swap)
+    def _made(self, info: SnapshotInfo, policy: Policy) -> Serving:
+        return Serving(policy=policy, version=info.version, last_seq=info.last_seq, settings=self.settings)
 
-    def _refresh(self, serving: Serving, *, swap: Callable[[Serving], None]) -> bool:
+    def refresh(self) -> bool:
+        """Find a snapshot that is newer than `serving`; True if there is one, which is `serving` from now on."""
+        serving = self.serving
         for info in self._newest(limit=REFRESH_TRIES):
             if info.version == serving.version or info.last_seq < serving.last_seq:
                 return False
             policy = self._loaded(info)
             if policy is None:
                 continue
-            swap(Serving(policy=policy, version=info.version, last_seq=info.last_seq))
+            self.serving = self._made(info, policy)
             self.swaps += 1
             self._measure_lag(after=serving.last_seq, upto=info.last_seq)
             return True
@@ -123,25 +135,3 @@ class SnapshotFollower:
     def _measure_lag(self, *, after: int, upto: int) -> None:
         now = time.time()
         self.lags.extend(now - came for came in self.ledger.feedback_times(after=after, upto=upto))
-
-
-def registered_follower(
-    database: Database, settings: Settings, *, files: SnapshotFiles, encoder: Encoder
-) -> SnapshotFollower:
-    """Register the policy of these settings with its ledger; what follows its snapshots.
-
-    Raises ConfigError, Conflict (it was learned with another encoder), StoreError.
-    """
-    ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-    fresh = policy_of(settings)
-    follower = SnapshotFollower(ledger, files=files, settings=settings, fresh=fresh, encoder=encoder)
-    register_policy(
-        database,
-        label=ledger.label,
-        algorithm=fresh.algorithm,
-        params=canonical(dict(fresh.params)),
-        encoder_hash=follower.encoder_hash,
-        now=time.time(),
-        encoder=origin_of(encoder),
-    )
-    return follower

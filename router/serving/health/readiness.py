@@ -245,7 +245,7 @@ def state_of(router: "Router") -> RouterState:
         jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
         workers=_from_redis(router.jobs.workers),
         work=_from_redis(router.jobs.work),
-        redis="Redis cannot be reached" if router.jobs.outage.lasts else router.updates.redis_fault() or OK,
+        redis="Redis cannot be reached" if router.jobs.outage.lasts else router.redis_fault() or OK,
     )
 
 

@@ -11,9 +11,9 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.following.versions import POLL_S
 from ragbandit.router.serving.health import circuit_breaker
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
+from ragbandit.router.serving.router import POLL_S
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes

@@ -1,6 +1,7 @@
 """Arms that come and go from one start of a Router to the next: what changes, what stays, what the rows say."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -78,7 +79,8 @@ def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
     first = world.router.submit(Query(text="holds the thread"))
     waiting = [world.router.submit(Query(text=f"waits {n}"), run_by=run_by) for n, run_by in enumerate(BOTH)]
     fewer = world.settings.model_copy(update={"arms": {"single_step": {"run_by": "caller"}}})
-    world.router.service.take_over(world.router.service.serving, settings=fewer)  # as of a new champion
+    serving = replace(world.router.service.serving, settings=fewer)
+    world.router.service.take_over(serving)  # as of a new champion
     held.set()
     assert len(first.result(10).arms) == 3
     assert [len(one.result(10).arms) for one in waiting] == [3, 3]

@@ -259,7 +259,7 @@ def test_conversations_stay_on_what_a_canary_drew(make_world):
 
 def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):
     """A router opens and decides beside it; what has come back at last is asked."""
-    monkeypatch.setattr(versions.VersionFollower, "load_s", 0.05)
+    monkeypatch.setattr(versions, "LOAD_S", 0.05)
     monkeypatch.setattr(versions, "AGAIN_S", 0.05)
     world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
     bad_policies.RELEASED.clear()

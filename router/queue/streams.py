@@ -11,12 +11,10 @@ Writing never fails a run and never holds one up. Where Redis cannot be reached 
 readers find the whole outcome in the database.
 """
 
-import contextlib
 import json
 import logging
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
@@ -222,8 +220,8 @@ MAX_STREAMS: Final = 1000
 MAX_HELD: Final = MAX_ENTRIES
 #: the notification that somebody wants to read along is this and the id
 STREAM_NEWS: Final = "stream"
-#: longest wait for new entries, and most of them that are read at once
-WAIT_MS: Final = 1000
+#: longest wait for new entries, and most of them that are read at once; a stream that comes is read after the wait
+WAIT_MS: Final = 50
 MOST: Final = 64
 #: pause after Redis could not be reached, and how often the thread looks unasked, seconds
 PAUSE_S: Final = 0.5
@@ -273,11 +271,6 @@ class StreamReader:
     def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
         self._client = client
         self._outage = outage
-        reply_s = client.connection_pool.connection_kwargs.get("socket_timeout") or 10.0
-        #: a wait must end before the client takes the silence for a dead Redis
-        self._wait_ms = min(WAIT_MS, int(1000 * reply_s / 3))
-        self._wake_key = f"ragbandit:stream-wake:{uuid.uuid4().hex}"
-        self._woken = b"0-0"
         self._streams: dict[DecisionId, list[ReadStream]] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -316,8 +309,6 @@ class StreamReader:
             with self._client.pipeline(transaction=False) as pipeline:
                 pipeline.set(wanted_key(decision_id), 1, ex=WANTED_S)
                 pipeline.publish(CHANNEL, f"{STREAM_NEWS}:{decision_id}")
-                pipeline.xadd(self._wake_key, {"w": 1}, maxlen=1, approximate=False)
-                pipeline.expire(self._wake_key, WANTED_S)
                 pipeline.execute()
         except (RedisError, OSError) as error:
             self.leave(stream)
@@ -342,10 +333,6 @@ class StreamReader:
         with self._lock:
             self._closed = True
         if self._routine is not None:
-            self._routine.stop()
-            with contextlib.suppress(RedisError, OSError):  # or it ends with its wait
-                self._client.xadd(self._wake_key, {"w": 1}, maxlen=1, approximate=False)
-                self._client.expire(self._wake_key, KEEP_S)
             self._routine.close()
 
     def _read_next(self) -> float | None:
@@ -369,15 +356,12 @@ class StreamReader:
 
     def _read(self, streams: dict[DecisionId, list[ReadStream]]) -> None:
         """Wait for entries, and hand them to their readers."""
-        after: dict[Any, Any] = {self._wake_key: self._woken.decode()}
+        after: dict[Any, Any] = {}
         for key, group in streams.items():
             attempt, number = min(each.last for each in group)
             after[stream_key(key)] = f"{attempt}-{number}"
-        reply = self._client.xread(after, count=MOST, block=self._wait_ms)
+        reply = self._client.xread(after, count=MOST, block=WAIT_MS)
         for name, entries in _items(reply):
-            if name == self._wake_key.encode():
-                self._woken = entries[-1][0]
-                continue
             decision_id = DecisionId(name.decode().removeprefix(stream_key("")))
             for entry_id, fields in entries:
                 piece = _event(fields)

@@ -18,9 +18,11 @@ agree, however long they have been running. Only probes are local to each router
 import json
 import logging
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice, takewhile
 from threading import Lock
 from typing import Any, Final
 
@@ -100,39 +102,10 @@ class Offer:
     fail_open: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Probe:
-    decision_id: DecisionId
-    drawn_at: float
-
-
 #: (made_at, decision id, failed): one outcome of an arm
 _Past = tuple[float, str, bool]
 #: whose outcomes: of an arm by our workers (None), or as reported by a tenant
 _Source = tuple[ArmName, str | None]
-
-
-@dataclass(kw_only=True, slots=True)
-class _Record:
-    """The outcomes of one source, oldest first."""
-
-    past: list[_Past] = field(default_factory=list)
-    #: those after the last success
-    failing: list[_Past] = field(default_factory=list)
-    #: the last success
-    success: _Past = (-math.inf, "", False)
-
-    def add(self, one: _Past, *, most: int) -> None:
-        at = bisect_left(self.past, one)
-        if self.past[at : at + 1] != [one]:
-            self.past.insert(at, one)
-            del self.past[:-most]
-
-    def settle(self) -> None:
-        """Find the last success, after one or more `add`."""
-        ends = next((at for at in range(len(self.past), 0, -1) if not self.past[at - 1][2]), 0)
-        self.failing = self.past[ends:]
-        self.success = self.past[ends - 1] if ends else (-math.inf, "", False)
 
 
 class CircuitBreaker:
@@ -140,31 +113,31 @@ class CircuitBreaker:
 
     def __init__(self, settings: HealthSettings) -> None:
         self.settings = settings
-        self._records: dict[_Source, _Record] = {}
-        self._probes: dict[_Source, _Probe] = {}
-        self._probed: dict[DecisionId, _Source] = {}
+        #: the outcomes of each source, the oldest first
+        self._past: dict[_Source, list[_Past]] = {}
+        #: the decision that is the probe of a circuit, and when it was drawn
+        self._probes: dict[_Source, tuple[DecisionId, float]] = {}
+        self._remembered = max(REMEMBERED, settings.failures)
         self._lock = Lock()
 
     def record(self, signals: Iterable[OutcomeSignal]) -> None:
         """Record outcomes, in any order; an outcome that was recorded before changes nothing."""
+        signals = list(signals)
         with self._lock:
-            changed: set[_Source] = set()
+            ended = {signal.decision_id for signal in signals}
+            self._probes = {circuit: probe for circuit, probe in self._probes.items() if probe[0] not in ended}
             for signal in signals:
-                probed = self._probed.pop(signal.decision_id, None)
-                if probed is not None:
-                    del self._probes[probed]
                 if signal.failed is not None:
-                    source = (signal.arm, signal.reporter)
-                    record = self._records.pop(source, None) or _Record()
-                    self._records[source] = record  # at the end: it has been heard of last
-                    record.add(
-                        (signal.made_at, signal.decision_id, signal.failed),
-                        most=max(REMEMBERED, self.settings.failures),
-                    )
-                    changed.add(source)
-            for source in changed:
-                self._records[source].settle()
-            self._forget()
+                    source, one = (signal.arm, signal.reporter), (signal.made_at, signal.decision_id, signal.failed)
+                    past = self._past[source] = self._past.pop(source, [])  # at the end: it was heard of last
+                    at = bisect_left(past, one)
+                    if past[at : at + 1] != [one]:
+                        past.insert(at, one)
+                        del past[: -self._remembered]
+            reported = [source for source in self._past if source[1] is not None]
+            for source in reported[: max(0, len(reported) - MOST_REPORTERS)]:  # the silent ones, where there are many
+                del self._past[source]
+                self._probes.pop(source, None)
 
     def offer(
         self, wanted: Sequence[tuple[ArmName, ...]], *, now: float, tenants: Sequence[str] | None = None
@@ -198,9 +171,7 @@ class CircuitBreaker:
         with self._lock:
             health, circuit = self._health(self._source(arm, tenant=tenant), now=now)
             if health.state == "half_open" and health.offered:
-                self._drop_probe(circuit)
-                self._probes[circuit] = _Probe(decision_id=decision_id, drawn_at=now)
-                self._probed[decision_id] = circuit
+                self._probes[circuit] = (decision_id, now)
 
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
         """State of these arms: for all tenants where our workers ran them, else for the one that it is best for."""
@@ -218,41 +189,26 @@ class CircuitBreaker:
         return pairs
 
     def _reported(self, arm: ArmName) -> list[_Source]:
-        return [source for source in self._records if source[0] == arm and source[1] is not None]
+        return [source for source in self._past if source[0] == arm and source[1] is not None]
 
     def _best(self, arm: ArmName, *, now: float) -> ArmHealth:
         sources = self._reported(arm)
-        if not sources or (arm, None) in self._records:
+        if not sources or (arm, None) in self._past:
             sources.append((arm, None))
         views = [self._health(source, now=now)[0] for source in sources]
         return min(views, key=lambda one: (("closed", "half_open", "open").index(one.state), one.failures))
 
     def _source(self, arm: ArmName, *, tenant: str | None) -> _Source:
         """What counts for a question of this tenant: its own reports, if there are any."""
-        return (arm, tenant) if (arm, tenant) in self._records else (arm, None)
+        return (arm, tenant) if (arm, tenant) in self._past else (arm, None)
 
-    def _forget(self) -> None:
-        """Drop the tenants that have been silent for longest, where there are too many."""
-        reported = [source for source in self._records if source[1] is not None]
-        for source in reported[: max(0, len(reported) - MOST_REPORTERS)]:
-            del self._records[source]
-            self._drop_probe(source)
-
-    def _drop_probe(self, circuit: _Source) -> None:
-        probe = self._probes.pop(circuit, None)
-        if probe is not None:
-            del self._probed[probe.decision_id]
-
-    def _failing(self, source: _Source, *, now: float) -> list[_Past]:
-        """The failures since the last success, of our workers and, for a tenant, of what it reported, together."""
-        arm, tenant = source
-        keys = {(arm, None), source} if tenant is not None else {source}
-        records = [self._records[key] for key in keys if key in self._records]
-        if not records:
-            return []
-        since = max(max(record.success for record in records), (now - COUNTED_S, "\uffff", True))
-        failing = sorted(one for record in records for one in record.failing[bisect_right(record.failing, since) :])
-        return failing[-max(REMEMBERED, self.settings.failures) :]
+    def _failing(self, source: _Source, *, now: float) -> list[float]:
+        """When the failures since the last success were, the newest first: of our workers and, for a tenant, of what
+        it reported, together.
+        """
+        newest_first = (reversed(self._past.get(key, ())) for key in {(source[0], None), source})
+        failing = takewhile(lambda one: one[2] and one[0] > now - COUNTED_S, merge(*newest_first, reverse=True))
+        return [made_at for made_at, _, _ in islice(failing, self._remembered)]
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
         """State of an arm for the questions of a source, and the circuit whose probe they share.
@@ -264,13 +220,12 @@ class CircuitBreaker:
         state: CircuitState = "closed"
         offered, circuit = True, source
         if 0 < self.settings.failures <= len(failing):
-            state = "open" if now < failing[-1][0] + self.settings.cool_down_s else "half_open"
+            state = "open" if now < failing[0] + self.settings.cool_down_s else "half_open"
             if tenant is not None and len(self._failing((arm, None), now=now)) >= self.settings.failures:
                 circuit = (arm, None)
-            probe = self._probes.get(circuit)
-            tried = probe is not None and now < probe.drawn_at + self.settings.cool_down_s
-            offered = state == "half_open" and not tried
-        since = failing[0][0] if failing else None
+            _, drawn_at = self._probes.get(circuit, (None, -math.inf))
+            offered = state == "half_open" and now >= drawn_at + self.settings.cool_down_s
+        since = failing[-1] if failing else None
         return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since), circuit
 
 
@@ -348,28 +303,21 @@ class OutcomePoller:
         With the circuit breaker turned off nothing is read.
         """
         if self.breaker.settings.failures > 0:
+            breaker, known, long_read_at = self.breaker, self._recorded, self._long_read_at
             if self._read_at is None or now < self._read_at - OVERLAP_S:
-                self._begin(now=now)  # the clock was set back: what was recorded would lie in the future
-            elif now >= self._long_read_at + THOROUGH_EVERY_S:
-                self._take(self.breaker, after=self._long_read_at - LATE_S, now=now)
-                self._long_read_at = now
+                # The clock was set back: what was recorded would lie in the future.
+                breaker, known, after, long_read_at = CircuitBreaker(breaker.settings), {}, now - COUNTED_S, now
+            elif now >= long_read_at + THOROUGH_EVERY_S:
+                after, long_read_at = long_read_at - LATE_S, now
             else:
-                self._take(self.breaker, after=self._read_at - OVERLAP_S, now=now)
-            self._read_at = now
+                after = self._read_at - OVERLAP_S
+            with self.database.read() as connection:
+                rows = connection.execute(newest(after=after, until=now + AHEAD_S)).all()
+            breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in known)
+            recent = {key: made_at for key, made_at in known.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
+            self._recorded = recent | {row.decision_id: row.made_at for row in rows}
+            self.breaker, self._read_at, self._long_read_at = breaker, now, long_read_at
         return self.breaker.healths(arms, now=now)
-
-    def _begin(self, *, now: float) -> None:
-        breaker = CircuitBreaker(self.breaker.settings)
-        self._recorded = {}
-        self._take(breaker, after=now - COUNTED_S, now=now)
-        self.breaker, self._long_read_at = breaker, now
-
-    def _take(self, breaker: CircuitBreaker, *, after: float, now: float) -> None:
-        with self.database.read() as connection:
-            rows = connection.execute(newest(after=after, until=now + AHEAD_S)).all()
-        breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in self._recorded)
-        recent = {key: made_at for key, made_at in self._recorded.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
-        self._recorded = recent | {row.decision_id: row.made_at for row in rows}
 
     def _signal(self, row: Row[Any], *, now: float) -> OutcomeSignal:
         return OutcomeSignal(

@@ -25,7 +25,6 @@ from ragbandit.router.serving.setup.requirements import (
     check_packages,
     check_port,
     hold_store,
-    narrow_data_dir,
 )
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
@@ -62,7 +61,6 @@ def _serve(settings: Settings) -> None:
 
     # A failure to open must end the process with our one line, not with a server's traceback.
     router = Router.open(settings)
-    narrow_data_dir(settings)
     server = make_server(create_app(lambda: router), settings=settings.server)
     keep_what_is_loaded()
     card = card_of(role="service")

@@ -1,14 +1,12 @@
 """Requirements of a configuration, looked for without loading anything: packages, an address, a data_dir of its own.
 
 `validate` uses this too, and is to be quick: no database engine, no model library, no Redis is imported. Questions,
-answers and logs lie in data_dir, so it belongs to its owner alone: folders that we make are 0700 and files 0600, and
-what an older release made wider is narrowed.
+answers and logs lie in data_dir, so it belongs to its owner alone: folders that we make are 0700 and files 0600.
 """
 
 import contextlib
 import fcntl
 import importlib.util
-import logging
 import os
 import socket
 import stat
@@ -82,18 +80,12 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-log = logging.getLogger("ragbandit.data_dir")
-
-#: of a data_dir: what holds questions, answers, or the words of both
-_FILES = ("redis.log", "up.lock", "service.lock", "accepted.yaml", "logs/*.log")
-_FOLDERS = ("logs", "snapshots", "indexes")
 _REMEDY = "choose another folder, or give this user the right to read and write it (chown, chmod)"
 
 
 def prepare_data_dir(settings: Settings) -> None:
-    """Make data_dir, and narrow the modes of what is in it. Raises ConfigError where it cannot be used."""
+    """Make data_dir. Raises ConfigError where it cannot be used."""
     _check_folder(Path(settings.data_dir), field="data_dir", make=True)
-    narrow_data_dir(settings)
 
 
 def check_data_dir(settings: Settings) -> None:
@@ -108,21 +100,8 @@ def check_data_dir(settings: Settings) -> None:
         raise ConfigError(f"{folder} cannot be made: {error.strerror}", field="data_dir", remedy=_REMEDY) from error
 
 
-def narrow_data_dir(settings: Settings) -> None:
-    """Take away what other users may do with data_dir, if it is there, and with the files in it that we write."""
-    folder = Path(settings.data_dir)
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: this user has no home
-        if not any(folder.samefile(other) for other in (Path.cwd(), Path.home())):
-            _narrow(folder, mode=0o700)  # a folder that has other uses is its user's to narrow
-    for pattern in _FOLDERS:
-        _narrow(folder / pattern, mode=0o700)
-    for pattern in _FILES:
-        for file in folder.glob(pattern):
-            _narrow(file, mode=0o600)
-
-
 def check_database_file(settings: Settings, *, make: bool) -> None:
-    """Refuse a SQLite database that this user cannot use, and narrow its mode. Raises ConfigError naming the setting.
+    """Refuse a SQLite database that this user cannot use. Raises ConfigError naming the setting.
 
     make: also make its folder.
     """
@@ -132,10 +111,8 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
     _check_folder(file.parent, field=field, make=make)
     for name in (file.name, f"{file.name}-wal", f"{file.name}-shm"):
         path = file.with_name(name)
-        if path.exists():
-            if not os.access(path, os.R_OK | os.W_OK):
-                raise ConfigError(f"{path} cannot be read and written by this user", field=field, remedy=_REMEDY)
-            _narrow(path, mode=0o600)
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            raise ConfigError(f"{path} cannot be read and written by this user", field=field, remedy=_REMEDY)
 
 
 def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
@@ -200,20 +177,6 @@ def _check_folder(folder: Path, *, field: str, make: bool) -> None:
         raise ConfigError(f"{folder} is a file, not a folder", field=field, remedy="choose another folder")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise ConfigError(f"{folder} cannot be read and written by this user", field=field, remedy=_REMEDY)
-
-
-def _narrow(path: Path, *, mode: int) -> None:
-    """Take away what others may do with a file or folder of ours."""
-    try:
-        status = path.stat()
-        if status.st_uid == os.geteuid() and status.st_mode & 0o777 & ~mode:
-            path.chmod(status.st_mode & mode)
-            before = status.st_mode & 0o777
-            log.info("restricted %s to its owner (was %04o)", path, before, extra={"action": "restrict"})
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        log.warning("other users may read %s: %s", path, error.strerror, extra={"action": "restrict"})
 
 
 #: packages of the extra "models" that an encoder with weights needs

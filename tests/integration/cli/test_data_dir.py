@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.serving.setup.requirements import narrow_data_dir, prepare_data_dir
+from ragbandit.router.serving.setup.requirements import prepare_data_dir
 from ragbandit.shared.files import new_lines
 from ragbandit.workers.cli import app
 from tests.support.servers.postgres_server import NOBODY
@@ -85,31 +85,3 @@ def test_new_files_are_private(tmp_path):
         assert oct((tmp_path / "export.jsonl").stat().st_mode & 0o777) == "0o600"
     finally:
         os.umask(before)
-
-
-def test_wide_modes_are_narrowed(tmp_path, monkeypatch):
-    """What an older release left open to other users is narrowed; a data_dir that is the working directory stays."""
-    data = tmp_path / "data"
-    (data / "logs").mkdir(parents=True)
-    (data / "snapshots").mkdir()
-    settings = Settings(data_dir=str(data))
-    open_database(settings).close()
-    for name in ("logs/api.log", "redis.log", "mine.txt"):
-        (data / name).touch()
-    for path in (data, *data.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    narrow_data_dir(settings)
-    open_database(settings).close()
-    wanted = {
-        "snapshots": "0o700",
-        "logs": "0o700",
-        "logs/api.log": "0o600",
-        "redis.log": "0o600",
-        "ragbandit.db": "0o600",
-    }
-    assert modes(data) == wanted | {"mine.txt": "0o644"}
-    assert oct(data.stat().st_mode & 0o777) == "0o700"
-    data.chmod(0o755)
-    monkeypatch.chdir(data)
-    narrow_data_dir(Settings(data_dir="."))
-    assert oct(data.stat().st_mode & 0o777) == "0o755"

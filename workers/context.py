@@ -212,7 +212,7 @@ class Context:
     queue: AnswerQueue = field(init=False)
 
     def __post_init__(self) -> None:
-        self.notifier = Notifier(self.jobs, label=self.store.label)
+        self.notifier = Notifier(self.jobs)
         self.queue = AnswerQueue(self.store.database)
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:

@@ -27,7 +27,7 @@ from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.files import lines, parsed
-from ragbandit.shared.types import Feedback, PolicyLabel
+from ragbandit.shared.types import Feedback
 
 #: lines of a file that are kept in one transaction, and lines that cannot be used of which an import tells
 _PAGE, _MOST_FAULTS = 500, 20
@@ -151,7 +151,7 @@ def import_(
                     progress("lines", taken.read, 0)
         finally:
             if taken.counts["imported"]:
-                Notifier(make_jobs(settings), label=PolicyLabel(settings.policy.label)).notify_learner()
+                Notifier(make_jobs(settings)).notify_learner()
     facts = {**taken.counts, "bad": taken.bad}
     show(facts | {"faults": taken.faults} if as_json else facts, as_json=as_json)
     if not as_json:

@@ -136,10 +136,8 @@ class RedisJobs:
             name: Queue(queue, connection=client, serializer=JSONSerializer) for name, queue in WAKE_UPS.items()
         }
 
-    def enqueue_learn(self, label: PolicyLabel) -> None:
-        """Wake the learner unless a wake-up waits: feedback by the thousand makes one."""
-        del label  # whoever learns another one looks in vain, no more
-
+    def enqueue_learn(self) -> None:
+        """Wake the learners unless a wake-up waits: feedback by the thousand makes one."""
         with self._reaching():
             if not self._queues["learn"].count:
                 self._wake("learn", count=1)

@@ -31,20 +31,6 @@ MAX_RETRY_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueLimits:
-    """Bounds of one queue, as the settings of the section `server` say them."""
-
-    max_wait_s: float = math.inf
-    max_waiting: float = math.inf
-    tenant_share: float = 1.0
-
-    @classmethod
-    def of(cls, server: ServerSettings) -> "QueueLimits":
-        """The bounds in these settings."""
-        return cls(max_wait_s=server.max_wait_s, max_waiting=server.max_waiting, tenant_share=server.tenant_share)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class QueueState:
     """State of one queue, and its counts since the start."""
 
@@ -110,7 +96,7 @@ class Admission:
     limit: most items in a batch.
     """
 
-    def __init__(self, limits: QueueLimits, *, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: ServerSettings, *, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._limit = limit
         self._clock = clock
@@ -236,14 +222,14 @@ class MicroBatcher(Generic[Item, Result]):
         *,
         name: str,
         limit: int,
-        limits: QueueLimits | None = None,
+        limits: ServerSettings,
         expire_s: float = SERVE_S,
     ) -> None:
         self._work = work
         self._limit = limit
         self._expire_s = expire_s
         self._queue: deque[_Waiting[Item, Result]] = deque()
-        self._admission = Admission(limits or QueueLimits(), limit=limit)
+        self._admission = Admission(limits, limit=limit)
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -261,49 +247,35 @@ class MicroBatcher(Generic[Item, Result]):
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
         """Hand items over, all or none of them: admitted as the first one is. Raises as `submit`."""
-        expires_at = time.monotonic() + self._expire_s
-        waiting = [_Waiting(item, Future[Result](), tenant, expires_at) for item in items]
-        with self._changed:  # so that no item slips in after the last batch
-            if self._closed:
-                raise NotReady("the service is shutting down")
+        with self._changed:
+            self._check_open()
             if not admitted:
                 self._admission.check_all()
                 self._admission.check_tenant(tenant)
-            for each in waiting:
-                self._admission.add(tenant=tenant)
-                self._queue.append(each)
-            self._changed.notify()
-        return [each.future for each in waiting]
+            return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
         """Hand items over, each admitted for itself: the Future of one that is refused raises why.
 
         Raises as `submit` if not even the first may wait.
         """
-        expires_at = time.monotonic() + self._expire_s
-        waiting = [
-            _Waiting(item, Future[Result](), tenant, expires_at) for item, tenant in zip(items, tenants, strict=True)
-        ]
+        futures: list[Future[Result]] = []
         refused: list[tuple[Future[Result], Overloaded]] = []
         with self._changed:
-            if self._closed:
-                raise NotReady("the service is shutting down")
-            if waiting:
-                self._admission.check_all()
-            for at, each in enumerate(waiting):
+            self._check_open()
+            for item, tenant in zip(items, tenants, strict=True):
                 try:
-                    if at:
-                        self._admission.check_all()
-                    self._admission.check_tenant(each.tenant)
+                    self._admission.check_all()
+                    self._admission.check_tenant(tenant)
+                    futures.append(self._add(item, tenant=tenant))
                 except Overloaded as error:
-                    refused.append((each.future, error))
-                    continue
-                self._admission.add(tenant=each.tenant)
-                self._queue.append(each)
-            self._changed.notify()
+                    if not futures and not isinstance(error, TooManyRequests):
+                        raise
+                    futures.append(Future())
+                    refused.append((futures[-1], error))
         for future, refusal in refused:  # without the lock: a Future calls its callbacks here
             future.set_exception(refusal)
-        return [each.future for each in waiting]
+        return futures
 
     def check_admission(self) -> None:
         """Raises Overloaded if whatever came now would wait too long."""
@@ -330,6 +302,18 @@ class MicroBatcher(Generic[Item, Result]):
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+
+    def _check_open(self) -> None:
+        """Called with the lock, so that no item slips in after the last batch."""
+        if self._closed:
+            raise NotReady("the service is shutting down")
+
+    def _add(self, item: Item, *, tenant: str) -> "Future[Result]":
+        waiting = _Waiting(item, Future[Result](), tenant, time.monotonic() + self._expire_s)
+        self._admission.add(tenant=tenant)
+        self._queue.append(waiting)
+        self._changed.notify()
+        return waiting.future
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
@@ -387,7 +371,7 @@ MAX_WRITES: Final = 500
 
 
 def feedback_writes(
-    store: DecisionStore, *, notifier: Notifier, limits: QueueLimits
+    store: DecisionStore, *, notifier: Notifier, limits: ServerSettings
 ) -> MicroBatcher[Feedback, Receipt]:
     """The queue of feedback."""
 
@@ -400,7 +384,7 @@ def feedback_writes(
     return MicroBatcher(add, name="ragbandit-feedback", limit=MAX_WRITES, limits=limits)
 
 
-def outcome_writes(store: DecisionStore, *, notifier: Notifier, limits: QueueLimits) -> MicroBatcher[Outcome, bool]:
+def outcome_writes(store: DecisionStore, *, notifier: Notifier, limits: ServerSettings) -> MicroBatcher[Outcome, bool]:
     """The queue of outcomes that callers report."""
 
     def add(batch: Sequence[Outcome]) -> Sequence[bool | Exception]:

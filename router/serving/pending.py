@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.queue.notifier import Jobs, Notifier
-from ragbandit.router.serving.batching import MicroBatcher, QueueLimits, QueueState, TenantCounts
+from ragbandit.router.serving.batching import MicroBatcher, QueueState, TenantCounts
 from ragbandit.router.serving.checks.questions import checked_id, checked_type
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage import answer_queue, judgements
@@ -59,7 +59,7 @@ class PendingAnswers:
         self._refused = {"count": 0, "tenant": 0}
         self._ending = False
         self._requests: MicroBatcher[Decision, Future[Outcome]] = MicroBatcher(
-            self._request_batch, name="ragbandit-requests", limit=MAX_BATCH, limits=QueueLimits.of(server)
+            self._request_batch, name="ragbandit-requests", limit=MAX_BATCH, limits=server
         )
 
     def start(self) -> None:

@@ -23,7 +23,6 @@ from ragbandit.router.serving import pending
 from ragbandit.router.serving.batching import (
     SERVE_S,
     MicroBatcher,
-    QueueLimits,
     QueueState,
     feedback_writes,
     outcome_writes,
@@ -84,7 +83,7 @@ class Router(AbstractContextManager["Router"]):
         self.settings = settings
         self.encoder, self.database, self.jobs = encoder, database, jobs
         self._owns_jobs = False
-        label, limits = PolicyLabel(settings.policy.label), QueueLimits.of(settings.server)
+        label, limits = PolicyLabel(settings.policy.label), settings.server
         self.store = DecisionStore(
             database,
             label=label,
@@ -105,7 +104,7 @@ class Router(AbstractContextManager["Router"]):
         self._poll_health_at = 0.0
         #: None before `start`
         self.listener: Subscription | None = None
-        self.notifier = Notifier(jobs, label=label)
+        self.notifier = Notifier(jobs)
         #: makes questions of chats
         self.conversations = ConversationQueries(settings, store=self.store)
         own = SnapshotFollower(database, settings=settings, files=self.files, encoder=encoder)

@@ -10,7 +10,7 @@ from typing import Final
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.draw import made_decisions, outputs_of
-from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
+from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.labelling import LabelSampler
@@ -77,7 +77,7 @@ class RouteService:
             self._route_batch,
             name="ragbandit-route",
             limit=settings.encoder.max_batch,
-            limits=QueueLimits.of(settings.server),
+            limits=settings.server,
         )
 
     def start(self) -> None:

@@ -30,10 +30,10 @@ def jobs(redis_client):
 def test_notifications_of_the_learner_coalesce(jobs):
     """A thousand notifications are one wake-up; after it was taken, the next feedback sends another."""
     for _ in range(1000):
-        jobs.enqueue_learn("main")
+        jobs.enqueue_learn()
     assert jobs.depth() == {"answer": 0, "learn": 1}
     assert [jobs.wait("learn", timeout_s=0.01) for _ in range(2)] == [True, False]
-    jobs.enqueue_learn("main")
+    jobs.enqueue_learn()
     assert jobs.depth()["learn"] == 1
 
 
@@ -120,7 +120,7 @@ def test_redis_down(own_redis):
     server.stop()
     began = time.monotonic()
     calls = [
-        lambda: jobs.enqueue_learn("main"),
+        lambda: jobs.enqueue_learn(),
         lambda: jobs.enqueue_answers(["d1"]),
         lambda: jobs.count_job("answer", seconds=1.0, failed=False),
         lambda: jobs.set_learner_fault("main", None),

@@ -171,7 +171,7 @@ def test_a_score_is_feedback_with_all_that_made_it(bench, answered):
     assert facts["prompt_tokens"] > 50
     assert found.due() == {}
     assert found.today()["scored"] == 1
-    assert found.jobs.notified == ["main"]
+    assert found.jobs.notified == 1
 
 
 @both

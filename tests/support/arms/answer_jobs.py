@@ -60,7 +60,7 @@ class Redis:
         self._check()
         self.queued.extend(ids)
 
-    def enqueue_learn(self, label):
+    def enqueue_learn(self):
         self._check()
 
 

@@ -45,14 +45,14 @@ def test_an_old_reply_ends_no_outage():
 def test_every_notification_leaves_redis_alone_for_a_while(monkeypatch):
     """After a failure no kind of notification tries again before the pause is over; each is counted."""
     jobs = MemoryJobs()
-    notifier = Notifier(jobs, label="main")
+    notifier = Notifier(jobs)
     jobs.broken = True
     notifier.notify_learner()
     jobs.broken = False
     for notify in (notifier.notify_learner, lambda: notifier.request_answers(["d"]), lambda: notifier.cancel("d")):
         notify()
-    assert (jobs.notified, jobs.enqueued, jobs.published, notifier.failed_notifications) == ([], [], [], 4)
+    assert (jobs.notified, jobs.enqueued, jobs.published, notifier.failed_notifications) == (0, [], [], 4)
     monkeypatch.setattr(redis_server, "PAUSE_S", 0.0)
     notifier.cancel("d")
     notifier.notify_learner()
-    assert (jobs.notified, jobs.enqueued, jobs.published) == (["main"], ["d"], ["cancel:d"])
+    assert (jobs.notified, jobs.enqueued, jobs.published) == (1, ["d"], ["cancel:d"])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ragbandit.router.serving.batching import TENANT_S, WARM_UP, Admission, BatchTime, QueueLimits
+from ragbandit.router.config.server import ServerSettings
+from ragbandit.router.serving.batching import TENANT_S, WARM_UP, Admission, BatchTime
 from ragbandit.shared.errors import Overloaded, TooManyRequests
 
 
@@ -16,7 +17,8 @@ class Clock:
 
 def measured(clock, *, batch_s, limit=10, **limits):
     """An admission whose batches have taken this long so far; the queue is idle."""
-    made = Admission(QueueLimits(**limits), limit=limit, clock=clock)
+    wide = {"max_wait_s": 60.0, "max_waiting": 10_000, "tenant_share": 1.0}
+    made = Admission(ServerSettings(**wide | limits), limit=limit, clock=clock)
     for _ in range(WARM_UP + 20):
         made.begin(limit)
         clock.now += batch_s
@@ -105,7 +107,7 @@ def test_another_tenant_is_forgotten():
 def test_a_queue_that_fills_is_bounded_by_full_batches():
     """After small batches at 10 ms an item, 32 in a batch and at most 1 s of waiting, 128 may wait, not a thousand."""
     clock = Clock()
-    admission = Admission(QueueLimits(max_wait_s=1.0), limit=32, clock=clock)
+    admission = Admission(ServerSettings(max_wait_s=1.0), limit=32, clock=clock)
     for size in [1] * WARM_UP + [1, 4, 9, 1, 2]:
         admission.begin(size)
         clock.now += 0.01 * size

@@ -8,14 +8,17 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
+from ragbandit.router.config.server import ServerSettings
+from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from tests.support.examples import steady
+
+WIDE = ServerSettings(max_wait_s=60.0, tenant_share=1.0)
 
 
 @contextmanager
 def grouped(work, *, limit=8, **more):
-    made = MicroBatcher(work, name="test-group", limit=limit, **more)
+    made = MicroBatcher(work, name="test-group", limit=limit, **{"limits": WIDE} | more)
     made.start()
     try:
         yield made
@@ -143,7 +146,7 @@ def test_an_item_that_waited_too_long_is_dropped():
 def test_a_full_queue_refuses_at_once():
     """What does not fit is Overloaded where it is submitted; what fits is served, and then there is room again."""
     gate = Gate()
-    with grouped(gate, limits=QueueLimits(max_waiting=2)) as made:
+    with grouped(gate, limits=WIDE.model_copy(update={"max_waiting": 2})) as made:
         blocked(made, gate)
         waiting = [made.submit(i) for i in range(2)]
         for refused in (lambda: made.submit("more"), lambda: made.submit_all(["more"]), made.check_admission):
@@ -159,7 +162,7 @@ def test_a_full_queue_refuses_at_once():
 def test_no_item_is_lost_while_closing():
     """Of items handed in by several threads during close, each is refused at once or served; none hangs."""
     for _ in range(20):
-        made = MicroBatcher(list, name="test-group", limit=4)
+        made = MicroBatcher(list, name="test-group", limit=4, limits=WIDE)
         made.start()
         results: list[Future | NotReady] = []
 

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -138,17 +139,6 @@ _INSTRUCTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rewrite:
-    """What came of one rewrite."""
-
-    #: the question that stands alone; None: it failed
-    text: str | None
-    #: for the log: {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens": 12, "dollars": 0.0001,
-    #: "failed": the reason}; what is not known, or not so, is left out
-    facts: Mapping[str, Json]
-
-
 def messages_of(history: Sequence[Message], *, question: str) -> list[dict[str, str]]:
     """The chat that asks for one rewrite. The system's words are no part of it: they are about answers."""
     turns = [{"role": each.role, "text": each.text} for each in history if each.role != "system"]
@@ -195,52 +185,58 @@ class Rewriter:
 
     async def rewrite(
         self, history: Sequence[Message], *, question: str, known: Callable[[], str | None] | None = None
-    ) -> Rewrite:
-        """The rewrite, within `conversation.rewrite.seconds`. Raises nothing.
+    ) -> tuple[str | None, dict[str, Json]]:
+        """The question that stands alone, None where that failed, within `conversation.rewrite.seconds`; and its facts.
 
         known: gives the rewrite of before, for a request that has come before; it may block, and raise.
+        facts: {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens": 12, "dollars": 0.0001,
+        "failed": the reason}; what is not known, or not so, is left out. Raises nothing.
         """
-        reason = self._reason_not_to_ask(question)
-        if reason is not None:
-            return self._counted(Rewrite(text=None, facts={"by": self.model, "failed": reason}), question)
-        self._under_way += 1
-        try:
-            return await self._bounded(history, question=question, known=known)
-        finally:
-            self._under_way -= 1
-
-    def _reason_not_to_ask(self, question: str) -> str | None:
+        text, facts = None, dict[str, Json](by=self.model)
         if len(question) > MAX_QUESTION:
-            return "question_long"
-        if time.monotonic() < self._rest_until:
-            return "down"
-        return "busy" if self._under_way >= MOST_UNDER_WAY else None
+            facts["failed"] = "question_long"
+        elif time.monotonic() < self._rest_until:
+            facts["failed"] = "down"
+        elif self._under_way >= MOST_UNDER_WAY:
+            facts["failed"] = "busy"
+        else:
+            self._under_way += 1
+            try:
+                text, more = await self._bounded(history, question=question, known=known)
+            finally:
+                self._under_way -= 1
+            facts |= more
+        if "repeated" not in facts:
+            self.results[str(facts.get("failed") or ("unchanged" if text == question else "rewritten"))] += 1
+        return text, facts
 
     async def _bounded(
         self, history: Sequence[Message], *, question: str, known: Callable[[], str | None] | None
-    ) -> Rewrite:
-        began = time.monotonic()
+    ) -> tuple[str | None, dict[str, Json]]:
+        began, before = time.monotonic(), None
         try:
             async with asyncio.timeout(self.settings.seconds):
-                before = await _asked_before(known)
+                if known is not None:
+                    with suppress(Exception):  # a store that cannot be read says so when the decision is made
+                        before = await asyncio.to_thread(known)
                 if before is not None:
-                    return Rewrite(text=before, facts={"by": self.model, "repeated": True})
-                reply = await self._reply(history, question=question)
+                    return before, {"repeated": True}
+                # The package takes a second to load, which must not be the event loop's.
+                await asyncio.to_thread(__import__, "openai")
+                reply = await self._server.complete(self._fields(history, question=question))
         except TimeoutError:
             reply = ChatReply(failed="timeout")
         except Exception:  # a rewrite must never cost a caller the answer
             reply = ChatReply(failed="malformed")
         text, failed = parsed_rewrite(reply)
         self._note_health(failed)
-        facts: dict[str, Json] = {"by": self.model, "seconds": round(time.monotonic() - began, 4)}
-        facts |= self._cost(reply)
-        facts |= {"failed": failed} if failed else {}
-        return self._counted(Rewrite(text=text, facts=facts), question)
-
-    async def _reply(self, history: Sequence[Message], *, question: str) -> ChatReply:
-        # The package takes a second to load, which must not be the event loop's.
-        await asyncio.to_thread(__import__, "openai")
-        return await self._server.complete(self._fields(history, question=question))
+        facts: dict[str, Json] = {"seconds": round(time.monotonic() - began, 4)}
+        if (used := reply.tokens) is not None and used.read + used.written:
+            self.tokens.update(prompt=used.read, completion=used.written)
+            facts |= {"prompt_tokens": used.read, "completion_tokens": used.written}
+            dollars = used.dollars(self._prices.get(self.model, (0.0, 0.0)))
+            facts |= {"dollars": dollars} if dollars else {}
+        return text, facts | ({"failed": failed} if failed else {})
 
     def _fields(self, history: Sequence[Message], *, question: str) -> dict[str, Any]:
         """The request: greedy, with the options of the server."""
@@ -256,22 +252,6 @@ class Rewriter:
         standard = {name: value for name, value in fields.items() if name not in options.fields}
         return standard | ({"extra_body": extra} if extra else {})
 
-    def _cost(self, reply: ChatReply) -> dict[str, Json]:
-        used = reply.tokens
-        if used is None or not used.read + used.written:
-            return {}
-        dollars = used.dollars(self._prices.get(self.model, (0.0, 0.0)))
-        self.tokens.update(prompt=used.read, completion=used.written)
-        return {"prompt_tokens": used.read, "completion_tokens": used.written} | (
-            {"dollars": dollars} if dollars else {}
-        )
-
-    def _counted(self, rewrite: Rewrite, question: str) -> Rewrite:
-        self.results[
-            str(rewrite.facts.get("failed") or ("unchanged" if rewrite.text == question else "rewritten"))
-        ] += 1
-        return rewrite
-
     def _note_health(self, failed: str | None) -> None:
         """A server that is down would cost every question the seconds of a rewrite: it is left alone for a while."""
         down = failed is not None and failed.startswith(_DOWN)
@@ -282,15 +262,6 @@ class Rewriter:
             log.warning(
                 "questions of conversations are not rewritten for a while: the model does not answer", extra=facts
             )
-
-
-async def _asked_before(known: Callable[[], str | None] | None) -> str | None:
-    if known is None:
-        return None
-    try:
-        return await asyncio.to_thread(known)
-    except Exception:  # a store that cannot be read says so when the decision is made
-        return None
 
 
 def rewriter_of(settings: RewriteSettings, *, generator: GeneratorSettings) -> Rewriter | None:
@@ -337,13 +308,12 @@ class ConversationQueries:
         known = None
         if query.id is not None and self._store.text == "full":  # else the store has no texts
             known = partial(self._decided_text, DecisionId(query.id))
-        rewrite = await rewriter.rewrite(chat.history, question=chat.question, known=known)
-        await self._book(query, rewrite)
-        return with_chat(query, chat=chat, text=rewrite.text, facts=dict(rewrite.facts))
+        text, facts = await rewriter.rewrite(chat.history, question=chat.question, known=known)
+        await self._book(query, facts.get("dollars"))
+        return with_chat(query, chat=chat, text=text, facts=facts)
 
-    async def _book(self, query: Query, rewrite: Rewrite) -> None:
+    async def _book(self, query: Query, dollars: Json) -> None:
         """Count what a rewrite cost, whatever becomes of its question."""
-        dollars = rewrite.facts.get("dollars")
         if isinstance(dollars, float):
             spenders = spenders_of(query.tenant, key=query.api_key)
             try:

@@ -2,15 +2,15 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Final
 
 import uuid_utils
 
-from ragbandit.router.config.context_schema import ContextSchema, check_declared
-from ragbandit.router.config.settings import BudgetSettings
+from ragbandit.router.config.context_schema import check_declared
+from ragbandit.router.config.settings import BudgetSettings, Settings
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import did_you_mean, known_choices
@@ -96,49 +96,37 @@ _ROLES: Final = ("system", "user", "assistant")
 _NO_BUDGET: Final = Budget()
 
 
-def checked_query(
-    query: Query,
-    *,
-    arms: Sequence[ArmName],
-    configured: Sequence[ArmName] = (),
-    schema: ContextSchema = MappingProxyType({}),
-    sticky_turns: int = MAX_STICKY_TURNS,
-    prices: Mapping[str, float] = MappingProxyType({}),
-    context_bytes: int | None = None,
-) -> Query:
+def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) -> Query:
     """The query with an id, its context sorted by key, or InvalidInput naming field and remedy.
 
-    arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
-    schema: the setting `context`. sticky_turns: most turns for which a query may ask to stay on an arm. prices: the
-    setting. context_bytes: most bytes of the context as JSON.
+    arms: those that may be drawn; the others that are configured are run by the caller's own stack.
     """
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
     if query.id is not None:
         checked_id(query.id, field="decision_id")
     checked_id(query.tenant, field="tenant")
-    _check_arms(query, known=arms, configured=configured)
+    _check_arms(query, known=arms, configured=settings.arms)
     checked_type(query.context, Mapping, field="context", wanted="a mapping")
     if query.context:
-        _check_context(query.context, most_bytes=context_bytes)
-    if schema:
-        check_declared(query.context, schema=schema)
+        _check_context(query.context, most_bytes=settings.server.max_context_bytes)
+    check_declared(query.context, schema=settings.context)
     if query.budget != _NO_BUDGET:
         _check_budget(query.budget)
     if query.session is not None or query.asked is not None or query.messages != ():
         _check_conversation(query)
     if query.cost_weight is not None:
-        _check_weight(query.cost_weight, prices=prices)
+        _check_weight(query.cost_weight, prices=settings.cost_weights)
     if query.aim:
         _check_aim(query)
     if query.sticky_turns is not None:
-        _check_sticky_turns(query.sticky_turns, most=sticky_turns)
+        _check_sticky_turns(query.sticky_turns, most=settings.conversation.sticky_turns_cap)
     # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
     context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
     return replace(query, id=query.id or new_id(), context=context)
 
 
-def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> None:
+def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collection[str]) -> None:
     if not known:
         raise InvalidInput(
             "no arm of this service is run by workers",
@@ -185,7 +173,7 @@ def _check_aim(query: Query) -> None:
         raise InvalidInput(f"{wanted!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
-def _unknown_arm(arm: str, *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> InvalidInput:
+def _unknown_arm(arm: str, *, known: Sequence[ArmName], configured: Collection[str]) -> InvalidInput:
     if arm in configured:
         remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
         return InvalidInput(f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy)
@@ -215,7 +203,7 @@ def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
     return Budget(**caps)
 
 
-def _check_context(context: Mapping[str, Json], *, most_bytes: int | None) -> None:
+def _check_context(context: Mapping[str, Json], *, most_bytes: int) -> None:
     for key, value in context.items():
         checked_text(key, field="context")
         field = f"context.{key}"
@@ -233,7 +221,7 @@ def _check_context(context: Mapping[str, Json], *, most_bytes: int | None) -> No
         elif value is not None and not isinstance(value, bool | int | float):
             remedy = "send text, numbers, booleans, lists of texts or null"
             raise InvalidInput(f'"{field}" is a {type(value).__name__}', field=field, remedy=remedy)
-    if most_bytes is not None and (size := len(canonical(dict(context)).encode())) > most_bytes:
+    if (size := len(canonical(dict(context)).encode())) > most_bytes:
         remedy = f"send at most {most_bytes} bytes (server.max_context_bytes)"
         raise InvalidInput(f'"context" has {size} bytes as JSON', field="context", remedy=remedy)
 

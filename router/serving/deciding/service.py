@@ -120,16 +120,7 @@ class RouteService:
         offered = self.worker_arms if run_by == "worker" else self.arms
         serving = self.serving
         settings = serving.settings
-        checked = checked_query(
-            query,
-            arms=offered,
-            configured=self.arms,
-            schema=settings.context,
-            sticky_turns=settings.conversation.sticky_turns_cap,
-            prices=settings.cost_weights,
-            context_bytes=settings.server.max_context_bytes,
-        )
-        checked = with_terms(checked, settings=settings)
+        checked = with_terms(checked_query(query, arms=offered, settings=settings), settings=settings)
         if query.id is not None:
             checked = replace(checked, request={NAMED_ID: True, **checked.request})
         policy, rebuilding = serving.policy, serving.rebuilding

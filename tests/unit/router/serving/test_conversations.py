@@ -114,7 +114,7 @@ def test_any_list_is_a_bounded_query_or_invalid(messages):
     except InvalidInput:
         return
     query = with_chat(Query(text="", session="s"), chat=found)
-    checked_query(query, arms=["none"])
+    checked_query(query, arms=["none"], settings=Settings())
     assert query.text == [each.text for each in messages if each.role == "user" and each.text.strip()][-1]
     assert (query.asked is not None) == any(each.role != "system" for each in query.messages)
     assert sum(each.role != "system" for each in query.messages) <= KEPT.turns

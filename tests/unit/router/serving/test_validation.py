@@ -20,15 +20,16 @@ TOO_LONG = "x" * (MAX_TEXT + 1)
 BAD_TEXTS = ("", "   ", "\n\t \r\n", "\u3000", "x" * 1_000_000, TOO_LONG, SURROGATE, "who\x00?", b"who?", 7, None)
 BAD_IDS = ("", " ", "a b", "é", "a/b", "a.b", "x" * 65, "a\n", "a:b", 7, b"a", "../a")
 BAD_VALUES = (math.nan, math.inf, -math.inf, [1], {"a": 1}, b"x", ("a", 1), object(), "a\x00", SURROGATE, " \x00")
+DEFAULTS = Settings()
 COUNTS, AMOUNTS = ("rounds", "passages", "tokens"), ("seconds", "dollars")
 
 
 def query(**values):
-    return checked_query(Query(**{"text": "who?"} | values), arms=ARMS)
+    return checked_query(Query(**{"text": "who?"} | values), arms=ARMS, settings=DEFAULTS)
 
 
 def feedback(**values):
-    return made_feedback(**{"decision_id": "d-1", "settings": Settings(), "now": 5.0} | values)
+    return made_feedback(**{"decision_id": "d-1", "settings": DEFAULTS, "now": 5.0} | values)
 
 
 def outcome(**values):
@@ -100,12 +101,14 @@ def test_what_is_wrong_is_refused():
 def test_arms_that_are_not_run_by_workers():
     """The caller's own arm is refused as what it is, with the way to it; so is a service without arms for workers."""
     asked = Query(id="d-1", text="who?", arms=("multi_step", "mine"))
-    error = refusal(checked_query, {"query": asked, "arms": ARMS, "configured": (*ARMS, "mine")})
+    settings = Settings(arms={"mine": {"run_by": "caller"}})
+    error = refusal(checked_query, {"query": asked, "arms": ARMS, "settings": settings})
     assert "'mine' is run by your own stack" in error.message
     assert "/v1/route" in error.remedy
     assert "Router.route" in error.remedy
-    assert checked_query(asked, arms=(*ARMS, "mine")) == asked
-    assert "/v1/route" in refusal(checked_query, {"query": Query(text="who?"), "arms": ()}).remedy
+    assert checked_query(asked, arms=(*ARMS, "mine"), settings=settings) == asked
+    none = {"query": Query(text="who?"), "arms": (), "settings": settings}
+    assert "/v1/route" in refusal(checked_query, none).remedy
 
 
 @steady

@@ -16,8 +16,6 @@ Reply = TypeVar("Reply")
 
 #: the queue as the router needs it
 Jobs: TypeAlias = "RedisJobs | MemoryJobs"
-#: notifications that arrive until it is closed
-Subscription: TypeAlias = "Listener | Silence"
 #: a failed notification is told by /ready that long, seconds
 FAULT_S: Final = 60.0
 
@@ -75,14 +73,14 @@ class Notifier:
 class MemoryJobs:
     """A queue in this process that only remembers what it was asked: for tests and for use without Redis."""
 
-    def __init__(self) -> None:
-        self.outage = Outage()
+    def __init__(self, *, broken: bool = False) -> None:
+        """broken: every call raises QueueError, as with Redis down; there is none, and no package to reach one."""
+        self.outage = Outage(expected=not broken)
+        self.broken = broken
         #: wake-ups of the learner
         self.notified = 0
         self.enqueued: list[DecisionId] = []
         self.published: list[str] = []
-        #: True: every call raises QueueError, as with Redis down
-        self.broken = False
 
     def enqueue_learn(self) -> None:
         """Count it."""
@@ -105,10 +103,10 @@ class MemoryJobs:
         self._check()
         self.published.append(notification)
 
-    def listen(self, handle: Callable[[str], None]) -> "Silence":
-        """Nothing ever arrives: whoever uses it polls."""
+    def listen(self, handle: Callable[[str], None]) -> "Listener | None":
+        """None: nothing ever arrives, and whoever uses it polls."""
         del handle
-        return Silence()
+        return None
 
     def depth(self) -> dict[str, int]:
         """The jobs enqueued so far."""
@@ -135,27 +133,7 @@ class MemoryJobs:
     def _check(self) -> None:
         began = time.monotonic()
         if self.broken:
-            error = QueueError(f"there is no Redis ({type(self).__name__})")
+            error = QueueError("there is no Redis")
             self.outage.failed(error)
             raise error
         self.outage.reached(began=began)
-
-
-class NoJobs(MemoryJobs):
-    """No Redis, and no package to reach one: everybody polls the database, and nothing is remembered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outage = Outage(expected=False)
-        self.broken = True
-
-
-class Silence:
-    """The subscription of MemoryJobs."""
-
-    def fault(self) -> str | None:
-        """None: nothing is to arrive."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to close."""

@@ -18,7 +18,7 @@ from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier, Subscription
+from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
 from ragbandit.router.serving import pending
 from ragbandit.router.serving.batching import (
     SERVE_S,
@@ -66,6 +66,7 @@ from ragbandit.shared.types import (
 
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.rules import Verdict
+    from ragbandit.router.queue.jobs import Listener
     from ragbandit.router.queue.streams import StreamReader
 
 #: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
@@ -102,8 +103,8 @@ class Router(AbstractContextManager["Router"]):
         #: catches up with the store, at once when it is woken
         self.poll = Routine("follow", self._catch_up, every_s=POLL_S, at_once=False, outage=outage)
         self._poll_health_at = 0.0
-        #: None before `start`
-        self.listener: Subscription | None = None
+        #: None before `start`, and without Redis
+        self.listener: Listener | None = None
         self.notifier = Notifier(jobs)
         #: makes questions of chats
         self.conversations = ConversationQueries(settings, store=self.store)

@@ -18,7 +18,7 @@ takes the uniform part of the queue alone: what the draw would have taken at the
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -48,11 +48,9 @@ _SALT: Final = b"ragbandit label:"
 class LabelSampler:
     """Asks for `per_day` labels a day. `choose` is called by the thread that decides, `refresh` by another."""
 
-    def __init__(
-        self, per_day: int, *, against: str | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, per_day: int, *, against: str | None = None) -> None:
         """against: the arm a."""
-        self.per_day, self.against, self.clock = per_day, against, clock
+        self.per_day, self.against = per_day, against
         #: labels for each decision, in (0, 1]
         self.share = 1.0
         #: c over the mean of each part of the use; 0: not known yet
@@ -78,8 +76,8 @@ class LabelSampler:
 
     def refresh(self, database: Database, *, now: float) -> None:
         """Follow the traffic and the newest questions. Raises StoreError."""
-        if self.clock() >= self._count_at:
-            self._count_at = self.clock() + _COUNT_S
+        if time.monotonic() >= self._count_at:
+            self._count_at = time.monotonic() + _COUNT_S
             self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))
         self._scales = scaled(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 

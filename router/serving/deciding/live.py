@@ -30,8 +30,8 @@ class CandidateRunner:
     limit_s: the longest that it may take for a batch.
     """
 
-    def __init__(self, name: str, *, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.name, self.limit_s, self.clock = name, limit_s, clock
+    def __init__(self, name: str, *, limit_s: float) -> None:
+        self.name, self.limit_s = name, limit_s
         #: since the start of this process
         self.faults = 0
         #: why it could not be used the last time; "": it could
@@ -68,7 +68,7 @@ class CandidateRunner:
         """Begin the work; or why it is not begun: it is left out, or still at the batch before."""
         if self.busy:
             return self.failed(self._busy_with)
-        if self._in_a_row >= FAULTS_IN_A_ROW and self.clock() < self._out_until:
+        if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() < self._out_until:
             return f"left out after {self._in_a_row} faults in a row, the last one: {self.last_fault}"
         self._pending = self._begin(work)
         return self._pending
@@ -100,8 +100,8 @@ class CandidateRunner:
         self.faults += 1
         self._in_a_row += 1
         self.last_fault = reason
-        if self._in_a_row >= FAULTS_IN_A_ROW and self.clock() >= self._out_until:
-            self._out_until = self.clock() + LEFT_OUT_S
+        if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() >= self._out_until:
+            self._out_until = time.monotonic() + LEFT_OUT_S
             facts = {"action": "candidate", "version": self.name, "times": self.faults, "reason": reason}
             log.error("a candidate fails: it is left out, and the champion decides alone", extra=facts)
         return reason

@@ -83,45 +83,23 @@ def learner_check(jobs: Callable[[], Jobs], *, label: PolicyLabel) -> Callable[[
     return check
 
 
-class _CheckedPart:
-    """One part: the try that is running, or the last one."""
+def _tried(check: Callable[[], object]) -> "Future[str]":
+    """Whether a check, on a thread of its own, finds what it looks for: OK, or what is wrong."""
+    result: Future[str] = Future()
+    result.set_running_or_notify_cancel()  # one who stops waiting must not cancel it for others
 
-    def __init__(self, check: Callable[[], object]) -> None:
-        self._check = check
-        self._began = self._ended = -1e9
-        self._result: Future[str] = Future()
-        self._result.set_result(OK)
-        self._lock = threading.Lock()
-
-    def ask(self) -> "Future[str]":
-        """The result of the try that is running, or of one that ended just now, or of a new one."""
-        with self._lock:
-            if self._result.done() and time.monotonic() > self._ended + RETRY_S:
-                self._began, self._result = time.monotonic(), Future()
-                self._result.set_running_or_notify_cancel()  # one who stops waiting must not cancel it for others
-                threading.Thread(target=self._try, args=(self._result,), name="ragbandit-ready", daemon=True).start()
-            return self._result
-
-    def left_s(self) -> float:
-        """How long a reply may still be waited for, seconds."""
-        return max(0.0, self._began + REPLY_S - time.monotonic())
-
-    def state(self) -> str:
-        """OK, or what is wrong."""
-        if self._result.done():
-            return self._result.result()
-        return f"no reply for {time.monotonic() - self._began:.1f} s"
-
-    def _try(self, result: "Future[str]") -> None:
+    def run() -> None:
         try:
-            self._check()
+            check()
             state = OK
         except RagBanditError as error:
             state = str(error)
         except Exception as error:  # a thread that ends without a word would leave the part without a result for ever
             state = f"{type(error).__name__}: {error}"
-        self._ended = time.monotonic()
         result.set_result(state)
+
+    threading.Thread(target=run, name="ragbandit-ready", daemon=True).start()
+    return result
 
 
 class Readiness:
@@ -138,19 +116,29 @@ class Readiness:
         alive: Callable[[], bool],
         serving: Callable[[], Serving] | None = None,
     ) -> None:
-        self._alive, self._serving = alive, serving
-        self._parts = {name: _CheckedPart(check) for name, check in checks.items()}
+        self._checks, self._alive, self._serving = checks, alive, serving
+        #: when the last try of a part began (time.monotonic), and its result
+        self._tries: dict[str, tuple[float, Future[str]]] = {}
+        self._lock = threading.Lock()
 
     def ask(self) -> "tuple[list[Future[str]], float]":
         """Futures that are worth waiting for before `states` is read, and for how long at most, seconds."""
-        tries = [(part.ask(), part.left_s()) for part in self._parts.values()]
-        waiting = [(future, left) for future, left in tries if left > 0 and not future.done()]
-        return [future for future, _ in waiting], max((left for _, left in waiting), default=0.0)
+        now = time.monotonic()
+        with self._lock:
+            for name, check in self._checks.items():
+                last = self._tries.get(name)
+                if last is None or (last[1].done() and now > last[0] + RETRY_S):
+                    self._tries[name] = now, _tried(check)
+            tries = [(began + REPLY_S - now, result) for began, result in self._tries.values()]
+        waiting = {result: left for left, result in tries if left > 0 and not result.done()}
+        return list(waiting), max(waiting.values(), default=0.0)
 
     def states(self) -> dict[str, str]:
         """State of each part as it is known now."""
         router = OK if self._alive() else "its thread has ended, so no question is decided: restart the service"
-        states = {"router": router} | {name: part.state() for name, part in self._parts.items()}
+        states = {"router": router} | dict.fromkeys(self._checks, OK)
+        for name, (began, result) in list(self._tries.items()):
+            states[name] = result.result() if result.done() else f"no reply for {time.monotonic() - began:.1f} s"
         if states.get(LEARNER) == OK:
             del states[LEARNER]  # no learner has said that it fails: that does not say that one runs
         serving = None if self._serving is None else self._serving()
@@ -195,14 +183,9 @@ class RouterState:
     faults: int
     #: since the start: questions that were offered all arms because none of theirs was healthy
     fail_opens: int
-    #: since the start: snapshots taken over, and snapshots that could not be used
-    swaps: int
-    snapshots_refused: int
     #: since the start: notifications of workers and learner that did not reach Redis; recovery repeats them
     failed_notifications: int
     feedback_to_policy_ms: LagPercentiles
-    #: requests waiting for the next batch
-    route_queue: int
     #: by the arms
     earned: Earned
     #: jobs waiting, by queue; None if Redis cannot be reached
@@ -224,7 +207,7 @@ def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
 
 def state_of(router: "Router") -> RouterState:
     """State of this router and of its ledger. Raises StoreError."""
-    serving, ledger, snapshots = router.service.serving, router.status(), router.following.snapshots
+    serving, ledger = router.service.serving, router.status()
     wake_ups = _from_redis(router.jobs.depth)
     return RouterState(
         ledger=ledger,
@@ -236,11 +219,8 @@ def state_of(router: "Router") -> RouterState:
         arms=tuple(router.service.healths()),
         faults=router.service.faults,
         fail_opens=router.service.fail_opens,
-        swaps=snapshots.swaps,
-        snapshots_refused=snapshots.refused,
         failed_notifications=router.notifier.failed_notifications,
-        feedback_to_policy_ms=percentiles(tuple(snapshots.lags)),
-        route_queue=router.service.batcher.depth(),
+        feedback_to_policy_ms=percentiles(tuple(router.following.snapshots.lags)),
         earned=earned(router.database, policy=router.ledger.label, now=time.time()),
         jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
         workers=_from_redis(router.jobs.workers),

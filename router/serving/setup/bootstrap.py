@@ -10,7 +10,6 @@ import logging
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import make_url
 
@@ -28,7 +27,7 @@ from ragbandit.router.encoders.base import (
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.queue.notifier import Jobs, NoJobs
+from ragbandit.router.queue.notifier import Jobs, MemoryJobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
 from ragbandit.router.serving.setup.requirements import EncoderChoice, check_database_file, choices, has_store
 from ragbandit.router.storage.access.api_keys import KeyStore
@@ -39,9 +38,6 @@ from ragbandit.router.storage.rows.job_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, StoreError, missing_package
 from ragbandit.shared.types import PolicyLabel
-
-if TYPE_CHECKING:
-    from ragbandit.router.queue.jobs import RedisJobs
 
 log = logging.getLogger("ragbandit.bootstrap")
 
@@ -65,7 +61,8 @@ def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> 
     with, and `encoder.features: auto` follows it.
     """
     known = None if ledger is None else encoder_hash_of(ledger)
-    options = choices(settings) if ledger is None else _choices(settings, ledger)
+    origin = None if ledger is None else origin_in(ledger.database, label=ledger.label)
+    options = choices(settings, origin=origin, known=known)
     full, choice = _fitting(settings, options, known=known)
     wanted = settings.features
     if wanted == "auto":
@@ -108,12 +105,9 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
     if settings.encoder.model != AUTO:
         return choices(settings.encoder)[0]
     with contextlib.closing(open_database(settings)) as database:
-        return _choices(settings.encoder, Ledger(database, label=PolicyLabel(settings.policy.label)))[0]
-
-
-def _choices(settings: EncoderSettings, ledger: Ledger) -> list[EncoderChoice]:
-    origin = origin_in(ledger.database, label=ledger.label)
-    return choices(settings, origin=origin, known=encoder_hash_of(ledger))
+        ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+        origin = origin_in(database, label=ledger.label)
+        return choices(settings.encoder, origin=origin, known=encoder_hash_of(ledger))[0]
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
@@ -149,7 +143,7 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
     return JudgeSample(share=chosen.share, first=chosen.first, max_waiting=chosen.max_waiting)
 
 
-def make_jobs(settings: Settings) -> "RedisJobs | NoJobs":
+def make_jobs(settings: Settings) -> Jobs:
     """The configured Redis, reachable or not; no caller waits for it longer than a second.
 
     A library that has no redis_url, and finds no private Redis of its data_dir, works without one: no warning. So it
@@ -165,7 +159,7 @@ def make_jobs(settings: Settings) -> "RedisJobs | NoJobs":
     if missing:
         if settings.redis_url is not None:
             raise missing_package(missing[0], extra="service", field="redis_url")
-        return NoJobs()
+        return MemoryJobs(broken=True)
     from ragbandit.router.queue.jobs import RedisJobs, connect
 
     client = connect(redis_url(settings), timeout_s=1.0)

@@ -225,7 +225,7 @@ def test_a_candidate_that_hangs_has_one_thread_however_often_it_comes_back(make_
     world = make_world(arms=ARMS, policy={"name": "uniform"}, rollout={"time_limit_s": 0.01})
     bad_policies.RELEASED.clear()
     try:
-        name = canary(world, policy={"name": f"{bad_policies.__name__}:Hangs"})
+        name = canary(world, name="hangs", policy={"name": f"{bad_policies.__name__}:Hangs"})
         for _ in range(4):
             world.route()
             do(world.database, "pause", name)

@@ -1,4 +1,4 @@
-"""Migrations of the database: columns that come and go; rows of tables that left go to JSON Lines first."""
+"""Migrations of the database: columns that come; rows of tables that left go to JSON Lines first."""
 
 import json
 import logging
@@ -9,37 +9,30 @@ from typing import Any
 from alembic import context, op
 from sqlalchemy import Column, Connection, MetaData, Table, func, inspect, select
 
+from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.shared.files import new_lines
 
 log = logging.getLogger(__name__)
 
 
-def add(*columns: Column[Any]) -> None:
-    """Add these columns to their tables."""
-    for column in columns:
-        op.add_column(column.table.name, Column(column.name, column.type, comment=column.comment))
+def add(revision: str) -> None:
+    """Add the columns and indexes that tables of before have since this revision."""
+    for table in (one for one in metadata.sorted_tables if "since" not in one.info):
+        for column in (one for one in table.columns if one.info.get("since") == revision):
+            op.add_column(table.name, Column(column.name, column.type, comment=column.comment))
+        for index in (one for one in table.indexes if one.info.get("since") == revision):
+            index.create(op.get_bind())
 
 
-def take_back(*columns: Column[Any]) -> None:
-    """Drop the columns that `add` has added."""
-    for column in columns:
-        op.drop_column(column.table.name, column.name)
+def drop(connection: Connection, tables: Iterable[str]) -> None:
+    """Drop each table that is there, and write its rows to TABLE.jsonl in the folder of exports.
 
-
-def drop(connection: Connection, *, tables: Iterable[str] = (), columns: Iterable[tuple[str, str]] = ()) -> None:
-    """Drop each table and each (table, column) that is there; a database made by this release has none of them.
-
-    Rows of a table go to TABLE.jsonl in the folder of exports, the values of a column nowhere.
+    A database made by this release has none of them.
     """
     for name in tables:
         if inspect(connection).has_table(name):
             _export(connection, Table(name, MetaData(), autoload_with=connection, resolve_fks=False))
             op.drop_table(name)
-    for name, gone in columns:
-        if inspect(connection).has_table(name) and gone in {
-            one["name"] for one in inspect(connection).get_columns(name)
-        }:
-            op.drop_column(name, gone)
 
 
 def _export(connection: Connection, dropped: Table) -> None:

@@ -13,8 +13,6 @@ from ragbandit.router.storage.sql.tables import metadata
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 oldest_code = "0001"
 
 #: dialect -> what makes the database refuse to change or delete a row of the audit log
@@ -55,10 +53,3 @@ def upgrade() -> None:
         op.execute(statement)
     # Alembic's own table of one row: which code may use the database, beside its revision.
     op.add_column("alembic_version", Column("code_from", String(32)))
-
-
-def downgrade() -> None:
-    op.execute("ALTER TABLE alembic_version DROP COLUMN code_from")
-    _first().drop_all(op.get_bind())
-    if op.get_bind().dialect.name == "postgresql":
-        op.execute("DROP FUNCTION audit_log_refuse()")

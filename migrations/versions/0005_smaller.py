@@ -1,4 +1,4 @@
-"""A smaller product: tables and columns of features that left; their rows are written to JSON Lines first.
+"""A smaller product: tables of features that left; their rows are written to JSON Lines first.
 
 A table goes where it is there: a database that was made by this release never had it.
 """
@@ -15,20 +15,16 @@ from ragbandit.shared.types import Json
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 oldest_code = "0005"
 
 #: tables without a feature, those that refer to others first
 _TABLES: Final[tuple[str, ...]] = ("webhook_deliveries", "checkpoints", "chains", "archive_segments")
-#: (table, column) without a feature; their values are not written anywhere
-_COLUMNS: Final[tuple[tuple[str, str], ...]] = (("erasures", "archived"),)
 
 
 def upgrade() -> None:
     connection = op.get_bind()
     _note_archived(connection)
-    drop(connection, tables=_TABLES, columns=_COLUMNS)
+    drop(connection, _TABLES)
 
 
 def _note_archived(connection: Connection) -> None:
@@ -45,7 +41,3 @@ def _note_archived(connection: Connection) -> None:
             before.append([first, last])
     if spans:
         record(connection, actor="process:migrate", action=ARCHIVED, target="store", facts={"spans": spans})
-
-
-def downgrade() -> None:
-    """Nothing: what was dropped is in the exported files."""

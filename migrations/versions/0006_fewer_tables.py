@@ -10,8 +10,6 @@ from ragbandit.router.storage.sql.tables import jobs, metadata
 
 revision = "0006"
 down_revision = "0005"
-branch_labels = None
-depends_on = None
 oldest_code = "0006"
 
 #: tables without a feature, those that refer to others first
@@ -21,8 +19,6 @@ _JOBS: Final = {
     "judge_due": ("judge", """'{"share": ' || share || ', "failures": ' || failures || '}'"""),
     "check_due": ("check", "'{}'"),
 }
-#: (table, column) without a feature; their values are not written anywhere
-COLUMNS: Final[tuple[tuple[str, str], ...]] = ()
 
 
 def upgrade() -> None:
@@ -40,11 +36,6 @@ def upgrade() -> None:
         "INSERT INTO counters (label, name, shard, value) SELECT '', 'check_due', 0, count(*) FROM jobs "
         "WHERE kind = 'check'"
     )
-    drop(connection, tables=TABLES, columns=COLUMNS)
+    drop(connection, TABLES)
     if "feedback_rater" not in {one["name"] for one in inspect(connection).get_indexes("feedback")}:
         op.create_index("feedback_rater", "feedback", ["rater", "received_at"])
-
-
-def downgrade() -> None:
-    """Only the table of jobs goes: what was dropped is in the exported files."""
-    op.drop_table("jobs")

@@ -19,19 +19,12 @@ from alembic import op
 
 revision = "{revision}"
 down_revision = "{before}"
-branch_labels = None
-depends_on = None
 oldest_code = "{oldest_code}"
 
 
 def upgrade() -> None:
     op.add_column("decisions", sa.Column("made_for_a_test", sa.Text()))
     op.create_table("made_for_a_test", sa.Column("number", sa.Integer(), primary_key=True))
-
-
-def downgrade() -> None:
-    op.drop_table("made_for_a_test")
-    op.drop_column("decisions", "made_for_a_test")
 '''
 
 
@@ -39,24 +32,6 @@ def write_migration(folder: Path, *, oldest_code: str = SCHEMA_REVISION) -> None
     """Add the made migration to the folder `versions` of migrations."""
     made = _MIGRATION.format(revision=NEXT, before=SCHEMA_REVISION, oldest_code=oldest_code)
     (folder / f"{NEXT}_made.py").write_text(made)
-
-
-def copy_of_tree(folder: Path) -> Path:
-    """The source of the next release: this tree with the made migration."""
-    left_out = shutil.ignore_patterns(".*", "__pycache__", "tests", "benchmarks", "examples", "deploy", "*.db")
-    shutil.copytree(ROOT, folder, symlinks=True, ignore=left_out)
-    write_migration(folder / "migrations" / "versions")
-    tables = folder / "router" / "storage" / "sql" / "tables"
-    _replace(tables / "__init__.py", f'SCHEMA_REVISION = "{SCHEMA_REVISION}"', f'SCHEMA_REVISION = "{NEXT}"')
-    index = '    Index("decisions_made_at", "made_at"),'
-    added = f'    Column("made_for_a_test", Text, info={{"since": "{NEXT}"}}),'
-    _replace(tables / "traffic.py", index, f"{added}\n{index}")
-    return folder
-
-
-def _replace(file: Path, old: str, new: str) -> None:
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from alembic import command
-from alembic.config import Config
 
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.examples import lessons, policy_of
@@ -15,7 +13,6 @@ from ragbandit.router.policies.base import apply
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, declare_change
-from ragbandit.router.storage.sql.database import migrate
 from ragbandit.router.storage.sql.tables import snapshots
 from ragbandit.shared.types import ArmName, PolicyLabel
 
@@ -153,23 +150,3 @@ def test_detected_change(make_world):
     assert world.router.decision(slow.id).state == "closed"
     assert world.ledger.last_seq() == known + 4
     assert live_sha(world) == world.sha256(world.replayed())
-
-
-def test_store_of_the_schema_before(make_world):
-    """A store of schema 0001 is migrated with its rows, their chain and its policy, and takes changes up."""
-    world = make_world()
-    world.judged(20)
-    world.learn()
-    before = live_sha(world)
-    config = Config()
-    config.set_main_option("script_location", "ragbandit:migrations")
-    with world.database.write() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0001")
-    migrate(world.database)
-    assert live_sha(world) == before
-    declared(world)
-    world.judged(3)
-    world.learn()
-    assert restarts(world) == {21: [ARM]}
-    assert verify(world.ledger, files=world.files, serving=policy_of(world.settings)).ok

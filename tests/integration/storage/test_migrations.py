@@ -44,19 +44,6 @@ def test_migrated_is_declared(empty):
     assert table_names(empty) == set(metadata.tables) | {"alembic_version"}
 
 
-def test_downgrade(empty):
-    """Downgrading to base removes every table of ours, and the way up is open again."""
-    migrate(empty)
-    config = Config()
-    config.set_main_option("script_location", "ragbandit:migrations")
-    with empty.write() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
-    assert table_names(empty) == {"alembic_version"}
-    assert migrate(empty) == SCHEMA_REVISION
-    assert differences(empty) == []
-
-
 def test_a_store_of_before_is_refused(empty):
     """A database of version 0.x is refused by every way in, with the last commit that reads it, and is not touched."""
     with empty.write() as connection:

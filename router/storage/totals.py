@@ -14,8 +14,8 @@ from ragbandit.router.storage.rows.conversion import arms_value, canonical, rewa
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import Lease, move_position, position_of
-from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, updates
+from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, reading_positions, updates
 from ragbandit.shared.types import (
     CANCELLED,
     IMPORTED,
@@ -192,9 +192,8 @@ def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: 
         return
     hour = hour_of(row["made_at"])
     sums = {"reward": reward_at(row, weight=weight), "quality": float(row["quality"]), "cost": float(row["cost"])}
-    squares = {f"{name}_squares": value * value for name, value in sums.items()}
     kind = "learned" if row["source"] == "explicit" else "defaulted"
-    deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums, **squares)
+    deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums)
     # Where another ledger decided, this one's policy did not serve it.
     if row["policy"] == label and kind == "learned":
         add_excess(deltas, row, policy=label, hour=hour, stage="judged")
@@ -208,9 +207,10 @@ SETTLED_S: Final = 20.0
 RECHECKED_S: Final = 900.0
 #: columns of a decision that its draw is read of
 _DRAW: Final = ("arm", "arms", "pmf")
-_START: Final = (-1.0, "")
 #: column of a row that is counted -> what its request holds where it is so
 _MARKS: Final = {"was_forced": '"forced":true', "was_named": f'"{NAMED_ID}":true'}
+#: table -> its key, and the totals that count its rows
+_COUNTED: Final = {decisions: ("id", ("decided",)), outcomes: ("decision_id", ("answered", "failed", "cancelled"))}
 _COUNTED_AGAIN: Final = (
     *("decided", "explored", "sticky", "forced", "killed", "faults", "answered", "failed", "cancelled"),
     *("dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency"),
@@ -220,55 +220,44 @@ _COUNTED_AGAIN: Final = (
 def next_traffic(
     connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """The next page after `seen`, `limit` decisions and as many outcomes; as `next_rewards`."""
-    positions = {name: tuple(seen.get(name, _START)) for name in ("decisions", "outcomes")}
-    to: dict[str, Any] = {"checked": hour_of(now), **seen, **{k: list(v) for k, v in positions.items()}}
-    deltas = Deltas()
-    settled = hour_of(now - RECHECKED_S)
-    due = to["checked"] < settled
-    end = 3600.0 * min(to["checked"] + 2, settled)
-    if due and all(position[0] >= end for position in positions.values()):
-        return _rechecked(connection, to=to, settled=settled, limit=limit)
+    """The next page after `seen`, `limit` decisions and as many outcomes; as `next_rewards`.
+
+    A step that looks at hours again does nothing else: what it compares must have been written. Where more than two are
+    due the reader was away: what is later than the second was read long after its end.
+    """
+    to: dict[str, Any] = {"checked": hour_of(now), **seen}
+    deltas, first = Deltas(), to["checked"]
+    if first < to.get("due", first):
+        for hour in range(first, min(first + 2, to["due"])):
+            _recheck(connection, hour, deltas=deltas, limit=limit)
+        return {**to, "checked": to["due"]}, deltas, True
     more = False
-    for table, key in ((decisions, "id"), (outcomes, "decision_id")):
-        rows = _page(connection, table, after=positions[table.name], until=now - SETTLED_S, limit=limit)
+    for table, (key, _) in _COUNTED.items():
+        after = tuple(to.get(table.name, (-1.0, "")))
+        rows = _page(connection, table, after=after, until=now - SETTLED_S, limit=limit)
         _count(table, rows, deltas)
         if rows:
             to[table.name] = [rows[-1]["made_at"], rows[-1][key]]
         more = more or len(rows) == limit
-    if due and all(to[name] == list(position) for name, position in positions.items()):
-        return _rechecked(connection, to=to, settled=settled, limit=limit)
-    return to, deltas, more
-
-
-def _rechecked(
-    connection: Connection, *, to: dict[str, Any], settled: int, limit: int
-) -> tuple[dict[str, Any], Deltas, bool]:
-    """A step that looks at hours again, and at nothing else: what it compares must have been written.
-
-    Where more than two are due the reader was away: what is later than the second was read long after its end.
-    """
-    deltas = Deltas()
-    for hour in range(to["checked"], min(to["checked"] + 2, settled)):
-        _recheck(connection, hour, deltas=deltas, limit=limit)
-    return {**to, "checked": settled}, deltas, True
+    if not more:
+        to["due"] = hour_of(now - RECHECKED_S)
+    return to, deltas, more or first < to["due"]
 
 
 def _page(
-    connection: Connection, table: Table, *, after: tuple[Any, ...], until: float, limit: int, since: float = -1.0
+    connection: Connection, table: Table, *, after: tuple[Any, ...], until: float, limit: int
 ) -> list[Mapping[str, Any]]:
     if table is decisions:
         names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "facts"]
         marks = [decisions.c.request.contains(mark).label(name) for name, mark in _MARKS.items()]
-        query, key = select(*names, decisions.c.fault.is_not(None).label("faulty"), *marks), decisions.c.id
+        query = select(*names, decisions.c.fault.is_not(None).label("faulty"), *marks)
     else:
         names = outcomes.c["decision_id", "made_at", "status", "stop_reason", "cost", "steps"]
         query = select(*names, *decisions.c["policy", *_DRAW, "facts"], decisions.c.made_at.label("decided_at"))
-        key = outcomes.c.decision_id
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
-    time = table.c.made_at
+    time, key = table.c.made_at, table.c[_COUNTED[table][0]]
     # The first bound is for the index, which has no ids.
-    query = query.where(time >= max(after[0], since), time < until, tuple_(time, key) > tuple_(*after))
+    query = query.where(time >= after[0], time < until, tuple_(time, key) > tuple_(*after))
     return [dict(row) for row in connection.execute(query.order_by(time, key).limit(limit)).mappings()]
 
 
@@ -312,36 +301,31 @@ def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: De
 def _recheck(connection: Connection, hour: int, *, deltas: Deltas, limit: int) -> None:
     """Compare an hour that is over with its rows, and add what was missed."""
     since, until = 3600.0 * hour, 3600.0 * (hour + 1)
-    stored: dict[tuple[str, str], dict[str, Any]] = {}
     ours = arm_hours.c.policy.in_(select(policies.c.label)), arm_hours.c.hour == hour
-    for row in connection.execute(select(arm_hours).where(*ours)):
-        stored[row.policy, row.arm] = json.loads(row.totals)
-    for table, names in ((decisions, ("decided",)), (outcomes, ("answered", "failed", "cancelled"))):
+    rows = connection.execute(select(arm_hours).where(*ours))
+    stored: dict[tuple[str, str], dict[str, Any]] = {(row.policy, row.arm): json.loads(row.totals) for row in rows}
+    for table, (key, names) in _COUNTED.items():
         span = table.c.made_at >= since, table.c.made_at < until
         there = connection.execute(select(func.count()).select_from(table).where(*span)).scalar_one()
-        known = sum(totals.get(name, 0) for totals in stored.values() for name in names)
-        if there <= known:
+        if there <= sum(totals.get(name, 0) for totals in stored.values() for name in names):
             continue
         fresh, after = Deltas(), (since, "")
-        while page := _page(connection, table, after=after, until=until, limit=limit, since=since):
+        while page := _page(connection, table, after=after, until=until, limit=limit):
             _count(table, page, fresh)
-            after = (page[-1]["made_at"], page[-1]["id" if table is decisions else "decision_id"])
-        _add_missed(fresh, stored, names=names, deltas=deltas)
+            after = (page[-1]["made_at"], page[-1][key])
+        for (policy, _, arm), totals in fresh.items():
+            known = stored.get((policy, arm), {})
+            if sum(totals.get(name, 0) for name in names) > sum(known.get(name, 0) for name in names):
+                deltas.add((policy, hour, arm), **_missed(totals, known=known))
 
 
-def _add_missed(
-    fresh: Deltas, stored: Mapping[tuple[str, str], Mapping[str, Any]], *, names: tuple[str, ...], deltas: Deltas
-) -> None:
-    for (policy, hour, arm), totals in fresh.items():
-        known = stored.get((policy, arm), {})
-        if sum(totals.get(name, 0) for name in names) <= sum(known.get(name, 0) for name in names):
-            continue
-        missed = {name: totals[name] for name in _COUNTED_AGAIN if name in totals}
-        for name, before in ((name, known[name]) for name in missed if name in known):
-            now = missed[name]
-            missed[name] = [a - b for a, b in zip(now, before, strict=True)] if name == "latency" else now - before
-        extremes = {name: totals[name] for name in ("fastest", "slowest") if name in totals}
-        deltas.add((policy, hour, arm), **missed, **extremes)
+def _missed(totals: Mapping[str, Any], *, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What is to be added to the known totals of an hour."""
+    missed = {name: totals[name] for name in _COUNTED_AGAIN if name in totals}
+    for name in missed.keys() & known.keys():
+        now, before = missed[name], known[name]
+        missed[name] = [a - b for a, b in zip(now, before, strict=True)] if name == "latency" else now - before
+    return missed | {name: totals[name] for name in ("fastest", "slowest") if name in totals}
 
 
 #: rows that one step reads of a table
@@ -406,16 +390,18 @@ class Extender:
             else:
                 page = next_traffic(connection, seen=seen, now=self.clock(), limit=PAGE_ROWS)
         to, deltas, more = page
-        return to != seen and self._write(reader, deltas, seen=seen, to=to) and more
+        return to != seen and self._write(reader, deltas, to=to) and more
 
-    def _write(self, reader: str, deltas: Deltas, *, seen: Any, to: Any) -> bool:
-        """False if somebody else holds the lease, or has moved the reader."""
+    def _write(self, reader: str, deltas: Deltas, *, to: Mapping[str, Any]) -> bool:
+        """False if somebody else holds the lease, and may have read on."""
         now = self.clock()
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
                 return False
-            if not move_position(connection, reader, seen=seen, to=to, now=now):
-                return False
+            moved = insert_into(connection, reading_positions)
+            moved = moved.values(reader=reader, position=canonical(dict(to)), moved_at=now)
+            new = {name: moved.excluded[name] for name in ("position", "moved_at")}
+            connection.execute(moved.on_conflict_do_update(index_elements=["reader"], set_=new))
             add_deltas(connection, deltas, now=now)
         return self._lease.acquire(holder=self.holder, lease_s=LEASE_S)
 
@@ -430,6 +416,12 @@ class Extender:
                 connection.execute(delete(arm_hours).where(*old))
                 forget_spending(connection, now=now)
         self._forgot_at = hour_of(now)
+
+
+def position_of(connection: Connection, reader: str) -> dict[str, Any]:
+    """Up to where a reader has come; empty before it began."""
+    text = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader)).scalar()
+    return {} if text is None else dict(json.loads(text))
 
 
 def progress_of(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:

@@ -292,13 +292,10 @@ class ArmTotals:
     #: updates made of feedback, and of the default reward
     learned: int = 0
     defaulted: int = 0
-    #: over both; squares: sums of the squares
+    #: over both
     reward: float = 0.0
-    reward_squares: float = 0.0
     quality: float = 0.0
-    quality_squares: float = 0.0
     cost: float = 0.0
-    cost_squares: float = 0.0
 
     #: by how much oftener the arm was drawn than the probabilities promise, and the variance of that: over decisions
     #: under ids that callers named, all, those with an outcome, those that were judged (storage/totals/excesses.py)

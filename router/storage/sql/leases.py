@@ -8,8 +8,7 @@ keep everybody else out for an hour after its death. SQLite has no clock but the
 than one that is taken now would have been taken by a clock that was ahead, and counts as expired.
 """
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,12 +27,11 @@ from sqlalchemy import (
     update,
 )
 
-from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
+from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import leases, reading_positions
+from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.child_process import ProcessIdentity, this_process
-from ragbandit.shared.errors import StoreError
-from ragbandit.shared.types import DecisionId, Json
+from ragbandit.shared.types import DecisionId
 
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5
@@ -208,34 +206,3 @@ def _lives(key: str) -> bool | None:
     """Whether the process that holds something runs; None: it is on another host, or of no process."""
     process = ProcessIdentity.from_key(key)
     return None if process is None else process.is_alive()
-
-
-def position_of(connection: Connection, reader: str) -> dict[str, Any]:
-    """Up to where a reader has come; empty before it began.
-
-    Raises StoreError for a position that cannot be read: from the beginning, totals would count everything twice.
-    """
-    text = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader)).scalar()
-    try:
-        return {} if text is None else dict(json.loads(text))
-    except (TypeError, ValueError) as error:
-        raise StoreError(
-            f"the position of {reader} in reading_positions cannot be read",
-            field="position",
-            remedy="restore the store from a backup",
-        ) from error
-
-
-def move_position(
-    connection: Connection, reader: str, *, seen: Mapping[str, Json], to: Mapping[str, Json], now: float
-) -> bool:
-    """Let a reader go on from there; False, with nothing written, if it is not at `seen` any more."""
-    row = {"position": _text(to), "moved_at": now}
-    if not seen:
-        return bool(insert_new(connection, reading_positions, [{"reader": reader, **row}], key="reader"))
-    ours = reading_positions.c.reader == reader, reading_positions.c.position == _text(seen)
-    return connection.execute(update(reading_positions).where(*ours).values(**row)).rowcount == 1
-
-
-def _text(position: Mapping[str, Json]) -> str:
-    return json.dumps(dict(position), sort_keys=True, separators=(",", ":"))

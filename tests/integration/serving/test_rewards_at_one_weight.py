@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.serving.overview import overview
-from ragbandit.router.storage.totals import Extender, totals_ever
+from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.types import Query
 
 ARMS = {"cheap": {"run_by": "caller"}, "dear": {"run_by": "caller"}}
@@ -31,6 +31,3 @@ def test_totals(world):
     found = overview(world.database, policy="main", since=world.now - 10_000.0, until=world.now + 10.0)
     for totals in (found.totals, *(one.totals for one in found.arms)):
         assert (totals.reward, totals.quality, totals.cost) == (pytest.approx(REWARD), 1.0, 1.0)
-    with world.database.read() as connection:
-        for sums in totals_ever(connection, policy="main").values():
-            assert sums.reward_squares == pytest.approx(REWARD**2 * sums.rewarded)

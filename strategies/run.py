@@ -251,9 +251,10 @@ class Run:
             raise OutOfBudget("passages")
 
     def note_shown(self, passages: Iterable[Passage]) -> None:
-        """Record the passages that a prompt shows: they are the outcome's sources. `show` counts them."""
+        """Record the passages that a prompt shows: they are the outcome's sources, and count as by `show`."""
         for passage in passages:
             self.shown.setdefault(passage.id, passage)
+        self.show(len(self.shown))
 
     def add_cost(self, cost: Cost) -> None:
         """Add what the arm spent outside this run, for example on a model of its own: tokens, calls, dollars, seconds.

@@ -301,7 +301,7 @@ class SelfRerank(_TwoStages):
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:
         # The first verdict may have been begun for the model.
         passages = _useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages)
-        return await self._read(question, run=run, pool=pool, passages=passages)
+        return await self._read(question, run=run, passages=passages)
 
 
 def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Passage]:

@@ -170,7 +170,6 @@ class React(PromptedArm[ReactParams]):
             return f"The library has nothing new on {topic}."
         best = next((each for each in passages if each.title.casefold() == topic.casefold()), passages[0])
         run.note_shown([best])
-        run.show(library.pool.note_shown([best]))
         sentences = sentences_in(best.text)[: self._params.sentences]
         others = dict.fromkeys(each.title for each in passages if each.title != best.title)
         return f"{best.title}: {' '.join(sentences)}" + (f" (See also: {'; '.join(others)})" if others else "")
@@ -211,7 +210,6 @@ class _Library:
         passage, sentence = matches[self._seen]
         self._seen += 1
         run.note_shown([passage])
-        run.show(self.pool.note_shown([passage]))
         return f"{passage.title}: {sentence} (sentence {self._seen} of {len(matches)})"
 
 
@@ -329,7 +327,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
                 return note, "no_new_question"
             earlier.extend(new_questions)
             new_passages = await self._search([*new_questions, question], run=run, pool=pool)
-            better = await self._extended(question, note=note, passages=new_passages, run=run, pool=pool)
+            better = await self._extended(question, note=note, passages=new_passages, run=run)
             if better is not None:
                 note = run.draft = better
                 continue
@@ -343,7 +341,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         if not pool.passages:
             run.note_branch("first_note_skipped", "there is no passage")
             return ""
-        note = await self._write_note("note_first", question, note=None, passages=pool.passages, run=run, pool=pool)
+        note = await self._write_note("note_first", question, note=None, passages=pool.passages, run=run)
         run.draft = note or None
         return note
 
@@ -370,14 +368,12 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
         return [passage for passage in pool.passages if passage.id not in held]
 
-    async def _extended(
-        self, question: str, *, note: str, passages: Sequence[Passage], run: Run, pool: PassagePool
-    ) -> str | None:
+    async def _extended(self, question: str, *, note: str, passages: Sequence[Passage], run: Run) -> str | None:
         """The note with what the new passages add, None if that is no clear gain."""
         if not passages:
             run.note_branch("update", "failed: no new passage")
             return None
-        new = await self._write_note("note_extend", question, note=note, passages=passages, run=run, pool=pool)
+        new = await self._write_note("note_extend", question, note=note, passages=passages, run=run)
         if new in ("", note):
             run.note_branch("update", "failed: nothing added")
             return None
@@ -387,10 +383,10 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return new if better else None
 
     async def _write_note(
-        self, step: str, question: str, *, note: str | None, passages: Sequence[Passage], run: Run, pool: PassagePool
+        self, step: str, question: str, *, note: str | None, passages: Sequence[Passage], run: Run
     ) -> str:
         fields = {"question": question} | ({} if note is None else {"note": note or "none"})
-        done = await self._ask(step, fields, run=run, max_tokens=self._params.note_tokens, passages=passages, pool=pool)
+        done = await self._ask(step, fields, run=run, max_tokens=self._params.note_tokens, passages=passages)
         return " ".join(done.text.split())
 
     async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:

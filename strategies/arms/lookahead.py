@@ -104,18 +104,18 @@ _WORD = re.compile(r"\w")
 
 
 class LatestPool(PassagePool):
-    """A pool that holds the passages of the latest search only; those shown before still count as shown.
+    """A pool that holds the passages of the latest search only.
 
-    `distinct` caps the distinct passages shown over all searches (None: no cap); any that are held may be shown. A
+    The run's budget of passages caps those that it has shown over all searches; any that are held may be shown. A
     search that brings nothing admissible leaves the passages held before.
     """
 
-    def __init__(self, *, cap: int, distinct: int | None = None) -> None:
-        super().__init__(cap=cap if distinct is None else min(cap, distinct))
-        self._distinct = distinct
+    def __init__(self, run: Run, *, cap: int) -> None:
+        super().__init__(cap=run.passage_cap(cap))
+        self._run = run
 
     def clear(self) -> None:
-        """Hold nothing; what was shown stays counted."""
+        """Hold nothing."""
         self._held = []
 
     def add(self, hits: Iterable[Hit]) -> Sifted:
@@ -127,11 +127,11 @@ class LatestPool(PassagePool):
         return sifted
 
     def _refusal(self, passage: Passage) -> str | None:
-        reason = super()._refusal(passage)
-        if reason is not None or self._distinct is None:
+        reason, most = super()._refusal(passage), self._run.budget.passages
+        if reason is not None or most is None:
             return reason
-        shown = self._shown | {held.id for held in self._held} | {passage.id}
-        return None if len(shown) <= self._distinct else f"the budget allows {self._distinct} passages"
+        shown = self._run.shown.keys() | {held.id for held in self._held} | {passage.id}
+        return None if len(shown) <= most else f"the budget allows {most} passages"
 
 
 def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
@@ -194,7 +194,7 @@ class LookaheadArm(PromptedArm[Ahead]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Write, then take the announced answer or ask for it."""
-        pool = LatestPool(cap=self._params.passages, distinct=run.budget.passages)
+        pool = LatestPool(run, cap=self._params.passages)
         sentences, ended = await self._write_all(question, run=run, pool=pool)
         run.note_branch("text_ended", ended)
         answer = await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool)

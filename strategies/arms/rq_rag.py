@@ -107,14 +107,14 @@ class RqRag(PromptedArm[RqRagParams]):
             return await self._answer_by_tree(question, run=run, pool=pool)
         node, ended = await self._follow(question, run=run, pool=pool)
         run.note_branch("path_ended", ended)
-        answer = await self._read(question, run=run, pool=pool, passages=node.passages)
+        answer = await self._read(question, run=run, passages=node.passages)
         return finished(answer, ended)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
         """The end of the path, and the rule that ended it."""
         node = _Node()
         while node.depth < self._params.depth:
-            action = await self._decide(question, node=node, run=run, pool=pool)
+            action = await self._decide(question, node=node, run=run)
             if action == "answer":
                 return node, "answer_decided"
             if not run.begin_round(cap=self._params.depth):
@@ -127,7 +127,7 @@ class RqRag(PromptedArm[RqRagParams]):
 
     async def _answer_by_tree(self, question: str, *, run: Run, pool: PassagePool) -> Answer:
         nodes = [_Node()]
-        answers = [await self._answer_node(question, node=nodes[0], run=run, pool=pool)]
+        answers = [await self._answer_node(question, node=nodes[0], run=run)]
         run.draft = answers[0].answer or None
         ended = "max_depth"
         branches = ((node, action) for node in nodes for action in _REFINEMENTS)
@@ -141,13 +141,13 @@ class RqRag(PromptedArm[RqRagParams]):
             child = await self._refine(question, action=action, node=node, run=run, pool=pool)
             if child is not None:
                 nodes.append(child)
-                answers.append(await self._answer_node(question, node=child, run=run, pool=pool))
+                answers.append(await self._answer_node(question, node=child, run=run))
                 run.draft = chosen_answer(answers, choose=self._params.choose) or run.draft
         answer = chosen_answer(answers, choose=self._params.choose)
         run.note_branch("tree_ended", f"{ended} with {len(answers)} answers")
         return finished(answer, ended)
 
-    async def _answer_node(self, question: str, *, node: _Node, run: Run, pool: PassagePool) -> PathAnswer:
+    async def _answer_node(self, question: str, *, node: _Node, run: Run) -> PathAnswer:
         # Half of a first answer is better than none, and worse than a whole one of another path.
         with partial_kept(run, style=self._params.style) if run.draft is None else nullcontext():
             done = await self._ask(
@@ -155,19 +155,16 @@ class RqRag(PromptedArm[RqRagParams]):
                 {"question": question},
                 run=run,
                 max_tokens=self._params.max_tokens,
-                pool=pool,
                 passages=node.passages,
                 stop=stops_of(self._params.style),
                 want=self._want,
             )
         return PathAnswer(answer=answer_in(done.text, style=self._params.style), confidence=mean_logprob(done))
 
-    async def _decide(self, question: str, *, node: _Node, run: Run, pool: PassagePool) -> str:
+    async def _decide(self, question: str, *, node: _Node, run: Run) -> str:
         """One of the four actions."""
         most, fields = self._params.decide_tokens, {"question": question, "tried": _listed(node.queries)}
-        done = await self._ask(
-            "decide", fields, run=run, max_tokens=most, pool=pool, passages=node.passages, stop=("\n",)
-        )
+        done = await self._ask("decide", fields, run=run, max_tokens=most, passages=node.passages, stop=("\n",))
         action = parsed_label(done.text, labels=_ACTIONS)
         if action is None:
             run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
@@ -184,7 +181,6 @@ class RqRag(PromptedArm[RqRagParams]):
             fields if action == "rewrite" else {**fields, "limit": str(limit)},
             run=run,
             max_tokens=self._params.query_tokens,
-            pool=pool,
             passages=node.passages,
             stop=("\n",) if action == "rewrite" else ("\n\n",),
         )

@@ -111,7 +111,7 @@ class Seakr(PromptedArm[SeakrParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Answer in one hop or in several."""
-        pool = LatestPool(cap=self._params.passages, distinct=run.budget.passages)
+        pool = LatestPool(run, cap=self._params.passages)
         hop = self._single if self._params.hops == "single" else self._multi
         answer, ended = await hop(question, run=run, pool=pool)
         run.draft = answer or run.draft
@@ -121,13 +121,13 @@ class Seakr(PromptedArm[SeakrParams]):
         """(answer, stop reason)."""
         fields = {"question": question}
         direct = await self._read(question, run=run, use="answer")
-        prompt = self._prompt("answer", fields, run=run, pool=pool)
+        prompt = self._prompt("answer", fields, run=run)
         if direct and (await self._doubts([prompt], purpose="answer", run=run))[0] <= self._params.delta:
             return direct, "sure"
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return direct, "no_passage"
-        prompts = [self._prompt("read", fields, passages=[each], run=run, pool=pool) for each in pool.passages]
+        prompts = [self._prompt("read", fields, passages=[each], run=run) for each in pool.passages]
         answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
         best = _least_doubtful(answers)
         return (direct, "no_reading") if best is None else (answers[best].text, "best_passage")
@@ -139,9 +139,9 @@ class Seakr(PromptedArm[SeakrParams]):
         ended = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
         fields = {"question": question, "thoughts": " ".join(sentences)}
-        prompts = [self._prompt("conclude", fields, run=run, pool=pool)]
+        prompts = [self._prompt("conclude", fields, run=run)]
         if evidence:
-            prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run, pool=pool))
+            prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run))
         answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
         known = [each for each in answers if each.text.lower() not in _UNKNOWN] or answers
         best = _least_doubtful(known)
@@ -154,7 +154,7 @@ class Seakr(PromptedArm[SeakrParams]):
         queries: set[str] = set()
         while len(sentences) < self._params.sentences:
             fields = {"question": question, "thoughts": " ".join(sentences)}
-            prompt = self._prompt("think", fields, passages=evidence, run=run, pool=pool)
+            prompt = self._prompt("think", fields, passages=evidence, run=run)
             proposal = (await self._greedy([prompt], purpose="think", run=run))[0]
             sentence = first_sentence(proposal.text)
             run.draft = extract_answer(sentence) or run.draft
@@ -195,7 +195,7 @@ class Seakr(PromptedArm[SeakrParams]):
         new = [passage for passage in pool.passages if passage not in evidence]
         if not new:
             return "nothing_new"
-        prompts = [self._prompt("think", fields, passages=[*evidence, each], run=run, pool=pool) for each in new]
+        prompts = [self._prompt("think", fields, passages=[*evidence, each], run=run) for each in new]
         sentences = await self._doubted(prompts, purpose="think_with", run=run, settle=first_sentence)
         best = _least_doubtful(sentences)
         return "empty_sentence" if best is None else (sentences[best].text, new[best])
@@ -214,16 +214,13 @@ class Seakr(PromptedArm[SeakrParams]):
             run.note_branch("query_fallback", "no word is sure: the question is searched")
         return " ".join(chosen) or question
 
-    def _prompt(
-        self, use: str, fields: Mapping[str, str], *, passages: Sequence[Passage] = (), run: Run, pool: LatestPool
-    ) -> Prompt:
+    def _prompt(self, use: str, fields: Mapping[str, str], *, passages: Sequence[Passage] = (), run: Run) -> Prompt:
         params = self._params
         return shown_prompt(
             run,
             template=self._templates[use],
             fields=fields,
             passages=passages,
-            pool=pool,
             max_tokens=max(params.max_tokens, params.sentence_tokens, params.sample_tokens),
             passage_words=params.passage_words,
             conversation=True,

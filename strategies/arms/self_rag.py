@@ -20,7 +20,7 @@ from ragbandit.strategies.arms.prompted import (
     preset_table,
 )
 from ragbandit.strategies.arms.steps import finished, gather, gather_once, together
-from ragbandit.strategies.base import Completion, Hit, Need, OutOfBudget, Passage
+from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, parsed_yes_no
 from ragbandit.strategies.run import Answer, Run
@@ -84,18 +84,20 @@ class SelfRag(PromptedArm[SelfRagParams]):
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Go round until the graders are content."""
         graded = PassagePool(cap=run.passage_cap(self._params.passages))
-        relevant = PassagePool(cap=graded.cap)
+        relevant: list[Passage] = []
         draft = ""
         tried: list[str] = []
         while (ended := await self._begin_round(question, tried=tried, run=run, graded=graded)) is None:
-            if await self._find(question, query=tried[-1], run=run, graded=graded, relevant=relevant):
+            new = await self._find(question, query=tried[-1], run=run, graded=graded)
+            relevant += new
+            if new:
                 written, supported = await self._write(question, run=run, relevant=relevant)
                 draft = written or draft
                 if supported and await self._grade("useful", {"question": question, "answer": written}, run=run):
                     return Answer(text=written, stop_reason="answered")
         run.note_branch("rounds_ended", ended)
-        if not relevant.passages:
-            draft = await self._read(question, run=run, pool=relevant)
+        if not relevant:
+            draft = await self._read(question, run=run)
             ended = "no_relevant_passage" if tried else ended
         return finished(draft, ended)
 
@@ -122,35 +124,29 @@ class SelfRag(PromptedArm[SelfRagParams]):
             run.note_branch("parse_failed", f"no query in: {done.text[:200]}")
         return query or tried[-1]
 
-    async def _find(
-        self, question: str, *, query: str, run: Run, graded: PassagePool, relevant: PassagePool
-    ) -> tuple[str, ...]:
-        """Search and grade; the ids of the new relevant passages, which are in the pool then."""
-        before = len(graded.passages)
+    async def _find(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
+        """Search and grade; the new relevant passages."""
+        before, fields = len(graded.passages), {"question": question}
         await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
-        added: list[str] = []
-        for passage in graded.passages[before:]:
-            if await self._grade("relevant", {"question": question}, run=run, pool=graded, about=passage):
-                added.extend(relevant.add([Hit(passage=passage, score=0.0)]).added)
-        return tuple(added)
+        new = graded.passages[before:]
+        return [each for each in new if await self._grade("relevant", fields, run=run, passages=[each], about=each.id)]
 
-    async def _write(self, question: str, *, run: Run, relevant: PassagePool) -> tuple[str, bool]:
+    async def _write(self, question: str, *, run: Run, relevant: Sequence[Passage]) -> tuple[str, bool]:
         """An answer from the relevant passages, and whether they support it; "" if the model said nothing usable."""
-        style = self._params.style
-        answer = await self._read(question, run=run, style=style, pool=relevant, final=False)
+        answer = await self._read(question, run=run, passages=relevant, final=False)
         rejected: list[str] = []
         while answer:
             if answer in rejected:
                 run.note_branch("answer_repeated", answer)
                 return answer, False
-            if await self._grade("supported", {"question": question, "answer": answer}, run=run, pool=relevant):
+            if await self._grade("supported", {"question": question, "answer": answer}, run=run, passages=relevant):
                 return answer, True
             rejected.append(answer)
             if len(rejected) > self._params.regenerations:
                 return answer, False
             fields = {"question": question, "rejected": "; ".join(rejected)}
             answer = await self._read(
-                question, run=run, style=style, use="read_again", fields=fields, pool=relevant, final=False
+                question, run=run, use="read_again", fields=fields, passages=relevant, final=False
             )
         return (rejected[-1] if rejected else ""), False
 
@@ -160,25 +156,24 @@ class SelfRag(PromptedArm[SelfRagParams]):
         fields: Mapping[str, str],
         *,
         run: Run,
-        pool: PassagePool | None = None,
-        about: Passage | None = None,
+        passages: Sequence[Passage] = (),
+        about: str = "answer",
     ) -> bool:
-        """The verdict of one grader, yes where it cannot be read; on one passage of the pool, or on the answer."""
+        """The verdict of one grader, yes where it cannot be read. about: the id of a passage, or the answer."""
         done = await self._ask(
             grade,
             fields,
             run=run,
             purpose=f"grade_{grade}",
             max_tokens=self._params.grade_tokens,
-            pool=pool,
-            passages=None if about is None else [about],
+            passages=passages,
             stop=("\n",),
         )
         verdict = parsed_yes_no(done.text)
         if verdict is None:
             run.note_branch("parse_failed", f"no {grade} grade in: {done.text[:200]}")
             return True
-        run.note_branch(grade, f"{'answer' if about is None else about.id}: {'yes' if verdict else 'no'}")
+        run.note_branch(grade, f"{about}: {'yes' if verdict else 'no'}")
         return verdict
 
 
@@ -260,7 +255,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return finished(direct, "no_passage")
-        calls = [partial(self._read_alone, question, passage=each, run=run, pool=pool) for each in pool.passages]
+        calls = [partial(self._read_alone, question, passage=each, run=run) for each in pool.passages]
         readings = await together(calls, run=run)
         scores = [self._score(reading, run=run) for reading in readings]
         scored = zip(pool.passages, scores, strict=True)
@@ -279,12 +274,12 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         run.note_branch("gate", f"{shares[0]:.4f}")
         return shares[0] > self._params.threshold
 
-    async def _read_alone(self, question: str, *, passage: Passage, run: Run, pool: PassagePool) -> Completion:
+    async def _read_alone(self, question: str, *, passage: Passage, run: Run) -> Completion:
         """The answer from one passage alone."""
         fields = {"question": self._untold(question), "retrieval": self._params.gate_tokens[0]}
         plain = [replace(passage, title=self._untold(passage.title), text=self._untold(passage.text))]
         most = self._params.max_tokens
-        return await self._ask("read", fields, run=run, max_tokens=most, pool=pool, passages=plain, want=_WANT)
+        return await self._ask("read", fields, run=run, max_tokens=most, passages=plain, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
         """See the class; -inf for a reading in which nothing was written."""

@@ -221,7 +221,6 @@ class PassagePool:
         self.cap = cap
         self._ratio = required_module("rapidfuzz.fuzz", extra="service").ratio
         self._held: list[Passage] = []
-        self._shown: set[str] = set()
 
     @property
     def passages(self) -> tuple[Passage, ...]:
@@ -240,11 +239,6 @@ class PassagePool:
             else:
                 skipped.append((passage.id, reason))
         return Sifted(added=tuple(added), skipped=tuple(skipped))
-
-    def note_shown(self, passages: Iterable[Passage]) -> int:
-        """Remember that the model saw these; the number of distinct passages it has seen so far."""
-        self._shown.update(passage.id for passage in passages)
-        return len(self._shown)
 
     def _refusal(self, passage: Passage) -> str | None:
         if any(held.id == passage.id for held in self._held):

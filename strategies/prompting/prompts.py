@@ -317,7 +317,7 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 class Showing(TypedDict, total=False):
     """What a prompt shows beside the fields of its template."""
 
-    #: its passages are shown, unless `passages` are given; it counts those shown
+    #: its passages are shown, unless `passages` are given
     pool: PassagePool | None
     passages: Sequence[Passage] | None
     #: words of one passage at most, 350 by default
@@ -349,7 +349,7 @@ async def ask(
 def shown_prompt(
     run: Run, *, template: Template, fields: Mapping[str, str], max_tokens: int, **showing: Unpack[Showing]
 ) -> Prompt:
-    """The template with the passages, made to fit; pool and cost count those shown.
+    """The template with the passages, made to fit; the run counts those shown.
 
     Every loss is in the trace as "prompt_budget". Raises what `fit` raises.
     """
@@ -368,6 +368,4 @@ def shown_prompt(
     for loss in fitted.losses:
         run.note_branch("prompt_budget", loss)
     run.note_shown(fitted.passages)
-    if pool is not None:
-        run.show(pool.note_shown(fitted.passages))
     return fitted.prompt

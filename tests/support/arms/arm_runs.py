@@ -6,6 +6,7 @@ from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query,
 from ragbandit.strategies.base import Generator, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
+from ragbandit.strategies.run import Run
 from ragbandit.strategies.runner import run_strategy
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
@@ -25,6 +26,11 @@ def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **b
             generator=generator,
         )
     )
+
+
+def run_of(**budget):
+    asked = Query(id=DecisionId("d"), text=QUESTION)
+    return Run(query=asked, retriever=MemoryRetriever(()), generator=ScriptedGenerator(()), budget=Budget(**budget))
 
 
 def queries(outcome):

@@ -11,7 +11,7 @@ from ragbandit.strategies.arms.uncertainty import Flare
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
-from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries, run_of
 
 SURE = "Spielberg made Jaws. "
 ENDED = "So the answer is: Ohio."
@@ -188,16 +188,17 @@ def test_tokens_between_are_those_with_a_character_there(texts, begin, end):
     assert tokens_between(tokens, begin=begin, end=end) == tuple(expected)
 
 
-def test_the_pool_of_the_latest_search_counts_all_it_showed():
+def test_the_pool_of_the_latest_search_heeds_all_that_was_shown():
     """New passages replace the old, fewer than the budget's distinct ones; a search without any leaves the old."""
     one, two, three = (Hit(passage=Passage(id=i, title=i, text=i * 9), score=1.0) for i in "abc")
-    pool = LatestPool(cap=2, distinct=2)
+    run = run_of(passages=2)
+    pool = LatestPool(run, cap=2)
     pool.add([one])
-    pool.note_shown(pool.passages)
+    run.note_shown(pool.passages)
 
     assert pool.add([two, three]).skipped == (("c", "the budget allows 2 passages"),)
     assert [each.id for each in pool.passages] == ["b"]
-    assert pool.note_shown(pool.passages) == 2
+    run.note_shown(pool.passages)
     assert pool.add([three]).added == ()
     assert [each.id for each in pool.passages] == ["b"]
     assert pool.add([one]).added == ("a",)

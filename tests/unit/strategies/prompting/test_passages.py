@@ -13,6 +13,7 @@ from ragbandit.strategies.prompting.passages import (
     has_answer,
     last_query,
 )
+from tests.support.arms.arm_runs import run_of
 
 
 def hit(identity, *, title=None, text=None, score=1.0):
@@ -184,11 +185,13 @@ def test_a_pool_never_has_more_shown_than_the_budget_allows(cap, most, steps):
 
     A step is what a search found, or the number of held passages that a prompt had room for.
     """
-    pool, shown = LatestPool(cap=cap, distinct=most), set()
+    run = run_of(passages=most)
+    pool, shown = LatestPool(run, cap=cap), set()
     for step in steps:
         if isinstance(step, int):
             shown |= {passage.id for passage in pool.passages[:step]}
-            assert pool.note_shown(pool.passages[:step]) == len(shown)
+            run.note_shown(pool.passages[:step])
+            assert run.cost.passages == len(shown)
             continue
         sifted = pool.add(step)
         told = [*sifted.added, *(name for name, _ in sifted.skipped)]

@@ -1,20 +1,23 @@
 """Any OpenAI-compatible server as a generator: streamed and priced; retries and timeouts are the openai package's."""
 
 import asyncio
-import logging
+import math
 import os
 import time
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, required_module
+from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
 from ragbandit.shared.openai_client import (
     BrokenReply,
+    MessageParts,
     OpenAiOptions,
     Tokens,
     cause_of,
     connect,
+    delta_of,
     is_too_long,
     is_unreachable,
     retries_made,
@@ -33,20 +36,17 @@ from ragbandit.strategies.base import (
     RequestRefused,
     seconds_until,
 )
-from ragbandit.strategies.generators.openai_protocol import (
-    Reading,
-    check_stream,
-    check_whole,
-    counted_tokens,
-    estimated_tokens,
-    request_fields,
+from ragbandit.strategies.generators.text_feed import (
+    TURN_TOKENS,
+    TextFeed,
+    Token,
+    chat_turns,
+    first_stop,
+    plain_parts,
 )
-from ragbandit.strategies.generators.text_feed import TextFeed, plain_parts
 
 if TYPE_CHECKING:
     import openai
-
-logger = logging.getLogger("ragbandit.openai")
 
 #: the environment variable of the openai package, read where no base_url is set
 _BASE_URL = "OPENAI_BASE_URL"
@@ -54,6 +54,17 @@ _BASE_URL = "OPENAI_BASE_URL"
 _REFUSED: Final = (400, 413, 422)
 #: longest wait for a connection
 _CONNECT_S: Final = 5.0
+#: stop strings that are sent: OpenAI takes no more. All of them are heeded here
+_SENT_STOPS: Final = 4
+#: a usual tokenizer's bytes of English text per token
+_BYTES_PER_TOKEN: Final = 4
+#: parts of a stream per token allowed for, before a server counts as one that ignores max_tokens
+_RUNAWAY: Final = 4
+#: characters per token allowed for, before it counts as one, too: the longest tokens in use are runs of so many spaces
+_LONGEST_TOKEN: Final = 128
+#: bytes or characters of an unexpected body that are shown
+_BEGIN: Final = 80
+_ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
 
 
 class OpenAiGenerator(Generator):
@@ -98,27 +109,23 @@ class OpenAiGenerator(Generator):
         reading, feed, left = Reading(request=request), TextFeed(request), seconds_until(request.deadline)
         late = left == 0.0
         try:
-            async with asyncio.timeout(left) as limit:
-                if not late:
-                    await self._ask(reading, feed=feed)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise self._failed(error, reading=reading) from error
-            late = True
+            try:
+                async with asyncio.timeout(left) as limit:
+                    if not late:
+                        await self._ask(reading, feed=feed)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                late = True
+            done = self._completion(reading, late=late)
+            await feed.end(done.text)
         except ArmFailed as error:
-            if feed.given:
-                raise self._broke(error, reading=reading) from error
-            raise
+            raise self._broke(error, reading=reading) from error
         except RagBanditError:
             raise
         # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
         except Exception as error:
             raise self._failed(error, reading=reading) from error
-        done = self._completion(reading, late=late)
-        try:
-            await feed.end(done.text)
-        except ArmFailed as error:
-            raise self._broke(error, reading=reading) from error
         return done
 
     async def close(self) -> None:
@@ -128,25 +135,25 @@ class OpenAiGenerator(Generator):
         if client is not None:
             await client.close()
 
-    async def _ask(self, reading: Reading, *, feed: TextFeed) -> None:
+    async def _ask(self, reading: "Reading", *, feed: TextFeed) -> None:
         async with self._free:
-            reading.asked_at, reading.asked = time.monotonic(), True
+            reading.asked, began = True, time.monotonic()
             reply = await self._create(**request_fields(reading.request, model=self.name, options=self._options))
             if self._options.stream:
-                await self._read(reply, reading=reading, feed=feed)
+                await self._read(reply, reading=reading, feed=feed, began=began)
+            elif isinstance(reply, str):  # the package gives back as text what was no JSON
+                raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
             else:
-                check_whole(reply)
                 reading.take(reply)
         reading.check()
 
-    async def _read(self, stream: Any, *, reading: Reading, feed: TextFeed) -> None:
+    async def _read(self, stream: Any, *, reading: "Reading", feed: TextFeed, began: float) -> None:
         """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
         async with stream:
-            kind = stream.response.headers.get("content-type", "")
-            check_stream(kind, begin=await _begin(stream.response) if "html" in kind else "")
+            await _check_stream(stream.response)
             async for part in stream:
                 if reading.first_s is None:
-                    reading.first_s = time.monotonic() - reading.asked_at
+                    reading.first_s = time.monotonic() - began
                 reading.take(part)
                 if feed.wanted:
                     await feed.grow(reading.text_without(prefix=self._dropped))
@@ -173,7 +180,7 @@ class OpenAiGenerator(Generator):
             )
         return await self._client.chat.completions.create(**fields)
 
-    def _usage(self, reading: Reading) -> Tokens:
+    def _usage(self, reading: "Reading") -> Tokens:
         """Tokens of the call, estimated if the server did not say; none if it was not asked."""
         if not reading.asked:
             return Tokens(read=0, written=0)
@@ -182,7 +189,7 @@ class OpenAiGenerator(Generator):
             written=max(estimated_tokens(reading.text), len(reading.tokens)),
         )
 
-    def _completion(self, reading: Reading, *, late: bool) -> Completion:
+    def _completion(self, reading: "Reading", *, late: bool) -> Completion:
         used = self._usage(reading)
         if self._dropped:
             reading.drop_prefix()
@@ -204,7 +211,7 @@ class OpenAiGenerator(Generator):
         prices = self._options.token_prices
         return used.dollars(prices[model if model is not None and model in prices else self.name]) if prices else 0.0
 
-    def _failed(self, error: Exception, *, reading: Reading) -> ArmFailed:
+    def _failed(self, error: Exception, *, reading: "Reading") -> ArmFailed:
         tries = f" after {retries + 1} attempts" if (retries := retries_made(error)) else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         remedy = self._remedy(error)
@@ -213,7 +220,7 @@ class OpenAiGenerator(Generator):
             return RequestRefused(message)
         return self._broke(failed, reading=reading)
 
-    def _broke(self, error: ArmFailed, *, reading: Reading) -> ArmFailed:
+    def _broke(self, error: ArmFailed, *, reading: "Reading") -> ArmFailed:
         """The error, with what the text costs that was written, though nobody reads it."""
         if not reading.text:
             return error
@@ -238,18 +245,24 @@ class OpenAiGenerator(Generator):
         }.get(getattr(error, "status_code", None) or 0)
 
 
-def _details(reading: Reading) -> dict[str, Any]:
+def _details(reading: "Reading") -> dict[str, Any]:
     """What was asked for beside the text."""
     if reading.request.chat is not None:
         return {"reply": {"message": reading.message.whole, "finish_reason": reading.finish}}
     return {"logprobs": tuple(reading.tokens)} if "logprobs" in reading.request.want else {}
 
 
-async def _begin(response: Any) -> str:
-    """The first characters of a body that is not what was asked for."""
-    async for piece in response.aiter_bytes():
-        return str(piece[:80].decode("utf-8", "replace"))
-    return ""
+async def _check_stream(response: Any) -> None:
+    """Raises BrokenReply for a reply that is no stream of events: some servers give theirs other types than these."""
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        raise BrokenReply(
+            "expected an event stream, got application/json: the server does not stream",
+            remedy="set generator.openai.stream: false",
+        )
+    if kind == "text/html":
+        begin = (await anext(response.aiter_bytes(), b""))[:_BEGIN].decode("utf-8", "replace")
+        raise BrokenReply(f"expected an event stream, got text/html: {begin!r}", remedy=_ADDRESS_REMEDY)
 
 
 def _key(options: OpenAiOptions) -> str | None:
@@ -297,12 +310,180 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
 
 def _check_address(options: OpenAiOptions) -> None:
     """Check the address of the options, or else that of the environment."""
-    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
-    if options.base_url is None:
-        if (address := os.environ.get(_BASE_URL)) is not None:
-            check_address(address, field=_BASE_URL, remedy="for example http://127.0.0.1:8000/v1")
+    where = _BASE_URL if options.base_url is None else "generator.openai.base_url"
+    address = os.environ.get(_BASE_URL) if options.base_url is None else options.base_url
+    if address is None:
         return
-    field = "generator.openai.base_url"
-    check_address(options.base_url, field=field, remedy=remedy)
-    if "@" in urlsplit(options.base_url).netloc:
-        raise ConfigError("this is no address without a password", field=field, remedy=remedy)
+    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
+    check_address(address, field=where, remedy=remedy)
+    if options.base_url is not None and "@" in urlsplit(address).netloc:
+        raise ConfigError("this is no address without a password", field=where, remedy=remedy)
+
+
+def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
+    """Tokens of the text and the template: an upper bound if template_tokens and bytes_per_token are."""
+    size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
+    template = options.template_tokens + TURN_TOKENS * len(prompt.history)
+    return template + math.ceil(size / options.bytes_per_token)
+
+
+def estimated_tokens(text: str) -> int:
+    """Tokens of a text, about right for English: for servers that tell no usage."""
+    return math.ceil(len(encodable(text).encode()) / _BYTES_PER_TOKEN)
+
+
+@dataclass(kw_only=True, slots=True)
+class Reading:
+    """The reply to a request, as far as it has come."""
+
+    request: Request
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    #: the server's word for why it ended, or "stop" or "length" where we ended it
+    finish: str | None = None
+    #: by the server's count
+    usage: Tokens | None = None
+    #: whether it was asked for, and the seconds until the first part of a stream came
+    asked: bool = False
+    first_s: float | None = None
+    #: as the server calls it
+    model: str | None = None
+    #: enough was read: the rest of the stream is of no interest
+    ended: bool = False
+    parts: int = 0
+    #: of a chat that is passed on: what its message has beside the text, and what of that came last
+    message: MessageParts = field(default_factory=MessageParts)
+    delta: Mapping[str, Any] = field(default_factory=dict)
+
+    def take(self, part: Any) -> None:
+        """Read a part of a stream, or a whole reply. Raises BrokenReply."""
+        self.model = getattr(part, "model", None) or self.model
+        usage = getattr(part, "usage", None)
+        if usage is not None:
+            self.usage = Tokens.of(usage)
+        self.delta = {}
+        for choice in part.choices[:1]:
+            text = _text_of(choice)
+            if not isinstance(text, str):
+                raise BrokenReply(f"the text is {text!r}")
+            self.text = _joined(self.text, text)
+            self.parts += bool(text)
+            if self.request.chat is not None:
+                self.delta = delta_of(choice.model_dump(exclude_unset=True))
+                self.message.add(self.delta)
+            self.tokens += _tokens_of(getattr(choice, "logprobs", None))
+            self.finish = choice.finish_reason or self.finish
+            self._end_early()
+
+    def check(self) -> None:
+        """Raises BrokenReply if the end is missing, ArmFailed if the server kept back what was asked for."""
+        if self.finish is None:
+            raise BrokenReply(
+                "the reply broke off before its end" if self.text else "the reply has no choices: no answer is in it"
+            )
+        if self.finish == "content_filter" and self.request.chat is None:
+            raise ArmFailed("the server's content filter held the answer back")
+        if "logprobs" in self.request.want and not self.tokens and self.text:
+            raise ArmFailed(
+                "the server sent no log-probabilities", field="generator.openai.logprobs", remedy="set it to false"
+            )
+
+    def text_without(self, *, prefix: bool) -> str:
+        """The text so far; prefix: without the prompt's, and none of it before it is known which one it is."""
+        wanted = self.request.prompt.prefix.strip() if prefix else ""
+        begin = self.text.lstrip()
+        if not wanted or not wanted.startswith(begin[: len(wanted)]):
+            return self.text
+        return begin[len(wanted) :]
+
+    def drop_prefix(self) -> None:
+        """Take the prompt's prefix off an answer that repeats it, and off its tokens."""
+        prefix = self.request.prompt.prefix.strip()
+        if not prefix or not self.text.lstrip().startswith(prefix):
+            return
+        dropped = self.text.index(prefix) + len(prefix)
+        self.text = self.text[dropped:]
+        while self.tokens and dropped >= len(self.tokens[0].text):
+            dropped -= len(self.tokens.pop(0).text)
+        if self.tokens and dropped:
+            first = self.tokens[0]
+            self.tokens[0] = Token(text=first.text[dropped:], logprob=first.logprob)
+
+    def _end_early(self) -> None:
+        """Heed the stop strings and the length ourselves: a server may not."""
+        if (end := first_stop(self.text, self.request.stop)) is not None:
+            self.text, self.finish, self.ended = self.text[:end], "stop", True
+        elif self.parts > _RUNAWAY * (self.request.max_tokens + 4):
+            self.finish, self.ended = "length", True
+        elif len(self.text) > _LONGEST_TOKEN * self.request.max_tokens:
+            self.text = self.text[: _LONGEST_TOKEN * self.request.max_tokens]
+            self.finish, self.ended = "length", True
+
+
+def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
+    """The arguments of the openai package's `create`.
+
+    It looks at nothing in `extra_body`: what it has no argument for, and any type, goes through.
+    """
+    body = _body(request, options=options) if request.chat is None else _chat_body(request.chat, options=options)
+    messages = body.pop("messages")
+    body |= {"stream_options": {"include_usage": True}} if options.stream else {}
+    removed = {name for name, value in options.fields.items() if value is None}
+    body = {name: value for name, value in (body | options.fields).items() if name not in removed}
+    return {"model": model, "messages": messages, "stream": options.stream, "extra_body": body}
+
+
+def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
+    sampling, sent_stops = request.sampling, [each for each in request.stop if each][:_SENT_STOPS]
+    seed = options.seed if sampling is None else sampling.seed
+    body = {
+        "messages": _messages(request.prompt, where=options.prefix),
+        options.max_tokens_field: request.max_tokens,
+        "temperature": 0.0 if sampling is None else sampling.temperature,
+        "top_p": None if sampling is None else sampling.top_p,
+        "top_k": None if sampling is None else sampling.top_k or None,
+        "seed": seed,
+        "stop": sent_stops or None,
+        "logprobs": True if "logprobs" in request.want else None,
+    }
+    if options.prefix == "continue" and request.prompt.prefix:
+        body |= {"add_generation_prompt": False, "continue_final_message": True}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _chat_body(sent: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
+    """A chat completion as its caller sent it."""
+    limits = [sent[name] for name in ("max_tokens", "max_completion_tokens") if sent.get(name) is not None]
+    body = {name: value for name, value in sent.items() if name not in ("max_tokens", "max_completion_tokens")}
+    return body | ({options.max_tokens_field: limits[0]} if limits else {})
+
+
+def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
+    *before, (_, body) = [(role, encodable(text)) for role, text in chat_turns(prompt)]
+    prefix = encodable(prompt.prefix)
+    if prefix and where == "user":
+        body = f"{body}\n\nYour answer begins with the words below. Go on from there, without repeating them.\n{prefix}"
+    turns = [*before, ("user", body)]
+    if prefix and where != "user":
+        turns.append(("assistant", prefix))
+    return [{"role": role, "content": text} for role, text in turns if text]
+
+
+def _joined(text: str, piece: str) -> str:
+    """The text and its next piece; a character that a server has cut into the halves of a surrogate pair is whole."""
+    if text and piece and "\ud800" <= text[-1] <= "\udbff" and "\udc00" <= piece[0] <= "\udfff":
+        pair = (text[-1] + piece[0]).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        return f"{text[:-1]}{pair}{piece[1:]}"
+    return text + piece
+
+
+def _text_of(choice: Any) -> Any:
+    """The text in a choice of a stream's part or of a whole reply."""
+    message = choice.delta if hasattr(choice, "delta") else choice.message
+    return "" if message is None else message.content or ""
+
+
+def _tokens_of(logprobs: Any) -> list[Token]:
+    """The log-probabilities of a choice."""
+    told = getattr(logprobs, "content", None) or ()
+    return [Token(text=each.token, logprob=min(0.0, each.logprob)) for each in told]

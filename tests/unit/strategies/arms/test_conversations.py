@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved
 from ragbandit.strategies.base import Need, Passage, Prompt, Request
-from ragbandit.strategies.generators.openai_protocol import counted_tokens, request_fields
+from ragbandit.strategies.generators.openai_generator import counted_tokens, request_fields
 from ragbandit.strategies.generators.response_cache import request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import chat_turns, plain_parts

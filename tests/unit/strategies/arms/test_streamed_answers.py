@@ -9,7 +9,7 @@ import pytest
 
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
 from ragbandit.strategies.base import Need, Prompt, Request
-from ragbandit.strategies.generators.openai_protocol import Reading
+from ragbandit.strategies.generators.openai_generator import Reading
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever

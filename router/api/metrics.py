@@ -245,10 +245,9 @@ def _feature_cache(encoder: Encoder) -> Iterator[Metric]:
     """The features that the encoder of this process remembers; nothing where it remembers none."""
     if not isinstance(encoder, CachingEncoder):
         return
-    counts = encoder.counts()
-    yield counter("ragbandit_feature_cache_hits", "Questions whose features were in memory.", counts.hits)
-    yield counter("ragbandit_feature_cache_misses", "Questions whose features were computed.", counts.misses)
-    yield gauge("ragbandit_feature_cache_entries", "Questions whose features are in memory.", counts.entries)
+    yield counter("ragbandit_feature_cache_hits", "Questions whose features were in memory.", encoder.hits)
+    yield counter("ragbandit_feature_cache_misses", "Questions whose features were computed.", encoder.misses)
+    yield gauge("ragbandit_feature_cache_entries", "Questions whose features are in memory.", len(encoder))
 
 
 def _policy(router: Router) -> Iterator[Metric]:

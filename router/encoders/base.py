@@ -7,7 +7,6 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -133,17 +132,6 @@ log = logging.getLogger("ragbandit.simulation")
 BATCH = 32
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheCounts:
-    """What a cache of features did since the start, and what it holds now."""
-
-    #: questions whose features were there
-    hits: int
-    #: questions whose features were computed; one that stands in a batch twice is computed once and hit once
-    misses: int
-    entries: int
-
-
 class EncoderAround:
     """Another encoder, whose features somebody has a hand in."""
 
@@ -167,7 +155,9 @@ class CachingEncoder(EncoderAround):
         self._most = entries
         self._known: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
-        self._hits = self._misses = 0
+        #: questions whose features were there, and those whose features were computed: one that stands in a batch twice
+        #: is computed once and hit once
+        self.hits = self.misses = 0
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
         """Shape (n, d). Threads that ask for the same new question at one time each have it computed."""
@@ -182,8 +172,8 @@ class CachingEncoder(EncoderAround):
                 else:
                     self._known.move_to_end(key)
                     found[place] = row
-            self._misses += len(new)
-            self._hits += len(texts) - len(new)
+            self.misses += len(new)
+            self.hits += len(texts) - len(new)
         if new:
             made = self.encoder.encode([texts[places[0]] for places in new.values()])
             for row, places in zip(made, new.values(), strict=True):
@@ -191,10 +181,8 @@ class CachingEncoder(EncoderAround):
             self._remember(list(new), made)
         return found
 
-    def counts(self) -> CacheCounts:
-        """Counts since the start."""
-        with self._lock:
-            return CacheCounts(hits=self._hits, misses=self._misses, entries=len(self._known))
+    def __len__(self) -> int:
+        return len(self._known)
 
     def _remember(self, keys: Sequence[bytes], rows: FeatureRows) -> None:
         first = max(0, len(keys) - self._most)

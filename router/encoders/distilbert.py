@@ -30,11 +30,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 Array = npt.NDArray[np.float32]
 
-#: places of texts, and the rows that a forward pass will give for them
-_Begun = tuple[list[int], "Future[Array]"]
-
-#: texts that are tokenised together, while those before them are computed
-_BLOCK: Final = 512
+#: most questions of one forward pass on a card
+_MOST_QUESTIONS: Final = 512
 #: most padded tokens of one forward pass on a card: about 300 MB of it
 _MOST_TOKENS: Final = 32_768
 
@@ -85,8 +82,8 @@ class DistilBertEncoder:
         self.precision = self._forward.precision
         self.device = self._forward.device
         self._max_tokens = max_tokens
-        # A card is given whole blocks: it takes hardly longer for many questions than for a few.
-        self._most_questions = _BLOCK if self.device != "cpu" else max(1, max_batch)
+        # A card is given many: it takes hardly longer for many questions than for a few.
+        self._most_questions = _MOST_QUESTIONS if self.device != "cpu" else max(1, max_batch)
         size = self._forward.layers * 2 * self._forward.width
         if not LEAST <= dimension <= size:
             raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
@@ -96,7 +93,8 @@ class DistilBertEncoder:
 
         def build() -> dict[str, npt.NDArray[Any]]:
             log.info("reading %d reference questions, once for this encoder", len(known.questions))
-            return fitted(self._states(known.questions), known=known, dimension=dimension, seed=seed).arrays()
+            states = self._begun(known.questions, run=self._forward.pooled)  # (n, layers * 2 * width)
+            return fitted(states.result(), known=known, dimension=dimension, seed=seed).arrays()
 
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
         self._thread.submit(self._forward.hold, *self._projection.product(dimension)).result()
@@ -109,25 +107,23 @@ class DistilBertEncoder:
         refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        begun = self._begun(texts, run=self._forward.product)
+        product = self._begun(texts, run=self._forward.product)
         counts = lexical_counts(texts)  # while the encoder's thread computes
-        return self._projection.from_product(_collected(begun), counts=counts, dimension=self.dimension)
+        return self._projection.from_product(product.result(), counts=counts, dimension=self.dimension)
 
-    def _begun(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> list[_Begun]:
-        """Forward passes over these texts, handed to the encoder's thread: places in `texts`, and what will come.
+    def _begun(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> "Future[Array]":
+        """Forward passes over these texts, handed to the encoder's thread: a row for each."""
+        rows = self._tokenizer.batch(texts)
 
-        While that thread computes one block, this one tokenises the next.
-        """
-        begun = []
-        for start in range(0, len(texts), _BLOCK):
-            rows = self._tokenizer.batch(texts[start : start + _BLOCK])
-            for places, batch in token_batches(rows, most_questions=self._most_questions, most_tokens=_MOST_TOKENS):
-                begun.append(([start + place for place in places], self._thread.submit(run, batch)))
-        return begun
+        def passes() -> Array:
+            batches = token_batches(rows, most_questions=self._most_questions, most_tokens=_MOST_TOKENS)
+            made = [(places, run(batch)) for places, batch in batches]
+            found = np.empty((len(rows), made[0][1].shape[1]), dtype=np.float32)
+            for places, part in made:
+                found[places] = part
+            return found
 
-    def _states(self, texts: Sequence[str]) -> Array:
-        """First token and mean of tokens of every layer, (n, layers * 2 * width)."""
-        return _collected(self._begun(texts, run=self._forward.pooled))
+        return self._thread.submit(passes)
 
     def _load_kernels(self) -> None:
         """Have the card load its kernels for every shape that is likely: later no question has to wait for one."""
@@ -148,13 +144,3 @@ class DistilBertEncoder:
             **more,
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _collected(begun: Sequence[_Begun]) -> Array:
-    """The rows of all passes, in the order of the texts."""
-    count = sum(len(places) for places, _ in begun)
-    first = begun[0][1].result()
-    rows = np.empty((count, first.shape[1]), dtype=np.float32)
-    for places, future in begun:
-        rows[places] = future.result()
-    return rows

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, encodable, required_module
 from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ragbandit.strategies.generators.static_batches import SequenceResult, SequenceState
+    from ragbandit.strategies.generators.static_batches import SequenceState
 
 log = logging.getLogger("ragbandit.local")
 
@@ -130,7 +130,8 @@ class LocalGenerator(Generator):
             async with asyncio.timeout(seconds_until(request.deadline)) as limit:
                 if feed.wanted:
                     await self._give_out(sequence, outcome, feed=feed)
-                completion = self._completion(sequence, result=await outcome)
+                await outcome
+                completion = self._completion(sequence)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -153,9 +154,7 @@ class LocalGenerator(Generator):
             )
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
-    async def _give_out(
-        self, sequence: "SequenceState", outcome: "asyncio.Future[SequenceResult]", *, feed: TextFeed
-    ) -> None:
+    async def _give_out(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
         """Give the text to whoever reads along, until the sequence has ended.
 
         The model does not wait for a slow reader, who would hold up the texts beside this one. The text is decoded
@@ -218,14 +217,14 @@ class LocalGenerator(Generator):
         text = self._text(sequence.tokens[-tail:], plain=sequence.plain)
         return first_stop(text, sequence.stop) is not None
 
-    def _completion(self, sequence: "SequenceState", *, result: "SequenceResult") -> Completion:
+    def _completion(self, sequence: "SequenceState") -> Completion:
         """The completion, decoded in the caller's task: other texts are written meanwhile."""
         return Completion(
             text=self._cut_text(sequence, sequence.written()),
             prompt_tokens=len(sequence.ids),
             completion_tokens=len(sequence.tokens),
-            finish=result.finish,
-            details=self._details(sequence, details=result.details),
+            finish=sequence.finish,
+            details=self._details(sequence),
         )
 
     def _late(self, sequence: "SequenceState", *, given: str) -> Completion:
@@ -243,17 +242,17 @@ class LocalGenerator(Generator):
         text = self._text(tokens, plain=sequence.plain)
         return text[: first_stop(text, sequence.stop)]
 
-    def _details(self, sequence: "SequenceState", *, details: Mapping[str, Any]) -> Mapping[str, object]:
+    def _details(self, sequence: "SequenceState") -> Mapping[str, object]:
         """Details of the generated tokens that the request wants, the end token left out."""
         written = sequence.written()
         if not sequence.request.want - {"completion", "stop"} or not written:
             return {}
         with self._tokenizer_lock:
             texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
-        values = {**sequence.told(texts=texts), **details}
-        if "attention" in details:
+        values = {**sequence.told(texts=texts), **sequence.details}
+        if "attention" in values:
             names = [*map(self._name, sequence.ids), *texts]
-            values["attention"] = Attention(weights=details["attention"], keys=tuple(names))
+            values["attention"] = Attention(weights=sequence.details["attention"], keys=tuple(names))
         return values
 
     def _set_threads(self, count: int | None) -> None:
@@ -281,7 +280,7 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
     return texts
 
 
-def _consume_error(outcome: "asyncio.Future[SequenceResult]") -> None:
+def _consume_error(outcome: asyncio.Future[None]) -> None:
     """A failure is heard of: if its caller was cancelled in the same moment, asyncio need not complain."""
     if not outcome.cancelled():
         outcome.exception()

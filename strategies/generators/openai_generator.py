@@ -429,7 +429,7 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
     messages = body.pop("messages")
     body |= {"stream_options": {"include_usage": True}} if options.stream else {}
     removed = {name for name, value in options.fields.items() if value is None}
-    body = {name: value for name, value in (body | options.fields).items() if name not in removed}
+    body = {name: value for name, value in {**body, **options.fields}.items() if name not in removed}
     return {"model": model, "messages": messages, "stream": options.stream, "extra_body": body}
 
 

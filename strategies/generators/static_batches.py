@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -136,15 +135,6 @@ def _eager(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(usual)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class SequenceResult:
-    """The end of a text; its tokens are in its SequenceState."""
-
-    finish: Literal["stop", "length"]
-    #: attention and hidden states, by need
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
 class SequenceState:
     """One request under way: its prompt, the tokens sampled so far, and whether its caller still waits."""
 
@@ -154,7 +144,8 @@ class SequenceState:
         self.request, self.ids = request, ids
         self.stop = tuple(filter(None, request.stop))
         self.cancelled = threading.Event()
-        self.future: Future[SequenceResult] = Future()
+        #: done when the text has ended
+        self.future: Future[None] = Future()
         #: called in the writing thread after every token; None: nobody reads along
         self.on_token: Callable[[], None] | None = None
         self.special, self._ends = dict(special), ends
@@ -164,6 +155,9 @@ class SequenceState:
         """Forget what was written."""
         #: sampled so far, and for each, if anything of the distributions is wanted, a row of `_distribution_facts`
         self.tokens: list[int] = []
+        self.finish: Literal["stop", "length"] = "stop"
+        #: attention and hidden states, by need
+        self.details: Mapping[str, Any] = {}
         self.facts: list[list[float]] = []
         #: the seed's own, whatever else is being written
         self.dice: torch.Generator | None = None
@@ -221,7 +215,7 @@ class Batches:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate", initializer=start)
 
     def submit(self, sequence: SequenceState) -> None:
-        """Queue a text; its future ends with a SequenceResult or ArmFailed. Raises ArmFailed after `close`."""
+        """Queue a text; its future ends with None or ArmFailed. Raises ArmFailed after `close`."""
         self._waiting.append(sequence)
         try:
             self._thread.submit(self._run)
@@ -293,15 +287,13 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
 
     def run(self) -> None:
         """Write all texts to their ends. Raises _NobodyWaits, and whatever the model raises."""
-        reads, begins = self._model.config.is_encoder_decoder, self._model.generation_config
+        reads = self._model.config.is_encoder_decoder
         ids, mask = _padded([each.ids for each in self._batch], left=not reads, device=self._model.device)
         config = GenerationConfig(
             max_new_tokens=max(each.request.max_tokens for each in self._batch),
             do_sample=False,
             pad_token_id=0,
             prefill_chunk_size=None if reads else _CHUNK,
-            decoder_start_token_id=begins.decoder_start_token_id,
-            forced_bos_token_id=begins.forced_bos_token_id,
         )
         # While prompts are read: from then on every token is such a look.
         self._hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
@@ -346,16 +338,15 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             raise _NobodyWaits
 
     def _finish(self, row: int, *, finish: Literal["stop", "length"]) -> None:
-        sequence = self._open[row]
-        details: Mapping[str, Any] = {}
+        sequence = self._open.pop(row)
+        sequence.finish = finish
         if (written := sequence.written()) and sequence.request.want & {"attention", "hidden_states"}:
             past = DynamicCache()  # of the prompt alone, without what pads it
             for at, layer in enumerate(self._cache.layers):
                 part = slice(row, row + 1), slice(None), slice(self._width - len(sequence.ids), self._width)
                 past.update(layer.keys[part], layer.values[part], at)
-            details = read_details(self._model, past=past, tokens=written, want=sequence.request.want)
-        del self._open[row]
-        sequence.future.set_result(SequenceResult(finish=finish, details=details))
+            sequence.details = read_details(self._model, past=past, tokens=written, want=sequence.request.want)
+        sequence.future.set_result(None)
 
 
 def _padded(texts: Sequence[Sequence[int]], *, left: bool, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.encoders.base import CacheCounts, CachingEncoder, HashingEncoder
+from ragbandit.router.encoders.base import CachingEncoder, HashingEncoder
 from tests.support.examples import steady
 
 
@@ -33,10 +33,9 @@ def test_batches_get_the_features_of_their_texts(batches, entries):
     encoder = CachingEncoder(inner, entries=entries)
     for batch in batches:
         assert np.array_equal(encoder.encode(batch), plain.encode(batch))
-        assert encoder.counts().entries <= entries
-    counts = encoder.counts()
-    assert counts.hits + counts.misses == sum(map(len, batches))
-    assert counts.misses == sum(map(len, inner.given))
+        assert len(encoder) <= entries
+    assert encoder.hits + encoder.misses == sum(map(len, batches))
+    assert encoder.misses == sum(map(len, inner.given))
     assert all(len(set(given)) == len(given) > 0 for given in inner.given)
 
 
@@ -47,7 +46,7 @@ def test_the_question_not_asked_for_longest_is_given_up():
     for text in ("a", "b", "a", "c", "a", "b"):
         encoder.encode([text])
     assert inner.given == [["a"], ["b"], ["c"], ["b"]]
-    assert encoder.counts() == CacheCounts(hits=2, misses=4, entries=2)
+    assert (encoder.hits, encoder.misses, len(encoder)) == (2, 4, 2)
 
 
 def test_an_error_leaves_the_cache_as_it_was():
@@ -79,7 +78,6 @@ def test_threads_share_it():
         thread.start()
     for thread in threads:
         thread.join()
-    counts = encoder.counts()
     assert wrong == []
-    assert counts.hits + counts.misses == 8 * 50 * 3
-    assert counts.entries == 5
+    assert encoder.hits + encoder.misses == 8 * 50 * 3
+    assert len(encoder) == 5

@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.strategies.arms.lookahead import detail_of
 from ragbandit.strategies.arms.prompted import (
     Count,
     PassageParams,
@@ -20,6 +19,7 @@ from ragbandit.strategies.arms.prompted import (
     preset_table,
 )
 from ragbandit.strategies.arms.steps import finished, gather, gather_once, together
+from ragbandit.strategies.arms.uncertainty import detail_of
 from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, parsed_yes_no

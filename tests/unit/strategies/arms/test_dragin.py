@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as some
 
-from ragbandit.strategies.arms.lookahead import is_content, merge_words
-from ragbandit.strategies.arms.uncertainty import Dragin, attention_received
+from ragbandit.strategies.arms.uncertainty import Dragin, attention_received, is_content, merge_words
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Attention
 from ragbandit.strategies.prompting.passages import sentence_spans

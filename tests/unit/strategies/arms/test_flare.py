@@ -6,8 +6,7 @@ import re
 import pytest
 from hypothesis import given, strategies as some
 
-from ragbandit.strategies.arms.lookahead import LatestPool, masked_query, tokens_between
-from ragbandit.strategies.arms.uncertainty import Flare
+from ragbandit.strategies.arms.uncertainty import Flare, LatestPool, masked_query, tokens_between
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token

@@ -103,10 +103,8 @@ async def run_strategy(
     run = Run(query=query, retriever=retriever, generator=generator, budget=budget, spans=spans, stream=stream)
     try:
         with _stopped_by(stop):
-            end = _as_given(
-                await _end_of(strategy, question=query.text, run=run), given=stream.given, arm=strategy.name
-            )
-            end = _storable(end, arm=strategy.name)
+            end = await _end_of(strategy, question=query.text, run=run)
+            end = _as_kept(end, given=stream.given, arm=strategy.name)
     except _Stopped:
         end = _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
     trace = tuple(run.trace)
@@ -225,22 +223,22 @@ def _stopped_by(stop: "Future[None] | None") -> Iterator[None]:
         stopping.remove_done_callback(cut_off)
 
 
-def _as_given(end: _End, *, given: str, arm: str) -> _End:
-    """The end with what a reader was given: where time ran out in mid-answer, that is the answer."""
-    if end.status == "failed" or (end.answer or "").startswith(given):
-        return end
-    if end.status == "exhausted":
-        return replace(end, answer=given)
-    facts = {"action": "answer_changed", "arm": arm, "given": len(given)}
-    logger.error("an arm gave out text that its answer does not begin with; see `final` of Run.complete", extra=facts)
-    return end
+def _as_kept(end: _End, *, given: str, arm: str) -> _End:
+    """The end as it is stored: too long an answer is a failure.
 
-
-def _storable(end: _End, *, arm: str) -> _End:
-    """The end as it can be kept: an answer that is too long to be one is a failure."""
-    if end.answer is None or len(end.answer) <= MAX_TEXT:
+    given: to a reader; where time ran out in mid-answer, that is the answer.
+    """
+    if end.status == "exhausted" and not (end.answer or "").startswith(given):
+        end = replace(end, answer=given)
+    answer = end.answer or ""
+    if end.status == "answered" and not answer.startswith(given):
+        facts = {"action": "answer_changed", "arm": arm, "given": len(given)}
+        logger.error(
+            "an arm gave out text that its answer does not begin with; see `final` of Run.complete", extra=facts
+        )
+    if len(answer) <= MAX_TEXT:
         return end
-    message = f"the answer of the arm {arm} has {len(end.answer)} characters"
+    message = f"the answer of the arm {arm} has {len(answer)} characters"
     return _failed(ArmFailed(message, remedy=f"answer with at most {MAX_TEXT}"))
 
 
@@ -248,11 +246,9 @@ def _exhausted(run: Run, *, cap: str) -> _End:
     return _End(status="exhausted", answer=run.draft, stop_reason=f"budget_{cap}")
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 3]}..."
-
-
 def _failed(error: BaseException) -> _End:
     reason = "request_refused" if isinstance(error, RequestRefused) else "error"
     reason = "question_too_long" if isinstance(error, QuestionTooLong) else reason
-    return _End(status="failed", answer=None, stop_reason=reason, error=_cut(error_text(error)))
+    text = error_text(error)
+    text = text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 3]}..."
+    return _End(status="failed", answer=None, stop_reason=reason, error=text)

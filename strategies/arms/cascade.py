@@ -217,11 +217,11 @@ class Cascade:
             return None, f"it failed: {error_text(first)}"
         why = self._unfit(first.text, others=others, scored=scored)
         if why is None and self._check is not None:
-            score, below = self._checked(self._check, question, answer=first.text, run=run), self._params.check_below
-            why = await _below(score, threshold=below, what="check", run=run)
+            score = self._check.score(question=question, answer=first.text, sources=tuple(run.shown.values()))
+            why = await _below(score, threshold=self._params.check_below, what="check", run=run)
         if why is None and self._judge is not None:
-            score, below = self._judged(self._judge, question, answer=first.text, run=run), self._params.judge or 0.0
-            why = await _below(score, threshold=below, what="judge", run=run)
+            judged = self._judged(self._judge, question, answer=first.text, run=run)
+            why = await _below(judged, threshold=self._params.judge or 0.0, what="judge", run=run)
         return first, why
 
     def _unfit(self, text: str, *, others: list[Answer | ArmFailed], scored: "_Scored") -> str | None:
@@ -237,9 +237,6 @@ class Cascade:
         if params.logprob is not None and (mean := scored.mean) is not None and mean < params.logprob:
             return f"its mean log-probability is {mean:.3g}"
         return None
-
-    async def _checked(self, check: Check, question: str, *, answer: str, run: Run) -> float | None:
-        return await check.score(question=question, answer=answer, sources=tuple(run.shown.values()))
 
     async def _judged(self, judge: JudgePart, question: str, *, answer: str, run: Run) -> float:
         prompt, score = judge.ask(question=question, answer=answer, sources=tuple(run.shown.values()))

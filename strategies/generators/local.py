@@ -6,7 +6,6 @@ For laptops, tests and single machines: production runs a serving engine such as
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,8 +32,8 @@ _REMEMBERED: Final = 256
 _ROWS: Final = {"cpu": 8, "cuda": 64}
 #: tokens beyond those that a stop string may fill
 _TAIL: Final = 8
-#: pauses between two decodings of a text that is read along, in times of what a decoding took
-_DECODE_PAUSE: Final = 20
+#: pause between two decodings of a text that is read along, seconds
+_DECODE_PAUSE_S: Final = 0.01
 
 
 class LocalGenerator(Generator):
@@ -170,11 +169,8 @@ class LocalGenerator(Generator):
         outcome.add_done_callback(lambda _: grown.set())
         while await grown.wait() and not outcome.done():
             grown.clear()
-            began = time.perf_counter()
-            text = self._text(sequence.written(), plain=sequence.plain)
-            decoding = time.perf_counter() - began
-            await feed.grow(text)
-            await asyncio.sleep(_DECODE_PAUSE * decoding)
+            await feed.grow(self._text(sequence.written(), plain=sequence.plain))
+            await asyncio.sleep(_DECODE_PAUSE_S)
 
     async def close(self) -> None:
         """End the writing thread; calls under way finish first, later ones are ArmFailed."""

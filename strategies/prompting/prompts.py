@@ -34,7 +34,6 @@ from ragbandit.strategies.base import (
     Prompt,
     PromptTooLong,
     QuestionTooLong,
-    Sampling,
 )
 from ragbandit.strategies.prompting.passages import PassagePool, cut_words
 from ragbandit.strategies.run import Run, Settle
@@ -335,15 +334,12 @@ async def ask(
     max_tokens: int,
     stop: tuple[str, ...] = (),
     want: frozenset[Need] = frozenset(),
-    sampling: Sampling | None = None,
     final: Settle | None = None,
     **showing: Unpack[Showing],
 ) -> Completion:
     """The completion of `shown_prompt`; final: see `Run.complete`. Raises what these two raise."""
     prompt = shown_prompt(run, template=template, fields=fields, max_tokens=max_tokens, **showing)
-    return await run.complete(
-        prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, sampling=sampling, final=final
-    )
+    return await run.complete(prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, final=final)
 
 
 def shown_prompt(

@@ -151,11 +151,16 @@ class Forward(ABC):
 
         self._torch = torch
         self.precision, self.device = precision, device
-        self._threads = _Threads(threads)
+        if threads is not None and threads < 1:
+            raise ConfigError("must be at least 1", field="encoder.threads")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._threads = default_threads(os.environ, cores=cores) if threads is None else threads
+        self._fix_threads()
         self._held: tuple[Tensor, Tensor] | None = None
 
     def pooled(self, batch: TokenBatch) -> Array:
         """First token and mean of tokens of every layer after the embeddings: (questions, layers * 2 * width)."""
+        self._fix_threads()
         with self._torch.inference_mode():
             return _numpy(self._run(batch))
 
@@ -167,12 +172,17 @@ class Forward(ABC):
         """`pooled` @ matrix + offset, made on the device: (questions, k). After `hold`."""
         assert self._held is not None
         matrix, offset = self._held
+        self._fix_threads()
         with self._torch.inference_mode():
             return _numpy(self._torch.addmm(offset, self._run(batch), matrix))
 
+    def _fix_threads(self) -> None:
+        """Keep torch's thread count: OpenMP remembers it per calling thread, not per process."""
+        if self._torch.get_num_threads() != self._threads:
+            self._torch.set_num_threads(self._threads)
+
     def _run(self, batch: TokenBatch) -> "Tensor":
         """(n, layers * 2 * width), float32, on the device."""
-        self._threads.fix()
         width = min(-(-int(batch.lengths[-1]) // _MULTIPLE) * _MULTIPLE, self.max_tokens)
         real = np.arange(width) < batch.lengths[:, None]  # (n, T)
         ids = np.zeros(real.shape, dtype=np.int64)
@@ -230,7 +240,6 @@ class DistilBertForward(Forward):
 
     def _run(self, batch: TokenBatch) -> "Tensor":
         """On a processor each question is read at its own length, on a card padded."""
-        self._threads.fix()
         return self._unpadded(batch) if self.device == "cpu" else super()._run(batch)
 
     def _unpadded(self, batch: TokenBatch) -> "Tensor":
@@ -321,24 +330,6 @@ def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
     else:
         short = environment.get("OMP_WAIT_POLICY", "").lower() == "passive"
     return min(_MOST_THREADS, max(1, cores)) if short else 1
-
-
-class _Threads:
-    """Keeps torch's thread count at a fixed number: OpenMP remembers it per calling thread, not per process."""
-
-    def __init__(self, count: int | None) -> None:
-        import torch
-
-        if count is not None and count < 1:
-            raise ConfigError("must be at least 1", field="encoder.threads")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._torch = torch
-        self._count = default_threads(os.environ, cores=cores) if count is None else count
-        self.fix()
-
-    def fix(self) -> None:
-        if self._torch.get_num_threads() != self._count:
-            self._torch.set_num_threads(self._count)
 
 
 def _pool(states: "Tensor") -> "Tensor":

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,21 +127,12 @@ def _read(file: Path) -> Completion | None:
 def _write(done: Completion, *, file: Path) -> None:
     """Keep the completion; a failure to is logged."""
     try:
-        stored = json.dumps(done, default=_plain)
+        stored = json.dumps(asdict(done))
         file.parent.mkdir(mode=0o700, exist_ok=True)
         with whole_file(file, durable=False, private=True) as beside:
             beside.write_text(stored, encoding="utf-8")
     except (OSError, TypeError, ValueError) as error:
         logger.warning("a response cannot be written to the cache", extra={"action": "cache", "reason": repr(error)})
-
-
-def _plain(value: object) -> object:
-    """As JSON has it: a completion, its tokens and details; what else a generator told must be JSON already."""
-    if is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be kept")
 
 
 class PricedGenerator(GeneratorAround):

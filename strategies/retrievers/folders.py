@@ -170,10 +170,7 @@ class FolderRetriever(Retriever):
         try:
             yield
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise self._unusable(f"is damaged: {error}") from error
-
-    def _unusable(self, fault: str) -> ConfigError:
-        return self._fault(self._folder, fault)
+            raise self._fault(self._folder, f"is damaged: {error}") from error
 
     @classmethod
     def _fault(cls, folder: Path, fault: str) -> ConfigError:

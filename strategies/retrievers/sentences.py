@@ -302,7 +302,8 @@ class DenseRetriever(FolderRetriever):
         super().__init__(folder)
         self._encoder = encoder
         if self.meta.get("model") != encoder.name:
-            raise self._unusable(f"holds vectors of {self.meta.get('model')!r}, not of {encoder.name!r}")
+            fault = f"holds vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
+            raise self._fault(self._folder, fault)
         with self._whole():
             self._vectors = _vectors(self._folder, width=encoder.width)
             if len(self) != len(self._vectors):

@@ -28,9 +28,9 @@ def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **b
     )
 
 
-def run_of(**budget):
-    asked = Query(id=DecisionId("d"), text=QUESTION)
-    return Run(query=asked, retriever=MemoryRetriever(()), generator=ScriptedGenerator(()), budget=Budget(**budget))
+def run_of(generator=None, **budget):
+    asked, model = Query(id=DecisionId("d"), text=QUESTION), generator or ScriptedGenerator(())
+    return Run(query=asked, retriever=MemoryRetriever(()), generator=model, budget=Budget(**budget))
 
 
 def queries(outcome):

@@ -105,42 +105,11 @@ def test_an_answer_that_the_deadline_cut_is_kept(arm, texts):
     assert (outcome.status, outcome.answer, outcome.cost.llm_calls) == ("exhausted", "Ohio", len(texts))
 
 
-WILD = [
-    *[
-        "Mr. ",
-        "A. ",
-        "a.",
-        "x. ",
-        "e.g. ",
-        "U.S. army ",
-        "1",
-        "1,",
-        "1 + ",
-        ".",
-        "? x",
-        "\n",
-        " ",
-        "北京",
-        "北京。",
-        "'",
-    ],
-    *[
-        '"',
-        '\\"',
-        "{",
-        '{"',
-        "{'",
-        '{"a":',
-        "[",
-        "answer is ",
-        "answer ",
-        "action ",
-        "useful or ",
-        "not ",
-        "1. ",
-        "passage ",
-    ],
-]
+WILD = (
+    *("Mr. ", "A. ", "a.", "x. ", "e.g. ", "U.S. army ", "1", "1,", "1 + ", ".", "? x", "\n", " ", "北京", "北京。"),
+    *("'", '"', '\\"', "{", '{"', "{'", '{"a":', "[", "answer is ", "answer ", "action ", "useful or ", "not "),
+    *("1. ", "passage "),
+)
 READERS = {
     "first_sentence": passages.first_sentence,
     "extract_answer": passages.extract_answer,

@@ -9,16 +9,13 @@ import pytest
 from hypothesis import given, strategies as some
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query
+from ragbandit.shared.types import CallFailed
 from ragbandit.strategies.arms.seakr import Seakr, uncertainty
 from ragbandit.strategies.arms.steps import together
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
-from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.run import Run
-from ragbandit.testing.arms import PASSAGES
-from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries, run_of
 
 CAPABILITIES = frozenset({"completion", "stop", "logprobs", "hidden_states"})
 #: hidden states of five layers and four features
@@ -287,23 +284,10 @@ def test_uncertainty_is_the_log_determinant(states):
     assert uncertainty(states, alpha=0.1) == pytest.approx(expected / k, abs=1e-6)
 
 
-def test_samples_that_agree_are_surer_than_samples_that_do_not():
-    """Four equal states are less uncertain than four that point in different directions."""
-    same = np.tile([1.0, -1.0, 1.0, -1.0], (4, 1))
-    other = np.array([[1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1], [-1, 1, -1, 1.0]])
-
-    assert uncertainty(same, alpha=1e-3) < uncertainty(other, alpha=1e-3)
-
-
 def call_together(budget, *, fail_at=(), calls=4):
     """(results or error, how many calls were under way at most, the run)."""
     generator = ScriptedGenerator({"": "x"}, seconds=0.01, fail_at=fail_at)
-    run = Run(
-        query=Query(id=DecisionId("d"), text="q"),
-        retriever=MemoryRetriever(PASSAGES),
-        generator=generator,
-        budget=budget,
-    )
+    run = run_of(generator, **budget)
     busy = {"now": 0, "most": 0}
 
     async def one(number):
@@ -326,14 +310,14 @@ def call_together(budget, *, fail_at=(), calls=4):
 
 def test_calls_are_made_at_the_same_time_unless_tokens_or_dollars_are_capped():
     """Results come in the order of the calls; a cap that each call must be held against makes them wait."""
-    for budget, most in ((Budget(), 4), (Budget(tokens=1000), 1), (Budget(dollars=1.0), 1), (Budget(rounds=1), 4)):
+    for budget, most in (({}, 4), ({"tokens": 1000}, 1), ({"dollars": 1.0}, 1), ({"rounds": 1}, 4)):
         results, under_way, run = call_together(budget)
         assert (results, under_way, run.cost.llm_calls) == ([0, 1, 2, 3], most, 4)
 
 
 def test_the_first_failure_ends_the_calls_beside_it():
     """The failure itself is raised, and every call that began is in the account."""
-    error, _, run = call_together(Budget(), fail_at=[2])
+    error, _, run = call_together({}, fail_at=[2])
 
     assert isinstance(error, ArmFailed)
     assert "fails at call 2" in str(error)

@@ -211,20 +211,18 @@ def test_the_environments_address_is_checked_too(monkeypatch):
     assert "word" not in str(caught.value)
 
 
-def test_a_key_that_no_header_can_carry(monkeypatch):
-    """A key with a line break, a space at an end or a letter beyond ASCII is refused at the start, and not shown."""
-    monkeypatch.setenv("OPENAI_API_KEY", "secret-key\n")
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds") as caught:
-        OpenAiGenerator("gpt", options=OpenAiOptions(base_url="http://host/v1"))
-    assert caught.value.field == "generator.openai.api_key_env"
-    assert "cret" not in str(caught.value)
-
-
-def test_a_header_that_cannot_be_sent():
-    """A header's value with a line break, a space at an end or a letter beyond ASCII is refused by name, not shown."""
-    options = OpenAiOptions(base_url="http://host/v1", headers={"X-Team": "blue", "x-api-key": "secret\nkey"})
-    with pytest.raises(ConfigError, match="the value of x-api-key holds") as caught:
-        OpenAiGenerator("gpt", options=options)
-    assert caught.value.field == "generator.openai.headers"
+@pytest.mark.parametrize(
+    ("key", "headers", "field", "holds"),
+    [
+        ("secret-key\n", {}, "api_key_env", "OPENAI_API_KEY holds"),
+        ("", {"X-Team": "blue", "x-api-key": "secret\nkey"}, "headers", "the value of x-api-key holds"),
+    ],
+)
+def test_what_no_header_can_carry_is_refused(key, headers, field, holds, monkeypatch):
+    """A line break, a space at an end or a letter beyond ASCII is refused at the start, by name, and not shown."""
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ConfigError, match=holds) as caught:
+        OpenAiGenerator("gpt", options=OpenAiOptions(base_url="http://host/v1", headers=headers))
+    assert caught.value.field == f"generator.openai.{field}"
     assert caught.value.remedy
     assert "cret" not in str(caught.value)

@@ -127,33 +127,8 @@ def test_half_a_surrogate_pair_is_a_question_mark(encoder):
     assert broken.tolist() == mended.tolist()
 
 
-@pytest.fixture
-def done(encoder, monkeypatch):
-    """An event without which the model does not score."""
-    done, real = threading.Event(), encoder._forward
-
-    def waiting(*pairs):
-        assert done.wait(10)
-        return real(*pairs)
-
-    monkeypatch.setattr(encoder, "_forward", waiting)
-    return done
-
-
-def test_the_event_loop_goes_on_meanwhile(encoder, done):
-    """The model waits for something that only the loop can do."""
-
-    async def both():
-        ranking = asyncio.create_task(encoder(QUERY, hits("the river")))
-        await asyncio.sleep(0.01)
-        done.set()
-        return await ranking
-
-    assert len(asyncio.run(both())) == 1
-
-
 def test_what_nobody_waits_for_is_not_computed(encoder, monkeypatch):
-    """A caller that gives up has the batch under way finished and no other."""
+    """The event loop goes on while the model scores; a caller that gives up has the batch under way finished alone."""
     monkeypatch.setattr(sentences, "_PAIRS", 1)
     batches, begun, given_up, real = [], threading.Event(), threading.Event(), encoder._forward
 

@@ -108,7 +108,7 @@ def test_an_answer_that_the_deadline_cut_is_kept(arm, texts):
 WILD = (
     *("Mr. ", "A. ", "a.", "x. ", "e.g. ", "U.S. army ", "1", "1,", "1 + ", ".", "? x", "\n", " ", "北京", "北京。"),
     *("'", '"', '\\"', "{", '{"', "{'", '{"a":', "[", "answer is ", "answer ", "action ", "useful or ", "not "),
-    *("1. ", "passage "),
+    *("1. ", "passage ", "- ", ",", "1, "),
 )
 READERS = {
     "first_sentence": passages.first_sentence,

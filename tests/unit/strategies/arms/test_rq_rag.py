@@ -10,7 +10,6 @@ from ragbandit.strategies.arms.rq_rag import PathAnswer, RqRag, chosen_answer, m
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
-from ragbandit.strategies.prompting.passages import parsed_items
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 
@@ -215,21 +214,6 @@ def test_rq_rag_says_what_is_wrong_with_a_setting():
     for wrong in ({"depth": 0}, {"choose": "oracle"}):
         with pytest.raises(ConfigError, match=f"arms.rq_rag.{next(iter(wrong))}"):
             RqRag(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (" first\n2. second\n\n3) third", ("first", "second", "third")),
-        ("- one\n* One\n\u2022 two\n(3) three", ("one", "two", "three")),
-        ('"quoted"\n1999 was a year\n1.5 metres', ("quoted", "1999 was a year", "1.5 metres")),
-        ("1.\n2.", ()),
-        ("", ()),
-    ],
-)
-def test_queries_are_the_lines_of_a_list(text, found):
-    """List marks, wrapping quotes, empty lines and repetitions go; numbers that belong to a query stay."""
-    assert parsed_items(text, most=3) == found
 
 
 def test_the_mean_logprob_is_that_of_the_text():

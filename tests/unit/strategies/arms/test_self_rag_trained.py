@@ -168,18 +168,13 @@ def test_a_passage_or_a_question_cannot_write_reflection_tokens():
     assert re.findall(r"\[[A-Z][^]]*\]", read) == ["[Retrieval]"]
 
 
-@pytest.mark.parametrize("budget", [{"rounds": 0}, {"passages": 0}])
-def test_without_a_passage_the_first_answer_counts(budget):
-    """A budget without round or passage ends in the first call's answer: no_passage."""
-    outcome = outcome_of(arm(), model(first(WANTED)), **budget)
+@pytest.mark.parametrize("limits", [{"rounds": 0}, {"passages": 0}, {"corpus": ()}])
+def test_without_a_passage_the_first_answer_counts(limits):
+    """A budget without round or passage, and a search that finds nothing, end in the first call's answer."""
+    outcome = outcome_of(arm(), model(first(WANTED)), **limits)
 
     assert (outcome.answer, outcome.stop_reason) == ("Toledo", "no_passage")
-    assert len(branches(outcome, "search_skipped")) == 1
-
-
-def test_a_corpus_without_a_hit_ends_in_the_first_answer():
-    """A search that finds nothing: no_passage."""
-    assert outcome_of(arm(), model(first(WANTED)), corpus=()).stop_reason == "no_passage"
+    assert len(branches(outcome, "search_skipped")) == ("corpus" not in limits)
 
 
 def test_a_reading_of_nothing_loses():

@@ -1,7 +1,5 @@
 """Labels, yes and no, and lists, out of whatever a model wrote."""
 
-import time
-
 import pytest
 from hypothesis import example, given, strategies as st
 
@@ -101,7 +99,8 @@ def test_a_numbered_list_comes_back_whole(labels, form):
         ("Question 1: Who?\n**Question 2:** Where?", ("Who?", "Where?")),
         ("1975 films\n19:30 trains", ("1975 films", "19:30 trains")),
         ("Sure, two questions:\n1. Who?\n2. Where?", ("Who?", "Where?")),
-        (" \n-\n", ()),
+        ('"quoted"\n1.5 metres', ("quoted", "1.5 metres")),
+        (" \n-\n1.\n2.", ()),
     ],
 )
 def test_items_lose_their_bullets(text, items):
@@ -120,14 +119,3 @@ def test_any_text_is_taken(text):
     items = parsed_items(text, most=3)
     assert all(item and item in text for item in items)
     assert len({item.casefold() for item in items}) == len(items) <= 3
-
-
-@pytest.mark.parametrize("text", ["{'", '{"', ",", "1, ", "useful or ", "not useful ", "- ", "\\'"])
-def test_endless_text_takes_no_endless_time(text):
-    """A text of 20,000 repetitions is read within seconds, whatever is repeated."""
-    began = time.perf_counter()
-    parsed_yes_no(text * 20_000)
-    parsed_numbered_labels(text * 20_000, labels=LABELS, count=3)
-    parsed_items(text * 20_000, most=3)
-
-    assert time.perf_counter() - began < 8

@@ -27,7 +27,7 @@ import yaml
 from pydantic import ValidationError
 
 from ragbandit.router.config.context_schema import ContextKey
-from ragbandit.router.config.named_sections import BY_NAME, grids_of, instead_of, section_of, value_at
+from ragbandit.router.config.named_sections import BY_NAME, grids_of, section_of, value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import did_you_mean, known_choices
@@ -340,9 +340,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
-    if (instead := instead_of(key)) is not None:
-        message, remedy = "left the product", f"remove it, and use instead: {instead}"
-    elif first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
         section = _WITH_ALL_SECTIONS.model_dump()
         for part in _as_default(first["loc"])[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)

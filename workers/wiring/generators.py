@@ -1,6 +1,7 @@
 """Wiring of generators: from settings to a language model, and checks that it can be made."""
 
 import importlib.util
+import json
 import logging
 import multiprocessing
 import os
@@ -17,7 +18,6 @@ from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.shared.formats import did_you_mean, known_choices
-from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.redaction import described
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
@@ -33,8 +33,8 @@ from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 #: questions at once where the generator sets no limit and workers.concurrency is not set
 UNLIMITED_CONCURRENCY = 8
 
-#: settings of a server that change only whether and when it answers
-_PATIENCE = {"concurrency", "read_s", "retries"}
+#: settings of a server that change only whether and when it answers; and its prices, which are told apart
+_PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 #: generator.name -> the packages that it cannot do without; another name needs none
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})
@@ -73,7 +73,8 @@ def _unwrapped(settings: GeneratorSettings) -> Generator:
             settings.script, seconds=seconds, word_seconds=word_seconds, context_tokens=context_tokens
         )
     if settings.name == "openai":
-        return OpenAiGenerator(settings.model, options=_priced(settings), context_tokens=context_tokens)
+        options = replace(settings.openai, token_prices=settings.prices_by_model)
+        return OpenAiGenerator(settings.model, options=options, context_tokens=context_tokens)
     folder = resolve(settings.model, setting="generator.model").folder
     names = ("precision", "device", "threads", "context_tokens", "trained_tokens", "max_batch")
     return LocalGenerator(folder, name=settings.model, **{name: getattr(settings, name) for name in names})
@@ -120,32 +121,9 @@ def generator_version(settings: GeneratorSettings) -> str:
 
     Stored answers are found by this text, so a new setting may join it only where it changes what is answered.
     """
-    beside: dict[str, bool | set[str]] = dict.fromkeys(_SPEED, True)
-    if settings.token_prices is None or settings.name == "openai":  # whose prices are among its options
-        beside["token_prices"] = True
-    priced = settings.model_copy(update={"openai": _priced(settings)})
-    text = priced.model_dump_json(exclude=beside | {"openai": _PATIENCE})
-    # As these options were called when the first answers were stored, and with those that left.
-    text = text.replace('"token_prices":{"input"', '"price":{"input"')
-    text = text.replace(',"cached_input":null,"cache_write":null,"reasoning":null', "")
-    for name, stored in _AS_STORED.items():
-        text = text.replace(f'"{name}":', f'{stored}":', 1)
-    return text
-
-
-_AS_STORED: Mapping[str, str] = MappingProxyType(
-    {
-        "stream": '"mode":"chat","stream',
-        "token_prices": '"alternatives":5,"prices',
-        "template_tokens": '"tokenizer":null,"template_tokens',
-    }
-)
-
-
-def _priced(settings: GeneratorSettings) -> OpenAiOptions:
-    """The options of the server, with the model's price among theirs."""
-    options = settings.openai
-    return replace(options, token_prices=settings.prices_by_model) if settings.name == "openai" else options
+    beside: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
+    facts = settings.model_dump(mode="json", exclude=beside)
+    return json.dumps(facts | {"token_prices": settings.prices_by_model})
 
 
 #: settings that change how fast an answer comes, or which requests come, and not what it says

@@ -8,7 +8,7 @@ everything it knows lives in local variables of `answer`.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
@@ -172,18 +172,6 @@ class Retriever(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads, when no call is under way. A second time does nothing."""
-        ...
-
-
-@runtime_checkable
-class PassageSource(Protocol):
-    """What a retriever may offer beside its search: passages by id, as a judge needs them. Ours all do."""
-
-    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """Those of these passages that are there, in the order asked for, each once.
-
-        Raises ArmFailed if the index cannot be read.
-        """
         ...
 
 

@@ -77,13 +77,11 @@ def make_judging(
     model = shared or make_generator(own, section="judge.generator")
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(settings, template=template, generator=model)
-    retriever, *others = _retrievers(settings)
     judge = Judge(
         chosen,
         generator=model,
         template=template,
-        retriever=retriever,
-        others=others,
+        retriever=_retriever(settings),
         model=model_name(chosen.generator),
         secret=shared_secret(store.database, name="judge", now=time.time()),
         owns_generator=shared is None,
@@ -95,13 +93,13 @@ def make_judging(
     return Judging(judge, queue=queue), at_once
 
 
-def _retrievers(settings: Settings) -> list[Retriever]:
-    """The retrievers of the arms without their rerankers, which look nothing up, the default one first; or none."""
-    opened = list[Retriever]()
-    for name in sorted(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name)):
-        with errors_of(section_of("retriever", name), kind="retriever"):
-            opened.append(kind_of(with_retriever(settings, name)).open())
-    return opened or [NoRetriever()]
+def _retriever(settings: Settings) -> Retriever:
+    """The retriever of the arms without its reranker, the default one where one of them searches it; or none."""
+    name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
+    if name is None:
+        return NoRetriever()
+    with errors_of(section_of("retriever", name), kind="retriever"):
+        return kind_of(with_retriever(settings, name)).open()
 
 
 def _threads(settings: Settings) -> int:

@@ -266,7 +266,7 @@ class JudgeSettings(Section):
     passage_words: Annotated[int, Field(ge=10)] = 200
     #: characters of a question, an answer and a reference that it is shown, each
     text_chars: Annotated[int, Field(ge=100)] = 6000
-    #: where an arm looked up no passages, search the question with `retriever`: the judge then has some for every arm
+    #: where an arm showed no passages, search the question with `retriever`: the judge then has some for every arm
     search: bool = True
     #: show the judge the gold answers of a label that is there before it. Its scores are then better than those of
     #: answers without a label, and no measure of them

@@ -5,7 +5,7 @@ The passages are those of an index that `build` made, which says so itself, or y
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -156,13 +156,6 @@ class DatabaseRetriever(Retriever):
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, in_our_words)
 
-    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """Those of these passages that are there, in the order asked for, each once. Raises ArmFailed as `search`."""
-        wanted = [self._storable(key) for key in dict.fromkeys(ids) if key]
-        found = await self._in_thread(partial(self._find, wanted)) if wanted else []
-        known = {passage.id: passage for passage in found}
-        return tuple(known[key] for key in wanted if key in known)
-
     async def close(self) -> None:
         """Close the connections."""
         self._threads.shutdown(wait=False)
@@ -199,9 +192,6 @@ class DatabaseRetriever(Retriever):
 
     @abstractmethod
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]: ...
-
-    @abstractmethod
-    def _find(self, ids: list[str]) -> list[Passage]: ...
 
     @abstractmethod
     def _count(self) -> int: ...

@@ -119,10 +119,6 @@ class ElasticsearchRetriever(DatabaseRetriever):
                 remedy="is it Elasticsearch that answers there, and did `ragbandit index build` make the index?",
             ) from error
 
-    def _find(self, ids: list[str]) -> list[Passage]:
-        reply = self._client.mget(index=self.index, ids=ids, source_includes=_FIELDS)
-        return [self._passage(row["_source"]) for row in reply["docs"] if row.get("found")]
-
     def _count(self) -> int:
         return int(self._client.count(index=self.index)["count"])
 

@@ -1,16 +1,14 @@
-"""Indexes in a folder on disk: the passages by position and by id, a build that replaces the folder, the retriever."""
+"""Indexes in a folder on disk: the passages by position, a build that replaces the folder, the retriever."""
 
 import asyncio
-import hashlib
 import json
 import os
 import shutil
-import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +18,6 @@ from ragbandit.shared.files import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import PassageReader, build_command
-
-_FIRST: Final = json.JSONDecoder()
 
 #: the files that every index in a folder has: what it is, its passages as JSONL, where each line begins
 META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
@@ -38,52 +34,13 @@ class PassageFile:
         self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
         if int(self._offsets[-1]) != len(self._rows):
             raise ValueError("its files do not belong together")
-        self._hashing = threading.Lock()
-        self._hashed: tuple[npt.NDArray[np.bytes_], npt.NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def __getitem__(self, position: int) -> Passage:
-        row = json.loads(self._line(position))
+        row = json.loads(bytes(self._rows[self._offsets[position] : self._offsets[position + 1]]))
         return Passage(id=row["id"], title=row["title"], text=row["text"], url=row.get("url"))
-
-    def _line(self, position: int) -> str:
-        return bytes(self._rows[self._offsets[position] : self._offsets[position + 1]]).decode("utf-8", "surrogatepass")
-
-    def find(self, ids: Iterable[str]) -> tuple[Passage, ...]:
-        """Those of these passages that are there, in the order asked for, each once.
-
-        The first call reads the ids of all passages, seconds per million, and keeps 24 bytes for each.
-        """
-        digests, positions = self._by_digest()
-        passages = []
-        for key in dict.fromkeys(ids):
-            wanted = np.array(_digest(key), dtype="S16")
-            at = int(np.searchsorted(digests, wanted))
-            if at < len(digests) and digests[at] == wanted:
-                passages.append(self[int(positions[at])])
-        return tuple(passages)
-
-    def _by_digest(self) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.int64]]:
-        """(digests of the ids in rising order, their positions), both of shape (passages,)."""
-        with self._hashing:
-            if self._hashed is None:
-                digests = np.array([_digest(_id_of(self._line(n))) for n in range(len(self))], dtype="S16")
-                order = np.argsort(digests, kind="stable").astype(np.int64)
-                self._hashed = digests[order], order
-            return self._hashed
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _id_of(line: str) -> str:
-    """The id of a line, which stands first in it (`passage_line`), without reading the text behind it."""
-    head, begin = line.partition(": ")[0], line.find(": ") + 2
-    key: str = _FIRST.raw_decode(line, begin)[0] if head == '{"id"' else json.loads(line)["id"]
-    return key
 
 
 class FolderRetriever(Retriever):
@@ -133,13 +90,6 @@ class FolderRetriever(Retriever):
         """
         return await asyncio.to_thread(self._search, query, k=k)
 
-    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """Those of these passages that are there, in the order asked for, each once. Runs in a thread.
-
-        Raises ArmFailed if the files cannot be read any more.
-        """
-        return await asyncio.to_thread(self._find, ids)
-
     async def close(self) -> None:
         """Nothing to give back: the mapped files go with the object."""
 
@@ -151,10 +101,6 @@ class FolderRetriever(Retriever):
         with self._readable():
             positions = self._best(query, k=k) if k > 0 else ()
             return tuple(Hit(passage=self._passages[position], score=score) for position, score in positions)
-
-    def _find(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        with self._readable():
-            return self._passages.find(ids)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

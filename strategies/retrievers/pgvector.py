@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.types import Json
-from ragbandit.strategies.base import Hit, Passage
+from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
 #: names of columns where none are given; a dot reaches into a column of JSON. Title and url need not be there
@@ -138,11 +138,6 @@ class PgvectorRetriever(DatabaseRetriever):
         best = 1.0 if self.distance == "cosine" else 0.0
         # A vector of zeros has no cosine: its distance is no number.
         return [Hit(passage=self._passage(row), score=best - row["far"]) for row in rows if row["far"] == row["far"]]
-
-    def _find(self, ids: list[str]) -> list[Passage]:
-        wanted = f"WHERE ({_value(self._names['id'])})::text = ANY(%s)"  # whatever the type of that column
-        with self._begin(statement_timeout=self._timeout_ms) as ask:
-            return [self._passage(row) for row in ask(f"{self._rows} {wanted}", (None, ids)).mappings()]
 
     def _count(self) -> int:
         with self._begin() as ask:

@@ -92,15 +92,6 @@ class QdrantRetriever(DatabaseRetriever):
         )
         return [Hit(passage=self._passage_at(point), score=self._sign * point.score) for point in reply.points]
 
-    def _find(self, ids: list[str]) -> list[Passage]:
-        if "id" in self.fields and not self.meta:
-            named = models.FieldCondition(key=self._keys["id"], match=models.MatchAny(any=ids))
-            points, _ = self._client.scroll(self.index, scroll_filter=models.Filter(must=[named]), limit=len(ids))
-        else:
-            known = [_point_id(key) if self.meta else _own_id(key) for key in ids]
-            points = self._client.retrieve(self.index, ids=[key for key in known if key is not None])
-        return [self._passage_at(point) for point in points]
-
     def _passage_at(self, point: "models.ScoredPoint | models.Record") -> Passage:
         values = {field: _value(point.payload, key) for field, key in self._keys.items()}
         return self._passage({"id": point.id, **values})
@@ -155,16 +146,6 @@ class QdrantRetriever(DatabaseRetriever):
 def _point_id(passage_id: str) -> str:
     """The id of a passage's point: Qdrant takes numbers and UUIDs alone."""
     return str(uuid.uuid5(_NAMESPACE, passage_id))
-
-
-def _own_id(text: str) -> int | str | None:
-    """A point's own id as Qdrant takes it; None where it is none."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        return None
 
 
 def _value(payload: Mapping[str, Any] | None, key: str) -> Any:

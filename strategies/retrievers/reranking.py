@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 from typing import Protocol
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
+from ragbandit.strategies.base import Hit, Passage, Retriever
 
 log = logging.getLogger("ragbandit.reranking")
 
@@ -69,10 +69,6 @@ class RerankedRetriever(Retriever):
             message = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
             raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
         return self._checked(ranked, given=hits)[:k]
-
-    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """Those that the retriever has by id; none where it offers no such look-up."""
-        return await self._retriever.passages(ids) if isinstance(self._retriever, PassageSource) else ()
 
     async def close(self) -> None:
         """Close the retriever, and the reranker if it can be closed."""
@@ -159,11 +155,6 @@ class HybridRetriever(Retriever):
             for search in searches:
                 search.cancel()
 
-    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """Those that one of the two has by id: both index the same corpus. Raises ArmFailed if it fails."""
-        sources = [retriever for retriever in self._pair if isinstance(retriever, PassageSource)]
-        return await sources[0].passages(ids) if sources else ()
-
     async def close(self) -> None:
         """Close both."""
         for retriever in self._pair:
@@ -202,11 +193,6 @@ class MemoryRetriever(Retriever):
         hits = [Hit(passage=passage, score=float(len(wanted & words))) for passage, words in self._passages]
         # sorted() keeps the order of equal scores.
         return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
-
-    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """Those that are in the list."""
-        known = {passage.id: passage for passage, _ in self._passages}
-        return tuple(known[key] for key in dict.fromkeys(ids) if key in known)
 
     async def close(self) -> None:
         """Remember that it was called."""

@@ -4,20 +4,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.router.storage.judgements import Spent
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.redaction import without_secrets
-from ragbandit.shared.types import Cost, Decision, Json, Outcome, Retrieved
+from ragbandit.shared.types import Cost, Decision, Json, Outcome
 from ragbandit.strategies.base import (
     CallBroke,
     Completion,
     Generator,
     Passage,
-    PassageSource,
     PromptTooLong,
     Request,
     Retriever,
@@ -57,7 +56,7 @@ class Suspicious(Exception):
     """A text of the material addresses the judge."""
 
 
-#: where passages come from: "arm": the arm looked them up; "search": the judge did itself; None: there are none
+#: "arm": passages that the arm showed to its model; "search": those that the judge found; None: there are none
 PassagesFrom = Literal["arm", "search"] | None
 
 
@@ -84,12 +83,11 @@ class Judge:
         model: str,
         secret: bytes,
         owns_generator: bool = True,
-        others: Sequence[Retriever] = (),
     ) -> None:
         """model: the rater's name. secret: of the store; a caller may choose the id of its decision, so that the mark
         in the prompt is made with what it cannot know. owns_generator: it is closed with the judge.
 
-        retriever: what the judge searches in. others: that arms search beside it: passages of theirs are looked up.
+        retriever: what the judge searches in, where the arm showed no passages.
         """
         self.settings = settings
         self.name = f"judge {model}"
@@ -97,7 +95,7 @@ class Judge:
         self.rater = model
         self.rubric = rubric_hash(template, weights=settings.criterion_weights)
         self._maker = PromptMaker.of(settings, template=template, generator=generator)
-        self._retriever, self._others = retriever, tuple(others)
+        self._retriever = retriever
         self._owns_generator = owns_generator
         self._mark = partial(mark_of, secret=secret)
 
@@ -143,9 +141,8 @@ class Judge:
         raise NoVerdict(f"the reply cannot be used: {again}", spent=spent)
 
     async def close(self) -> None:
-        """Close the model and the retrievers."""
-        for retriever in (self._retriever, *self._others):
-            await retriever.close()
+        """Close the model and the retriever."""
+        await self._retriever.close()
         if self._owns_generator:
             await self.generator.close()
 
@@ -171,29 +168,21 @@ class Judge:
         return done
 
     async def _passages(self, decision: Decision, *, outcome: Outcome) -> tuple[tuple[Passage, ...], PassagesFrom]:
-        """The passages that the arm looked up; where there are none, those that a search for the question finds."""
+        """The passages that the arm showed its model; where there are none, those that a search for the question finds.
+
+        Texts are as long as outcomes keep them (`log.source_chars`).
+        """
         limit = self.settings.passages
-        retrieved = (event.ids for event in outcome.trace if isinstance(event, Retrieved))
-        ids = list(dict.fromkeys(chain.from_iterable(retrieved)))[:limit]
+        kept = (Passage(id=each.id, title=each.title, text=each.text) for each in outcome.sources if each.text)
+        if shown := tuple(islice(kept, limit)):
+            return shown, "arm"
+        if not limit or not self.settings.search or isinstance(self._retriever, NoRetriever):
+            return (), None
         try:
-            passages = await self._by_id(outcome, ids=ids) if ids else ()
-            if passages:
-                return passages, "arm"
-            if limit and self.settings.search and not isinstance(self._retriever, NoRetriever):
-                hits = await self._retriever.search(decision.query.text, k=limit)
-                return tuple(hit.passage for hit in hits), "search"
+            hits = await self._retriever.search(decision.query.text, k=limit)
         except ArmFailed as error:
             raise ServerFailed(without_secrets(str(error)), spent=Spent()) from error
-        return (), None
-
-    async def _by_id(self, outcome: Outcome, *, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """The passages themselves; none where the corpus is another one by now, whose ids mean other texts."""
-        searched = str(outcome.made_by.get("retriever", ""))
-        for retriever in (self._retriever, *self._others):
-            same = searched == retriever.name or searched.startswith(f"{retriever.name}:reranked:")
-            if same and isinstance(retriever, PassageSource):
-                return await retriever.passages(ids)
-        return ()
+        return tuple(hit.passage for hit in hits), "search"
 
 
 def _spent(done: Completion) -> Spent:

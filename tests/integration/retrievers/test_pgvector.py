@@ -57,16 +57,6 @@ def make(run, dsn):
     return lambda index, **given: PgvectorRetriever(dsn, index=index, **given)
 
 
-def looked_up(retriever, *ids):
-    async def ask():
-        try:
-            return await retriever.passages(ids)
-        finally:
-            await retriever.close()
-
-    return asyncio.run(ask())
-
-
 @pytest.mark.parametrize("exact", [True, False])
 def test_contract(exact, make, encoder, monkeypatch):
     """Every vector compared, or the graph: the contract of retrievers, but for NUL, which no PostgreSQL text holds."""
@@ -106,7 +96,7 @@ def test_a_build_is_whole_or_nothing(make, encoder):
         make(index).build(broken(), encoder=encoder)
     assert make(index).facts() == meta
     stored = Passage(id="u?", title="t", text="a\ufffdb", url="https://example.com")
-    assert looked_up(make(index).opened(encoder), "u\ud800") == (stored,)
+    assert stored in {hit.passage for hit in found(make(index).opened(encoder), "t", k=3)[0]}
     make(index, exact=False).build(PASSAGES[:1], encoder=encoder)
     assert len(found(make(index, exact=False).opened(encoder), "river", k=9)[0]) == 1
 
@@ -142,7 +132,6 @@ def test_a_table_of_yours_is_read_as_it_stands(run, dsn, encoder, monkeypatch):
     retriever = make_retriever(chosen(index="public.cities"))
     assert retriever.name == "pgvector:public.cities"
     assert [hit.passage.id for hit in found(retriever, "river")[0]] == ["2"]
-    assert looked_up(make_retriever(chosen()), "2", "x") == (want[1],)
 
     run("UPDATE chunks SET document = NULL WHERE id = 2")
     with pytest.raises(ArmFailed, match=r"passage '2' of 'chunks' has no text.*retriever\.fields\.text"):

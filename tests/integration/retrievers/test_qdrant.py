@@ -14,7 +14,6 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from ragbandit.workers.wiring.retrievers import kind_of, make_retriever
-from tests.integration.retrievers.test_pgvector import looked_up
 from tests.support.arms import retriever_checks
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 from tests.support.cases import every_case
@@ -82,7 +81,7 @@ def test_a_build_replaces_what_it_made_when_it_is_whole(make, encoder):
         make().build(broken(), encoder=encoder)
     assert make().facts() == meta
     stored = Passage(id="u?", title="t", text="a\ufffdb", url="https://example.com")
-    assert looked_up(make().opened(encoder), "u\ud800") == (stored,)
+    assert stored in {hit.passage for hit in found(make().opened(encoder), "t", k=3)[0]}
     for _ in range(2):
         make(distance="euclid").build(PASSAGES[:2], encoder=encoder)
     hits = found(make().opened(encoder), "Vistula\nThe longest river in Poland.")[0]
@@ -116,9 +115,8 @@ def test_a_collection_of_yours_is_read_as_it_stands(tmp_path, encoder):
     retriever = make_retriever(chosen())
     assert retriever.name == "qdrant:chunks"
     assert [hit.passage for hit in found(retriever, "The longest river", k=5)[0]] == want
-    assert looked_up(make_retriever(chosen()), "1", "x", "7") == (want[1],)
     own = chosen(fields=fields | {"id": "metadata.source"})
-    assert [passage.text for passage in looked_up(make_retriever(own), "City.md", "x")] == ["CITY"]
+    assert {hit.passage.id for hit in found(make_retriever(own), "A city", k=5)[0]} == {"River.md", "City.md"}
     assert kind_of(chosen()).info() == {"url": folder, "collection": "chunks", "passages": 2, "width": 32}
 
     cases = [

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
+from ragbandit.strategies.base import Hit, Passage, Retriever
 
 MakeRetriever = Callable[[Sequence[Passage]], Retriever]
 
@@ -90,24 +90,6 @@ def check_same_again(make: MakeRetriever) -> None:
     assert together == [found(make(PASSAGES), query)[0] for query in queries] * 5
 
 
-def check_passages_by_id(make: MakeRetriever) -> None:
-    """Passages come by id as they went in, in the order asked for, each once; of unknown ids nothing comes."""
-    retriever = make(PASSAGES)
-    assert isinstance(retriever, PassageSource)
-    ids = ["paris", "nowhere", "signs", "paris", "", "vistula", "\ud800"]
-
-    async def ask() -> list[tuple[Passage, ...]]:
-        try:
-            return [await retriever.passages(wanted) for wanted in (ids, ["warsaw"], [])]
-        finally:
-            await retriever.close()
-
-    first, second, none = asyncio.run(ask())
-    assert [passage.id for passage in first] == ["paris", "signs", "vistula"]
-    assert {*first, *second} == set(PASSAGES)
-    assert none == ()
-
-
 RETRIEVER_CHECKS: tuple[Callable[[MakeRetriever], Any], ...] = (
     check_protocol,
     check_order_and_size,
@@ -116,5 +98,4 @@ RETRIEVER_CHECKS: tuple[Callable[[MakeRetriever], Any], ...] = (
     check_strange_queries,
     check_very_long_passage,
     check_same_again,
-    check_passages_by_id,
 )

@@ -183,8 +183,8 @@ class Context:
     jobs: RedisJobs
     learner: Learner | None = None
     arms: Mapping[ArmName, LoadedArm] = field(default_factory=dict)
-    #: makes further arms; made when the answer queue is served
-    loader: ArmLoader | None = None
+    #: makes further arms, and the judge's generator
+    loader: ArmLoader = field(init=False)
     #: where arms run; made when the answer queue is served
     loop: EventLoop | None = None
     #: made when the judge's queue is served
@@ -214,6 +214,7 @@ class Context:
     def __post_init__(self) -> None:
         self.notifier = Notifier(self.jobs)
         self.queue = AnswerQueue(self.store.database)
+        self.loader = ArmLoader(self.settings)
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
         """What this process claims, and what it has in hand of that."""

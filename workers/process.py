@@ -16,7 +16,7 @@ import yaml
 from ragbandit.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder
 from ragbandit.router.config.named_sections import errors_of, section_of
-from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings
+from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.presence import card_of, keep_present
@@ -35,7 +35,7 @@ from ragbandit.shared.child_process import Child, die_with_parent, end
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.strategies.base import Generator, Retriever
+from ragbandit.strategies.base import Retriever
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.context import Context, Judging
@@ -48,7 +48,6 @@ from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job,
 from ragbandit.workers.wiring.generators import (
     check_arms,
     concurrency_of,
-    make_generator,
     model_name,
     names_in_use,
     worker_arms,
@@ -61,20 +60,17 @@ def make_judging(
     settings: Settings,
     *,
     store: DecisionStore,
-    loaded: Callable[[GeneratorSettings], Generator | None] | None,
+    loader: ArmLoader,
 ) -> tuple[Judging, int]:
     """The judge, loaded, and how many answers it works on at once.
 
-    loaded: the generator of these settings, where this process has it for an arm: the judge shares it. Raises
-    ConfigError.
+    Where an arm of this process asks the same generator they share it. Raises ConfigError.
     """
     chosen = settings.judge
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
     template = judge_templates(chosen.templates)[RUBRIC]
-    shared = None if loaded is None else loaded(chosen.generator)
-    own = chosen.generator.model_copy(update={"threads": chosen.generator.threads or _threads(settings)})
-    model = shared or make_generator(own, section="judge.generator")
+    model = loader.generator(chosen.generator, section="judge.generator", threads=_threads(settings))
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(settings, template=template, generator=model)
     judge = Judge(
@@ -84,7 +80,6 @@ def make_judging(
         retriever=_retriever(settings),
         model=model_name(chosen.generator),
         secret=shared_secret(store.database, name="judge", now=time.time()),
-        owns_generator=shared is None,
     )
     budget = DayBudget(
         judgements=chosen.judgements_per_day, tokens=chosen.tokens_per_day, dollars=chosen.dollars_per_day
@@ -196,7 +191,6 @@ def _next_judgement(context: Context, woken: bool) -> Job | None:  # noqa: FBT00
 
 def _load_arms(context: Context) -> int:
     """Load all that answering needs; the number of questions to work on at once."""
-    context.loader = ArmLoader(context.settings)
     context.arms = context.loader.load(worker_arms(context.settings))
     context.loop = EventLoop()
     return runs_at_once(context.arms.values())
@@ -204,8 +198,7 @@ def _load_arms(context: Context) -> int:
 
 def _load_judge(context: Context) -> int:
     """Load the judge; the number of answers to work on at once."""
-    loaded = None if context.loader is None else context.loader.generator_of
-    context.judging, threads = make_judging(context.settings, store=context.store, loaded=loaded)
+    context.judging, threads = make_judging(context.settings, store=context.store, loader=context.loader)
     context.loop = context.loop or EventLoop()
     context.judging.queue.new_budget(now=time.time())
     return threads

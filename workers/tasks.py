@@ -192,7 +192,7 @@ def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
         versions = versions_of(connection, base=context.store.label)
     for version in reversed(versions):
         offered = version.changes.get("arms")
-        if context.loader is None or not isinstance(offered, Mapping) or name not in offered:
+        if not isinstance(offered, Mapping) or name not in offered:
             continue
         try:
             arms = context.loader.load({name: worker_arms(settings_of(context.settings, version))[name]})

@@ -38,6 +38,7 @@ class GeneratorAround(Generator):
         self.name = generator.name
         self.capabilities = generator.capabilities
         self.context_tokens = generator.context_tokens
+        self.max_batch = getattr(generator, "max_batch", 1)
         self.provider = provider_of(generator)
         self._generator = generator
 

@@ -82,10 +82,9 @@ class Judge:
         retriever: Retriever,
         model: str,
         secret: bytes,
-        owns_generator: bool = True,
     ) -> None:
         """model: the rater's name. secret: of the store; a caller may choose the id of its decision, so that the mark
-        in the prompt is made with what it cannot know. owns_generator: it is closed with the judge.
+        in the prompt is made with what it cannot know.
 
         retriever: what the judge searches in, where the arm showed no passages.
         """
@@ -96,7 +95,6 @@ class Judge:
         self.rubric = rubric_hash(template, weights=settings.criterion_weights)
         self._maker = PromptMaker.of(settings, template=template, generator=generator)
         self._retriever = retriever
-        self._owns_generator = owns_generator
         self._mark = partial(mark_of, secret=secret)
 
     async def verdict(self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int) -> Verdict:
@@ -143,8 +141,7 @@ class Judge:
     async def close(self) -> None:
         """Close the model and the retriever."""
         await self._retriever.close()
-        if self._owns_generator:
-            await self.generator.close()
+        await self.generator.close()
 
     def _prompt(self, material: JudgedAnswer, *, mark: str, again: str) -> RubricPrompt:
         try:

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import logging
 import multiprocessing
-import os
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -50,22 +49,20 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
 
 
 def make_generator(settings: GeneratorSettings, *, section: str = "generator") -> Generator:
-    """The configured generator, loaded, behind its cache if it has one. section: of the settings, for its messages.
+    """The configured generator, loaded, with its price, and behind its cache, which keeps what the first call cost.
 
-    Raises ConfigError.
+    section: of the settings, for its messages. Raises ConfigError.
     """
-    return _wrapped(_made(settings, section=section), settings=settings)
-
-
-def _made(settings: GeneratorSettings, *, section: str) -> Generator:
     with errors_of(section, kind="generator"):
-        generator = _unwrapped(settings)
-    if isinstance(generator, OpenAiGenerator):
-        generator.section = section
+        generator = _loaded(settings, section=section)
+        if settings.prices_by_model and settings.name != "openai":  # which knows what calls cost that broke off
+            generator = PricedGenerator(generator, price=settings.prices_by_model[settings.model])
+        if settings.cache is not None:
+            generator = CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
     return generator
 
 
-def _unwrapped(settings: GeneratorSettings) -> Generator:
+def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
     context_tokens = settings.context_tokens
     if settings.name == "scripted":
         seconds, word_seconds = settings.script_s, settings.script_word_s
@@ -74,23 +71,12 @@ def _unwrapped(settings: GeneratorSettings) -> Generator:
         )
     if settings.name == "openai":
         options = replace(settings.openai, token_prices=settings.prices_by_model)
-        return OpenAiGenerator(settings.model, options=options, context_tokens=context_tokens)
+        server = OpenAiGenerator(settings.model, options=options, context_tokens=context_tokens)
+        server.section = section
+        return server
     folder = resolve(settings.model, setting="generator.model").folder
     names = ("precision", "device", "threads", "context_tokens", "trained_tokens", "max_batch")
     return LocalGenerator(folder, name=settings.model, **{name: getattr(settings, name) for name in names})
-
-
-def generator_and_concurrency(
-    settings: Settings, *, chosen: GeneratorSettings, section: str, models: int = 1
-) -> tuple[Generator, int]:
-    """`make_generator`, and how many questions one worker process works on at once with it.
-
-    models: local ones that the process loads in all.
-    """
-    threads = chosen.threads or threads_of_worker(settings.workers, cores=os.cpu_count() or 1, models=models)
-    generator = _made(chosen.model_copy(update={"threads": threads}), section=section)
-    at_once = concurrency_of(chosen, wanted=settings.workers.concurrency, generator=generator)
-    return _wrapped(generator, settings=chosen), at_once
 
 
 def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -> int | None:
@@ -105,15 +91,6 @@ def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -
 def model_name(settings: GeneratorSettings) -> str:
     """What outcomes call the generator."""
     return "scripted" if settings.name == "scripted" else settings.model
-
-
-def _wrapped(generator: Generator, *, settings: GeneratorSettings) -> Generator:
-    """With its price, and behind its cache, which keeps what the first call cost."""
-    if settings.prices_by_model and settings.name != "openai":  # which knows what calls cost that broke off
-        generator = PricedGenerator(generator, price=settings.prices_by_model[settings.model])
-    if settings.cache is None:
-        return generator
-    return CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
 
 
 def generator_version(settings: GeneratorSettings) -> str:
@@ -140,7 +117,7 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
         extra = "models" if chosen.name == "local" else chosen.name
         raise missing_package(missing[0], extra=extra, field="generator.name")
     if chosen.name != "local":
-        _unwrapped(chosen)
+        _loaded(chosen, section="generator")
     elif not at_hand(chosen.model, setting="generator.model") and fetch:
         # In a process of its own: what conversion takes of memory goes with it.
         spawned = multiprocessing.get_context("spawn")
@@ -167,7 +144,7 @@ def _begin_fetching() -> None:
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
     """Questions that one worker process works on at once with this generator: as wanted, else as many as it takes.
 
-    generator: of these settings, without its price and cache; None: it is not asked.
+    generator: of these settings; None: it is not asked.
     """
     if wanted is not None:
         return wanted
@@ -229,23 +206,49 @@ def _names(arm: str, given: Mapping[str, object], *, settings: Settings) -> dict
     return names
 
 
-def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, Strategy]:
-    """The arms themselves, each checked against what its own generator offers; nothing is loaded.
+def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, tuple[WorkerArm, Strategy]]:
+    """The arms, and those that cascades among them ask, each checked against what its own generator offers.
 
-    Raises ConfigError as `make_arms`.
+    Nothing is loaded. Raises ConfigError as `make_arms`, and as `parts_of_cascade`.
     """
-    if not arms:
-        return make_arms({}, capabilities=frozenset())
-    made: dict[ArmName, Strategy] = {}
-    for name, arm in arms.items():
+    made: dict[ArmName, tuple[WorkerArm, Strategy]] = {}
+    todo = dict(arms)
+    while todo:
+        name = next(iter(todo))
+        arm = todo.pop(name)
         with errors_of(section_of("generator", arm.generator), kind="generator"):
             capabilities = offered(settings.named_generators[arm.generator])
-            made |= make_arms({name: arm.params}, capabilities=capabilities)
-    check_parts(made, settings=settings)
+            strategy = make_arms({name: arm.params}, capabilities=capabilities)[ArmName(name)]
+        made[ArmName(name)] = arm, strategy
+        if isinstance(strategy, Cascade):
+            parts = parts_of_cascade(strategy, settings=settings)
+            todo |= {part: each for part, each in parts.values() if part not in made and part not in todo}
     return made
 
 
-def worker_arm(name: str, given: Mapping[str, object], *, settings: Settings) -> WorkerArm:
+def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:
+    """Param -> the name of the arm that it asks, and that arm; one that is defined in place has the param's path.
+
+    Raises ConfigError for an arm that our workers do not run, for itself, and for a judge that is not there.
+    """
+    known, parts = worker_arms(settings), dict[str, tuple[str, WorkerArm]]()
+    if cascade.judged and settings.judge.generator is None:
+        remedy = "set judge.generator, or use another condition"
+        raise ConfigError("there is no judge", field=f"arms.{cascade.name}.judge", remedy=remedy)
+    for param, part in cascade.part_names.items():
+        if not isinstance(part, str):
+            own = f"{cascade.name}.{param}"
+            parts[param] = own, _worker_arm(own, part, settings=settings)
+        elif part not in known or part == cascade.name:
+            others = [each for each in known if each != cascade.name]
+            message = f"{part!r} is no other arm that our workers run"
+            raise ConfigError(message, field=f"arms.{cascade.name}.{param}", remedy=known_choices(others, given=part))
+        else:
+            parts[param] = part, known[part]
+    return parts
+
+
+def _worker_arm(name: str, given: Mapping[str, object], *, settings: Settings) -> WorkerArm:
     """An arm that is defined in the params of another. Raises ConfigError as `worker_arms`."""
     names = _names(name, given, settings=settings)
     params = {name: {key: value for key, value in given.items() if key not in names}}
@@ -254,34 +257,14 @@ def worker_arm(name: str, given: Mapping[str, object], *, settings: Settings) ->
     return WorkerArm(params=params[name], **names)
 
 
-def check_parts(arms: Mapping[ArmName, Strategy], *, settings: Settings) -> None:
-    """Refuse cascades of arms that our workers do not run, of themselves, and by a judge that is not there.
-
-    Raises ConfigError.
-    """
-    known = settings.worker_arms
-    for name, arm in arms.items():
-        if isinstance(arm, Cascade) and arm.judged and settings.judge.generator is None:
-            remedy = "set judge.generator, or use another condition"
-            raise ConfigError("there is no judge", field=f"arms.{name}.judge", remedy=remedy)
-        for param, part in arm.part_names.items() if isinstance(arm, Cascade) else ():
-            if not isinstance(part, str):
-                make_strategies(settings, {(own := f"{name}.{param}"): worker_arm(own, part, settings=settings)})
-            elif part not in known or part == name:
-                others = [each for each in known if each != name]
-                message = f"{part!r} is no other arm that our workers run"
-                raise ConfigError(message, field=f"arms.{name}.{param}", remedy=known_choices(others, given=part))
-
-
 def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:
     """The names of the generators that arms of our workers ask, and of the retrievers that they search, sorted.
 
     Raises ConfigError.
     """
-    arms = worker_arms(settings)
-    made = make_strategies(settings, arms) if arms else {}
-    asked = {arms[name].generator for name, each in made.items() if generates(each)}
-    return sorted(asked), sorted({arms[name].retriever for name, each in made.items() if retrieves(each)})
+    made = make_strategies(settings, worker_arms(settings)).values()
+    asked = {arm.generator for arm, each in made if generates(each)}
+    return sorted(asked), sorted({arm.retriever for arm, each in made if retrieves(each)})
 
 
 def check_arms(settings: Settings) -> None:
@@ -299,9 +282,8 @@ def check_arms(settings: Settings) -> None:
                 remedy=f"{alike}worker: our workers run this arm; caller: your own pipeline does",
             )
     if settings.worker_arms:
-        arms = worker_arms(settings)
-        make_strategies(settings, arms)
-        for name in sorted({arm.retriever for arm in arms.values()}):
+        made = make_strategies(settings, worker_arms(settings)).values()
+        for name in sorted({arm.retriever for arm, _ in made}):
             with errors_of(section_of("retriever", name), kind="retriever"):
                 check_reranker(with_retriever(settings, name))
     for hint in hints(settings):

@@ -5,9 +5,10 @@ settings are one generator.
 """
 
 import asyncio
+import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,13 +29,13 @@ from ragbandit.workers.wiring.generators import (
     WorkerArm,
     check_generator,
     concurrency_of,
-    generator_and_concurrency,
     generator_version,
+    make_generator,
     make_strategies,
     model_name,
     names_in_use,
-    worker_arm,
-    worker_arms,
+    parts_of_cascade,
+    threads_of_worker,
 )
 from ragbandit.workers.wiring.retrievers import open_retriever
 
@@ -89,55 +90,65 @@ class ArmLoader:
             return self._load(arms)
 
     def _load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
-        strategies = make_strategies(self._settings, arms)
-        self._make_generators({arms[name].generator for name, each in strategies.items() if generates(each)})
-        for name, strategy in strategies.items():
+        made = make_strategies(self._settings, arms)
+        asked = {arm.generator for arm, strategy in made.values() if generates(strategy)}
+        models = sum(self._settings.named_generators[name].name == "local" for name in asked)
+        for name in sorted(asked):
+            self._generator(self._settings.named_generators[name], section=section_of("generator", name), models=models)
+        for arm, strategy in made.values():
             if self._index_of_all or retrieves(strategy):
-                self._open_retriever(arms[name].retriever)
-        loaded = {name: self._loaded(strategy, arm=arms[name]) for name, strategy in strategies.items()}
-        for strategy in strategies.values():
-            if isinstance(strategy, Cascade):
-                self._bind(strategy, within=())
-        return loaded
+                self._open_retriever(arm.retriever)
+        loaded = {name: self._loaded(strategy, arm=arm) for name, (arm, strategy) in made.items()}
+        bound = set[str]()
+        for name in loaded:
+            self._bind(name, loaded, bound=bound, within=())
+        return {ArmName(name): loaded[ArmName(name)] for name in arms}
 
-    def _bind(self, cascade: Cascade, *, within: tuple[str, ...]) -> None:
-        """Give the cascade its parts, its check and its judge. within: the cascades that this one is a part of."""
-        check, chosen = None, self._settings.judge.generator
+    def _bind(
+        self, name: str, loaded: Mapping[ArmName, LoadedArm], *, bound: set[str], within: tuple[str, ...]
+    ) -> None:
+        """Give a cascade its parts, its check and its judge, and before that those among its parts theirs.
+
+        bound: the cascades that have them, which this one joins. within: those that this one is a part of.
+        """
+        cascade = loaded[ArmName(name)].strategy
+        if not isinstance(cascade, Cascade) or name in bound:
+            return
+        within, parts = (*within, name), dict[str, Part]()
+        for param, (part, _) in parts_of_cascade(cascade, settings=self._settings).items():
+            if part in within:
+                message = f"{part} is a part of itself: {' > '.join((*within, part))}"
+                raise ConfigError(message, field=f"arms.{name}.{param}", remedy="name another arm")
+            self._bind(part, loaded, bound=bound, within=within)
+            arm = loaded[ArmName(part)]
+            parts[param] = Part(arm.strategy, arm.generator, arm.retriever)
+        check, judge, chosen = None, None, self._settings.judge.generator
         if cascade.check is not None:
-            check = CheckOfArm(cascade.check, field=f"arms.{cascade.name}.check")
+            check = CheckOfArm(cascade.check, field=f"arms.{name}.check")
             check.start()
-        judge = None
         if cascade.judged and chosen is not None:
-            made = self._generators.get(_key(chosen))
-            if made is None:
-                made = generator_and_concurrency(self._settings, chosen=chosen, section="judge.generator")
-                self._generators[_key(chosen)] = made
-            judge = JudgeOfArm(self._settings.judge, generator=made[0])
-        cascade.bind(self._parts_of(cascade, within=within), check=check, judge=judge)
+            judge = JudgeOfArm(self._settings.judge, generator=self._generator(chosen, section="judge.generator")[0])
+        cascade.bind(parts, check=check, judge=judge)
+        bound.add(name)
 
-    def _parts_of(self, cascade: Cascade, *, within: tuple[str, ...]) -> dict[str, Part]:
-        """What the cascade asks, each made for it. within: the cascades that this one is a part of."""
-        within, known, parts = (*within, cascade.name), dict(worker_arms(self._settings)), {}
-        for param, named in cascade.part_names.items():
-            name = named if isinstance(named, str) else f"{cascade.name}.{param}"
-            if not isinstance(named, str):
-                known[name] = worker_arm(name, named, settings=self._settings)
-            if name in within:
-                message = f"{name} is a part of itself: {' > '.join((*within, name))}"
-                raise ConfigError(message, field=f"arms.{cascade.name}.{param}", remedy="name another arm")
-            strategy = make_strategies(self._settings, {name: known[name]})[ArmName(name)]
-            if isinstance(strategy, Cascade):
-                self._bind(strategy, within=within)
-            self._make_generators({known[name].generator} if generates(strategy) else ())
-            if retrieves(strategy):
-                self._open_retriever(known[name].retriever)
-            arm = self._loaded(strategy, arm=known[name])
-            parts[param] = Part(strategy, arm.generator, arm.retriever)
-        return parts
+    def generator(self, chosen: GeneratorSettings, *, section: str, threads: int | None) -> Generator:
+        """The generator of these settings, which is made where no arm has it. Raises ConfigError."""
+        with self._lock:
+            return self._generator(chosen, section=section, threads=threads)[0]
 
-    def generator_of(self, chosen: GeneratorSettings) -> Generator | None:
-        """The generator of these settings, if it was made."""
-        return self._generators.get(_key(chosen), (None, 0))[0]
+    def _generator(
+        self, chosen: GeneratorSettings, *, section: str, threads: int | None = None, models: int = 1
+    ) -> tuple[Generator, int]:
+        """The generator, and questions that one process works on at once with it.
+
+        threads: of a local model; None: what is left where the process loads so many `models`.
+        """
+        if (key := _key(chosen)) not in self._generators:
+            workers = self._settings.workers
+            threads = chosen.threads or threads or threads_of_worker(workers, cores=os.cpu_count() or 1, models=models)
+            made = make_generator(chosen.model_copy(update={"threads": threads}), section=section)
+            self._generators[key] = made, concurrency_of(chosen, wanted=workers.concurrency, generator=made)
+        return self._generators[key]
 
     def _loaded(self, strategy: Strategy, *, arm: WorkerArm) -> LoadedArm:
         chosen = self._settings.named_generators[arm.generator]
@@ -159,16 +170,6 @@ class ArmLoader:
         made = ScriptedGenerator(_refused, name=model_name(chosen), context_tokens=chosen.context_tokens)
         at_once = concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (made, at_once))
-
-    def _make_generators(self, names: Collection[str]) -> None:
-        """Make those of these names that are not there yet."""
-        models = sum(self._settings.named_generators[name].name == "local" for name in names)
-        for name in sorted(names):
-            chosen = self._settings.named_generators[name]
-            if _key(chosen) not in self._generators:
-                self._generators[_key(chosen)] = generator_and_concurrency(
-                    self._settings, chosen=chosen, section=section_of("generator", name), models=models
-                )
 
     def _open_retriever(self, name: str) -> None:
         key = _key(self._settings.named_retrievers[name])

@@ -32,6 +32,7 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import keep_claims
 from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
 from ragbandit.workers.threads import EventLoop
+from ragbandit.workers.wiring.loading import ArmLoader
 from ragbandit.workers.wiring.retrievers import search_once
 from tests.support.judge_days import judge_state
 
@@ -59,7 +60,9 @@ class Bench:
         self.jobs = MemoryJobs()
         self.context = Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
         self.context.loop = EventLoop()
-        self.context.judging, self.at_once = process.make_judging(settings, store=self.store, loaded=None)
+        self.context.judging, self.at_once = process.make_judging(
+            settings, store=self.store, loader=self.context.loader
+        )
         made = self.context.judging.judge
         if generator is not None:
             made.generator = generator
@@ -211,7 +214,7 @@ def test_the_judge_of_arms_with_indexes_of_their_own(tmp_path, database, more, s
             "arms": {"ours": {"class": "single_step", "retriever": "wiki"}, "no_retrieval": {}} | more,
         }
     )
-    judging, _ = process.make_judging(settings, store=DecisionStore(database, label="main"), loaded=None)
+    judging, _ = process.make_judging(settings, store=DecisionStore(database, label="main"), loader=ArmLoader(settings))
 
     retriever = judging.judge._retriever
     (hit,) = search_once(retriever, query=searched, k=5)

@@ -61,7 +61,7 @@ def test_evaluate_all_runs_installed_arms(shout):
     settings = Settings.model_validate({"generator": {"name": "scripted"}})
 
     arms, _ = parse_arms(["all"], settings=settings)
-    assert make_strategies(settings, arms)["shout"].params == {"loud": 1}
+    assert make_strategies(settings, arms)["shout"][1].params == {"loud": 1}
     assert list(parse_arms(["shout"], settings=settings)[0]) == ["shout"]
 
 

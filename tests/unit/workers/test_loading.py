@@ -57,17 +57,18 @@ def test_nothing_is_loaded_that_no_arm_asks(monkeypatch):
     """Beside named generators the default is not made; for an arm behind a URL none is, and its facts stay."""
     made = []
 
-    def noted(_, *, chosen, models, section):
-        made.append((section, chosen.model, models))
-        return chosen, 1
+    def noted(chosen, *, section):
+        made.append((section, chosen.model, chosen.threads))
+        return ScriptedGenerator({"": ""})
 
-    monkeypatch.setattr(loading, "generator_and_concurrency", noted)
+    monkeypatch.setattr(loading, "make_generator", noted)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
     local = {"name": "local", "model": "one"}
     arms = loaded(
         generators={"small": local, "large": {**local, "model": "two"}, "idle": {"model": "three"}},
         arms={"a": named("small"), "b": named("large"), "far": {"class": "http", "url": "http://127.0.0.1:9/x"}},
     )
-    assert made == [("generators.large", "two", 2), ("generators.small", "one", 2)]
+    assert made == [("generators.large", "two", 4), ("generators.small", "one", 4)]
     assert isinstance(arms["far"].generator, ScriptedGenerator)
     assert arms["far"].generator.name == Settings().generator.model
     with pytest.raises(ArmFailed, match="generates = False"):

@@ -1,6 +1,6 @@
 """Verbs on policies that learn from tables and logs: `policy train` and `simulate`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,6 @@ from ragbandit.router.offline.simulation.measure import plot_frontier, print_tra
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import decimal
 
 
 def train_verb(
@@ -60,25 +59,12 @@ def _print_trained(report: Mapping[str, Any]) -> None:
         held = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
         rows.append([str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else ""])
     show_rows(("epoch", "loss", "held-out loss", "held-out accuracy", ""), rows)
-    _print_confusion(report["confusion"])
     labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
     _print(
         f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
         f"{report['validation_rows']} of them were held out; labels: {labels}"
     )
     _print(f"set policy.params.trained to {report['folder']}")
-
-
-def _print_confusion(matrix: Sequence[Mapping[str, Any]]) -> None:
-    """A line per label of the held-out questions: how many there are, the share of them that each arm gets, seconds."""
-    if matrix:
-        heads = ("held out: cheapest right arm", "questions", *(f"{arm} %" for arm in matrix[0]["arms"]), "s")
-        cells = [[f"{100 * share:.0f}" for share in one["arms"].values()] for one in matrix]
-        lines = zip(matrix, cells, strict=True)
-        show_rows(
-            heads,
-            ([one["label"] or "none", str(one["questions"]), *each, decimal(one["seconds"])] for one, each in lines),
-        )
 
 
 def _print(line: Any) -> None:

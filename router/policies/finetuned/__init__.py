@@ -3,7 +3,6 @@
 Importing them imports no torch; making one does (`load_reader`).
 """
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -50,17 +49,12 @@ def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader
     folder: in the place of `model`. Raises ConfigError if the weights, the packages or the device are missing.
     """
     required_module("torch", extra="models", field=MODEL)
+    from ragbandit.router.policies.finetuned.network import loaded_reader
+
     device = device_of(reading.device, field="policy.params.device")
     weights = resolve(reading.model if folder is None else folder, setting=MODEL)
     alike = ReadingParams(max_tokens=reading.max_tokens, precision=reading.precision, threads=reading.threads)
-    return _loaded(weights.folder, weights.sha256, device, alike)
-
-
-@functools.lru_cache(maxsize=4)
-def _loaded(folder: Path, sha256: str, device: str, reading: ReadingParams) -> "Reader":
-    from ragbandit.router.policies.finetuned.network import Reader
-
-    return Reader(folder, sha256=sha256, device=device, reading=reading)
+    return loaded_reader(weights.folder, sha256=weights.sha256, device=device, reading=alike)
 
 
 def sha256_of(file: Path) -> str:

@@ -22,7 +22,7 @@ import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
@@ -43,14 +43,12 @@ from ragbandit.router.policies.base import (
     Text,
     epsilon_greedy,
     read_params,
-    restored_counts,
 )
-from ragbandit.router.policies.confusion import shares_by_label
 from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
 from ragbandit.router.policies.kinds.fixed import CountingPolicy
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.shared.files import whole_folder
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Query, TableRow, Vector
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,10 +80,6 @@ class FittingParams(ReadingParams):
     trained: Text | None = None
 
 
-#: a row, and what every arm's output should be for it: NaN where nobody knows
-Example = tuple[TableRow, tuple[float, ...]]
-
-
 class TableClassifier(CountingPolicy, ABC):
     """Fine-tuned on tables; a subclass says what the labels, the loss and the choice are."""
 
@@ -115,20 +109,12 @@ class TableClassifier(CountingPolicy, ABC):
         """What every arm's output should be, NaN where nobody knows; None for a row that teaches nothing."""
 
     @abstractmethod
-    def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """The mean loss of a batch, both (B, K); differentiable."""
+    def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
+        """The mean loss, which is differentiable, and the accuracy in [0, 1] of questions; both are (B, K)."""
 
     @abstractmethod
-    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """In [0, 1], on held-out rows, both (B, K)."""
-
-    @abstractmethod
-    def _probabilities(self, outputs: Vector) -> Vector:
-        """From the K outputs of a question to its K probabilities."""
-
-    @abstractmethod
-    def _choice(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
-        """The choice; known: arm -> (probability, mean steps) of the arms that were trained."""
+    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
+        """The choice among these arms by the K outputs of the trained ones, float64."""
 
     @property
     def tolerance(self) -> float:
@@ -145,9 +131,7 @@ class TableClassifier(CountingPolicy, ABC):
     def _one(self, text: str, *, arms: Sequence[ArmName]) -> PolicyOutput:
         if self._network is None:
             return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms), facts={"untrained": True})
-        probabilities = self._probabilities(self._network.outputs([text], arms=self.trained_arms)[0])
-        pairs = zip(probabilities.tolist(), self._costs, strict=True)
-        return self._choice(dict(zip(self.trained_arms, pairs, strict=True)), arms=arms)
+        return self._choice(self._network.outputs([text], arms=self.trained_arms)[0], arms=arms)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Counts, and the sha256 of the folder that holds the weights; "" where nobody has saved them."""
@@ -156,17 +140,15 @@ class TableClassifier(CountingPolicy, ABC):
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over saved counts, which must be of this trained folder."""
-        seen = restored_counts(facts)
         if arrays or facts.get("trained") != self._identity:
             raise SnapshotError("made with another trained folder", field=_FIELD)
-        self.seen = seen
+        super().restore(arrays, facts)
 
     def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:
         """Train on full-information rows, from the encoder `model` on; the report.
 
         The report: rows given, used, dropped (no label) and inductive; labels per arm; per epoch the training loss
-        and, on the held-out rows, loss and accuracy; the epoch kept; the confusion matrix of that epoch on the held-out
-        rows, a row per label. Replaces what was trained before.
+        and, on the held-out rows, loss and accuracy; the epoch kept. Replaces what was trained before.
         Raises InvalidInput if fewer than two rows have a label.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
@@ -178,90 +160,68 @@ class TableClassifier(CountingPolicy, ABC):
                 remedy="give a table with questions that some arm answers right",
             )
         held = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
-        network = load_reader(self.fitting).network(seed=self.fitting.seed)
-        epochs, best, unseen = self._train(network, examples, arms=arms, held=held, progress=progress)
+        network, texts = load_reader(self.fitting).network(seed=self.fitting.seed), [r.question for r, _ in examples]
+        targets = np.array([target for _, target in examples], dtype=np.float32)  # (n, K)
+        tensor = network.reader.tensor(targets)
+        epochs, best = self._train(network, texts, targets=tensor, arms=arms, held=held, progress=progress)
         report: dict[str, Json] = {
             "rows": len(rows),
             "used": len(examples),
             "dropped": len(rows) - len(examples),
             "inductive": sum(not _right(row) and 1.0 in target for row, target in examples),
-            "labels": {arm: sum(target[i] == 1.0 for _, target in examples) for i, arm in enumerate(arms)},
+            "labels": dict(zip(arms, (targets == 1.0).sum(axis=0).tolist(), strict=True)),
             "validation_rows": held,
             "epochs": epochs,
             "best_epoch": best,
         }
-        self._network, self._identity, self.trained_arms = network, None, arms
+        self._network, self._identity, self.trained_arms, self.report = network, None, arms, report
         steps_of = [[row.steps[arm] for row in rows if arm in row.steps] for arm in arms]
         self._costs = tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of)
-        report["confusion"] = self._confusion(unseen, network=network) if unseen else []
-        self.report = report
         return report
-
-    def _confusion(self, held: Sequence[Example], *, network: "Network") -> list[Json]:
-        """A row per label: the share of its held-out questions that the choice sends to each arm."""
-        arms = self.trained_arms
-        labels = []
-        for row, target in held:
-            right = [arm for arm, one in zip(arms, target, strict=True) if one == 1.0]
-            labels.append(min(right, key=lambda arm: row.steps.get(arm, 0.0)) if right else None)
-        likely = [self._probabilities(one).tolist() for one in self._outputs(network, held)]
-        known = [dict(zip(arms, zip(each, self._costs, strict=True), strict=True)) for each in likely]
-        shares = np.array([self._choice(each, arms=arms).pmf for each in known])
-        timed = all(arm in row.seconds for row, _ in held for arm in arms)
-        seconds = np.array([[row.seconds[arm] for arm in arms] for row, _ in held]) if timed else None
-        matrix = shares_by_label(labels, shares=shares, arms=arms, order=arms, seconds=seconds)
-        return [asdict(one) for one in matrix]
 
     def _train(
         self,
         network: "Network",
-        examples: Sequence[Example],
+        texts: Sequence[str],
         *,
+        targets: "Tensor",
         arms: Sequence[ArmName],
         held: int,
         progress: BatchProgress,
-    ) -> tuple[list[dict[str, Json]], int, Sequence[Example]]:
-        """What is known of every epoch, which one is kept (of equals the first), and the `held` rows held out."""
+    ) -> tuple[list[dict[str, Json]], int]:
+        """What is known of every epoch, and which one is kept (of equals the first). held: rows that are held out."""
         fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
-        order = [examples[i] for i in random.permutation(len(examples))]
+        order = random.permutation(len(texts))
         rows, step = order[held:], 0
         total = math.ceil(len(rows) / fitting.batch) * fitting.epochs
         best: tuple[tuple[float, ...], int, Arrays] | None = None
         epochs: list[dict[str, Json]] = []
         for number in range(1, fitting.epochs + 1):
-            losses, shuffled = [], [rows[i] for i in random.permutation(len(rows))]
+            losses, shuffled = [], rows[random.permutation(len(rows))]
             for start in range(0, len(rows), fitting.batch):
                 batch = shuffled[start : start + fitting.batch]
-                loss = functools.partial(self._loss, targets=_targets(network, batch))
-                texts, rate = [row.question for row, _ in batch], fitting.learning_rate * (1.0 - step / total)
+                loss = functools.partial(self._loss, targets=targets[batch])
+                asked, rate = [texts[at] for at in batch], fitting.learning_rate * (1.0 - step / total)
                 step += 1
-                losses.append(
-                    len(batch) * network.descend(texts, arms=arms, loss=loss, rate=rate, decay=0.0, step=step)
-                )
+                mean = network.descend(asked, arms=arms, loss=loss, rate=rate, decay=0.0, step=step)
+                losses.append(len(batch) * mean)
                 progress(step, total)
             line: dict[str, Json] = {"loss": math.fsum(losses) / len(rows)}
-            merit: tuple[float, ...] = (float(number),)  # without held-out rows the last epoch is the best
+            merit: tuple[float, ...] = (number,)
             if held:
-                loss_there, accuracy = self._validated(network, order[:held])
-                line |= {"validation_loss": loss_there, "accuracy": accuracy}
-                merit = (-loss_there, accuracy) if self.least_loss else (accuracy, -loss_there)
+                given = network.outputs([texts[at] for at in order[:held]], arms=arms).to(targets)
+                there, accuracy = map(float, self._measures(given, targets[order[:held]]))
+                line |= {"validation_loss": there, "accuracy": accuracy}
+                merit = (-there, accuracy) if self.least_loss else (accuracy, -there)
             epochs.append(line)
             if best is None or merit > best[0]:
-                best = merit, number, network.arrays(moments=False)
+                best = merit, number, network.arrays(rows=1)
         assert best is not None
         network.fill(best[2])
-        return epochs, best[1], order[:held]
+        return epochs, best[1]
 
-    def _validated(self, network: "Network", held: Sequence[Example]) -> tuple[float, float]:
-        """(loss, accuracy) on the held-out rows."""
-        given, targets = network.reader.tensor(self._outputs(network, held)).float(), _targets(network, held)
-        return float(self._loss(given, targets)), float(self._accuracy(given, targets))
-
-    def _outputs(self, network: "Network", rows: Sequence[Example]) -> Matrix:
-        """Shape (rows, K)."""
-        arms, questions = list(network.heads), [row.question for row, _ in rows]
-        batches = [questions[at : at + self.fitting.batch] for at in range(0, len(rows), self.fitting.batch)]
-        return np.concatenate([network.outputs(batch, arms=arms) for batch in batches])
+    def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+        return self._measures(outputs, targets)[0]
 
     def save(self, folder: str | Path) -> str:
         """Write a trained policy's folder; its identity. Raises InvalidInput before `fit`, ConfigError if it exists."""
@@ -270,8 +230,8 @@ class TableClassifier(CountingPolicy, ABC):
         if self._network is None:
             raise InvalidInput("is not trained", field="policy", remedy="fit it first")
         target, reader = free_folder(folder), self._network.reader
-        encoder = {name: leaf.detach().cpu().numpy() for name, leaf in self._network.encoder.named_parameters()}
-        values = self._network.arrays(moments=False)
+        encoder = {name: weight.numpy(force=True) for name, weight in self._network.encoder.named_parameters()}
+        values = self._network.arrays(rows=1)
         layers = {"pre": values["pre"][0], "heads": np.concatenate([values[HEAD + arm] for arm in self.trained_arms])}
         described = {"format": FORMAT, "algorithm": self.algorithm, "arms": list(self.trained_arms)}
         described |= {"costs": list(self._costs), "report": self.report}
@@ -310,9 +270,6 @@ class TableClassifier(CountingPolicy, ABC):
             layers, reader = load_file(path / "layers.safetensors"), load_reader(self.fitting, folder=str(path))
             pairs = zip(arms, self._costs, layers["heads"], strict=True)
             arrays = {"pre": layers["pre"][None]} | {HEAD + arm: head[None] for arm, _, head in pairs}
-            width = reader.width + 1
-            if arrays["pre"].shape[1:] != (reader.width, width) or layers["heads"].shape[1:] != (width,):
-                raise fault(f"{path} holds layers of other shapes")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise fault(f"{path} is no trained policy: {error!r}") from error
         self.trained_arms, self._identity = arms, hashlib.sha256(text.strip().encode()).hexdigest()
@@ -330,10 +287,6 @@ def free_folder(folder: str | Path) -> Path:
 
 def _right(row: TableRow) -> list[ArmName]:
     return [arm for arm, quality in row.correct.items() if quality >= RIGHT]
-
-
-def _targets(network: "Network", rows: Sequence[Example]) -> "Tensor":
-    return network.reader.tensor(np.array([target for _, target in rows], dtype=np.float32))  # (B, K)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -376,21 +329,15 @@ class AdaptiveRag(TableClassifier):
             raise ConfigError(fault, field=f"policy.params.{name}", remedy=remedy)
         return arm
 
-    def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """Cross-entropy."""
-        import torch
+    def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
+        """Cross-entropy; the share of questions whose label is the likeliest."""
+        from torch.nn.functional import cross_entropy
 
-        return torch.nn.functional.cross_entropy(outputs, targets)
+        return cross_entropy(outputs, targets), (outputs.argmax(1) == targets.argmax(1)).float().mean()
 
-    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        return (outputs.argmax(1) == targets.argmax(1)).float().mean()
-
-    def _probabilities(self, outputs: Vector) -> Vector:
-        likely: Vector = np.exp(outputs - np.logaddexp.reduce(outputs))
-        return likely
-
-    def _choice(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
-        likely = [known[arm][0] if arm in known else 0.0 for arm in arms]
+    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
+        known = dict(zip(self.trained_arms, outputs.softmax(0).tolist(), strict=True))
+        likely = [known.get(arm, 0.0) for arm in arms]
         return PolicyOutput(pmf=epsilon_greedy(likely, epsilon=0.0), facts={"probability": likely})
 
 
@@ -419,39 +366,32 @@ class MultiLabel(TableClassifier):
     least_loss: ClassVar[bool] = True  # a choice by cost needs probabilities that are true, not only on the right side
 
     def __init__(self, **params: Json) -> None:
-        settings = read_params(MultiLabelParams, given=params)
-        super().__init__(settings)
-        self.choice, self.tau, self.weight = settings.choice, settings.tau, settings.weight
+        self.settings = read_params(MultiLabelParams, given=params)
+        super().__init__(self.settings)
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
         """Questions without outcomes teach nothing here: hops do not say which arms are right."""
         known = row.correct
         return tuple(float(known[arm] >= RIGHT) if arm in known else math.nan for arm in arms) if known else None
 
-    def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """Binary cross-entropy over the entries that somebody knows."""
-        import torch
+    def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
+        """Binary cross-entropy over the entries that somebody knows; the share of these on the right side of 1/2."""
+        from torch.nn.functional import binary_cross_entropy_with_logits
 
         known = ~targets.isnan()
-        return torch.nn.functional.binary_cross_entropy_with_logits(outputs[known], targets[known])
+        outputs, targets = outputs[known], targets[known]
+        sides = (outputs > 0.0) == (targets > 0.5)
+        return binary_cross_entropy_with_logits(outputs, targets), sides.float().mean()
 
-    def _accuracy(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """The share of known entries on the right side of p = 1/2."""
-        known = ~targets.isnan()
-        return ((outputs[known] > 0.0) == (targets[known] > 0.5)).float().mean()
-
-    def _probabilities(self, outputs: Vector) -> Vector:
-        likely: Vector = np.exp(-np.logaddexp(0.0, -outputs))
-        return likely
-
-    def _choice(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
-        costliest = max(cost for _, cost in known.values())
+    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
+        settings, costliest = self.settings, max(self._costs)
+        known = dict(zip(self.trained_arms, zip(outputs.sigmoid().tolist(), self._costs, strict=True), strict=True))
         pairs = [known.get(arm, (0.0, costliest)) for arm in arms]
         likely = [p for p, _ in pairs]
-        if self.choice == "net":
-            scores = tuple(p - self.weight * cost for p, cost in pairs)
-            facts = {"quality": likely, "cost": [cost for _, cost in pairs], "weight": self.weight}
+        if settings.choice == "net":
+            scores = tuple(p - settings.weight * cost for p, cost in pairs)
+            facts = {"quality": likely, "cost": [cost for _, cost in pairs], "weight": settings.weight}
             return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=0.0), scores=scores, facts=facts)
-        fit = [-cost if p >= self.tau and arm in known else -np.inf for arm, (p, cost) in zip(arms, pairs, strict=True)]
+        fit = [-cost if p >= settings.tau and a in known else -np.inf for a, (p, cost) in zip(arms, pairs, strict=True)]
         ranks = likely if max(fit) == -np.inf else fit
         return PolicyOutput(pmf=epsilon_greedy(ranks, epsilon=0.0), facts={"probability": likely})

@@ -32,9 +32,9 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
-from ragbandit.router.policies.finetuned import RIGHT, ReadingParams, load_reader
+from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Reward, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 #: what a right answer is worth, per arm: as published for multi-hop questions, and in the authors' launch script
 TABLES: Final[Mapping[str, Mapping[str, float]]] = {
@@ -131,6 +131,8 @@ class MbaPaper(HasParams):
     def learn(self, update: Update) -> None:
         """One step on the question of the row, with dropout seeded by the number of updates before it."""
         target, rows = self._target(update), rows_of(update)
+        if not abs(target) <= _MOST:
+            raise PolicyFault(f"the reward {target} is no number that float32 can square and add up")
         if rows == 0.0:
             tally(self.seen, update)
             return
@@ -145,34 +147,32 @@ class MbaPaper(HasParams):
                 decay=self.settings.weight_decay,
                 step=self.updates + 1,
             )
-        self._network.add(update.arm, step=self.updates)
+        self._network.values[HEAD + update.arm] = self._network.head(update.arm)
         tally(self.seen, update)
         tally(self._steps, update)
 
     def _target(self, update: Update) -> float:
         """The target of the drawn arm's head. Raises PolicyFault where the row does not tell."""
-        reward = update.reward
-        if self.settings.reward == "ledger":
-            target = reward.value
-        elif not reward.has_parts:
-            raise PolicyFault(f"the reward table {self.settings.reward!r} needs to know whether the answer was right")
-        elif reward.quality < RIGHT:
-            target = -1.0 if self.settings.failure == "paper" else 0.0
-        elif self.settings.reward == "single":
-            target = 1.0 - _steps(reward) / 10.0
-        elif update.arm in TABLES[self.settings.reward]:
-            target = TABLES[self.settings.reward][update.arm]
-        else:
-            raise PolicyFault(f"the reward table {self.settings.reward!r} has no arm {update.arm!r}")
-        if not abs(target) <= _MOST:
-            raise PolicyFault(f"the reward {target} is no number that float32 can square and add up")
-        return target
+        reward, table = update.reward, self.settings.reward
+        if table == "ledger":
+            return reward.value
+        if not reward.has_parts:
+            raise PolicyFault(f"the reward table {table!r} needs to know whether the answer was right")
+        if reward.quality < RIGHT:
+            return -1.0 if self.settings.failure == "paper" else 0.0
+        if table == "single":
+            if dict(reward.terms) != {"steps": 1.0}:
+                raise PolicyFault("the reward table 'single' needs the cost in steps: reward.cost must be {steps: 1.0}")
+            return 1.0 - reward.cost / 10.0
+        if update.arm not in TABLES[table]:
+            raise PolicyFault(f"the reward table {table!r} has no arm {update.arm!r}")
+        return TABLES[table][update.arm]
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """All weights, each with its two moments: "encoder", "pre", and "head/<arm>" for every arm it has learned."""
         arrays, facts = counted_state(self.seen)
         facts |= {"model": self._reader.identity, "steps": dict(sorted(self._steps.items()))}
-        return arrays | (self._network.arrays(moments=True) if self._steps else {}), facts
+        return arrays | (self._network.arrays(rows=3) if self._steps else {}), facts
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; it must be of the same model, whole, float32 and of the right shapes."""
@@ -184,10 +184,4 @@ class MbaPaper(HasParams):
         shapes = network.shapes(list(steps)) if steps else {}
         arrays = checked_arrays(arrays, shapes=shapes, float32=shapes)
         self.seen, self._steps, self._network = seen, steps, network
-        network.fill(arrays, step=self.updates)
-
-
-def _steps(reward: Reward) -> float:
-    if dict(reward.terms) != {"steps": 1.0}:
-        raise PolicyFault("the reward table 'single' needs the cost in steps: reward.cost must be {steps: 1.0}")
-    return reward.cost
+        network.fill(arrays)

@@ -25,14 +25,14 @@ from ragbandit.router.policies.base import Arrays
 from ragbandit.router.policies.finetuned import HEAD, MODEL, ReadingParams
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.torch_models import load_model
-from ragbandit.shared.types import Features, Matrix
+from ragbandit.shared.types import Features
 
 #: the rounding of one number
 _UNIT: Final = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
 #: standard deviation of fresh weights: the initializer_range of BERT and its children
 _SPREAD: Final = 0.02
-#: AdamW's two moments, as torch names them
-_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+#: texts that are read at once, where nothing is learned from them
+_BATCH: Final = 32
 #: the seed of the dropout and torch's thread count are the whole process's
 _WORK: Final = threading.RLock()
 
@@ -42,7 +42,7 @@ class Reader:
 
     def __init__(self, folder: Path, *, sha256: str, device: str, reading: ReadingParams) -> None:
         self.folder, self.device, self.reading = folder, device, reading
-        with _seeded(0):  # layers that the checkpoint lacks and we do not use must not differ by process
+        with self.at_work(0):  # layers that the checkpoint lacks and we do not use must not differ by process
             module = load_model("AutoModel", folder, field=MODEL, attn_implementation="eager")
             self.module = module.float().to(device).eval()
         config = self.module.config
@@ -87,77 +87,28 @@ class Reader:
                 torch.set_num_threads(threads)
                 stack.callback(torch.set_num_threads, before)
             if dropout is not None:
-                stack.enter_context(_seeded(dropout))
+                stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+                torch.manual_seed(dropout)
             if self.reading.precision == "bfloat16":
                 stack.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
             yield
 
 
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Torch's random numbers by this seed, and afterwards as they were."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        yield
+#: policies are made often, and share it
+loaded_reader = functools.lru_cache(maxsize=4)(Reader)
 
 
 class Network:
-    """An encoder, the square layer and a head per arm, and AdamW (Loshchilov and Hutter 2019) from the first step on.
+    """An encoder, the square layer, and a head per arm, of which `descend` takes AdamW's steps.
 
-    Until then it reads with the reader's own encoder, of which it trains a copy.
+    `values` is the state, each array with its weights in row 0, AdamW's two moments of them in rows 1 and 2: "encoder"
+    (3, P), which is missing while the reader's own encoder is as good; "pre" (3, d, d + 1) and "head/<arm>" (3, d + 1),
+    the bias last. Of a network that nobody trains the moments may be missing.
     """
 
     def __init__(self, reader: Reader, *, seed: int) -> None:
         self.reader, self.seed, self.encoder = reader, seed, reader.module
-        #: (d, d + 1), the bias last
-        self.pre = reader.tensor(fresh_pre(reader.width, seed=seed)).requires_grad_()
-        #: arm -> (d + 1,), the bias last
-        self.heads: dict[str, Tensor] = {}
-        self._optimizer: torch.optim.AdamW | None = None
-
-    def _trained(self) -> torch.optim.AdamW:
-        """What trains the weights, which are this network's own from now on."""
-        if self._optimizer is None:
-            self.encoder = copy.deepcopy(self.reader.module)
-            self._optimizer = torch.optim.AdamW([*self.encoder.parameters(), self.pre], fused=True)
-            self._begin([*self.encoder.parameters(), self.pre], step=0)
-        return self._optimizer
-
-    def _begin(self, leaves: Sequence[Tensor], *, step: int) -> None:
-        """Give AdamW's state of these to the optimizer, which would else make it at their first gradients."""
-        for leaf in leaves:
-            moments = {name: torch.zeros_like(leaf) for name in _MOMENTS}
-            self._trained().state[leaf] = {"step": torch.tensor(float(step), device=leaf.device), **moments}
-
-    def head(self, arm: str) -> Tensor:
-        """An arm's weights and bias: (d + 1,); those that it would begin with where it has none."""
-        known = self.heads.get(arm)
-        if known is None:
-            known = self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)).requires_grad_()
-        return known
-
-    def add(self, arm: str, *, step: int, head: Tensor | None = None) -> None:
-        """Give an arm its head, if it has none. step: those that AdamW has taken, as in one matrix of all heads."""
-        if arm not in self.heads:
-            self.heads[arm] = self.head(arm) if head is None else head
-            if self._optimizer is not None:
-                self._optimizer.add_param_group({"params": [self.heads[arm]]})
-                self._begin([self.heads[arm]], step=step)
-
-    def hidden(self, texts: Sequence[str], *, dropout: int | None = None) -> Tensor:
-        """Input of the heads: (B, d), float32, in [0, inf). dropout: the seed of the units left out; None: none is."""
-        with self.reader.at_work(dropout):
-            self.encoder.train(dropout is not None)
-            states = self.encoder(**self.reader.batch(texts)).last_hidden_state  # (B, T, d)
-            out = torch.relu(torch.nn.functional.linear(states[:, 0], self.pre[:, :-1], self.pre[:, -1]))
-            return torch.nn.functional.dropout(out, self.reader.dropout, training=dropout is not None).float()
-
-    def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Matrix:
-        """(B, K), float64. Each head by itself: no arm's output may depend on which others are offered."""
-        with torch.no_grad():
-            hidden = self.hidden(texts).cpu().double().numpy()
-            heads = [self.head(arm).cpu().double().numpy() for arm in arms]
-        return np.stack([hidden @ head[:-1] + head[-1] for head in heads], axis=1)
+        self.values = {"pre": self._begun(reader.tensor(fresh_pre(reader.width, seed=seed)))}
 
     def descend(
         self,
@@ -169,67 +120,89 @@ class Network:
         decay: float,
         step: int,
     ) -> float:
-        """One step of AdamW on a batch; the loss before it.
+        """One step of AdamW (Loshchilov and Hutter 2019) on a batch; the loss before it.
 
         loss: from outputs (B, K), a column per arm of `arms`, to one number. step counts from 1, and seeds the dropout.
         Heads that are not in `arms` move as in one matrix of all heads: with a gradient of zero. Raises PolicyFault,
         with nothing changed, where the loss or a gradient is not finite, or too large for AdamW, which squares it.
         """
-        optimizer = self._trained()
+        if "encoder" not in self.values:
+            own = torch.nn.utils.parameters_to_vector(self.encoder.parameters())
+            self._take_encoder(self._begun(own.detach()))
+        values = {HEAD + arm: self.head(arm) for arm in arms}
+        values |= {name: value for name, value in self.values.items() if name not in values}
+        weights, *moments = (self._split(values, row=row) for row in range(3))
+        leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        leaves |= self.encoder.named_parameters()
+        optimizer = torch.optim.AdamW(leaves.values(), lr=rate, weight_decay=decay, fused=True)
         optimizer.zero_grad()
-        heads = {arm: self.head(arm) for arm in dict.fromkeys([*arms, *self.heads])}
-        with self.reader.at_work(None), torch.enable_grad():
-            rows = torch.stack(list(heads.values()))[: len(arms)]  # (K, d + 1)
-            seen = self.hidden(texts, dropout=dropout_seed(self.seed, step=step))
+        for name, leaf in leaves.items():
+            done = torch.tensor(step - 1.0, device=leaf.device)
+            optimizer.state[leaf] = {"step": done, "exp_avg": moments[0][name], "exp_avg_sq": moments[1][name]}
+        with self.reader.at_work(dropout_seed(self.seed, step=step)), torch.enable_grad():
+            rows = torch.stack([leaf for name, leaf in leaves.items() if name.startswith(HEAD)])[: len(arms)]
+            seen = self._hidden(texts, leaves["pre"], train=True)
             value = loss(torch.nn.functional.linear(seen, rows[:, :-1], rows[:, -1]))
             value.backward()
-            leaves = [*self.encoder.parameters(), self.pre, *heads.values()]
-            norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves if leaf.grad is not None])
+            norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves.values() if leaf.grad is not None])
             if not bool((value.detach() + norm * norm).isfinite()):
                 raise PolicyFault("the loss or a gradient is not finite, or too large: the weights have diverged")
-            for arm, head in heads.items():
-                self.add(arm, step=step - 1, head=head)
-            for group in optimizer.param_groups:
-                group.update(lr=rate, weight_decay=decay)
-            optimizer.step()
+            optimizer.step()  # in place: the leaves are rows of `values`
+        self.values = values
         return float(value.detach())
 
-    def arrays(self, *, moments: bool) -> Arrays:
-        """Values: "encoder" (1, P), "pre" (1, d, d + 1), "head/<arm>" (1, d + 1) each; with both moments 3 of each."""
-        found: Arrays = {}
-        for key, leaves in self._leaves().items():
-            rows = list(zip(*map(self._slots, leaves), strict=True))[: 3 if moments else 1]
-            flat = torch.stack([torch.nn.utils.parameters_to_vector(row) for row in rows]).detach().cpu()
-            found[key] = (flat if key == "encoder" else flat.view(len(rows), *leaves[0].shape)).numpy()
-        return found
+    def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Tensor:
+        """(B, K), float64. Each head by itself: no arm's output may depend on which others are offered."""
+        with self.reader.at_work(None), torch.no_grad():
+            batches, pre = [texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH)], self.values["pre"][0]
+            hidden = torch.cat([self._hidden(batch, pre, train=False) for batch in batches]).cpu().double()
+        heads = [self.head(arm)[0].cpu().double() for arm in arms]
+        return torch.stack([hidden @ head[:-1] + head[-1] for head in heads], dim=1)
 
-    def fill(self, arrays: Mapping[str, npt.NDArray[Any]], *, step: int = 0) -> None:
-        """Take over `arrays`; without "encoder" it keeps its own. step: those that AdamW took until then."""
-        if "encoder" in arrays:  # before the heads, which join the optimizer that is there
-            self._trained()
-        for key in arrays:
-            if key.startswith(HEAD):
-                self.add(key.removeprefix(HEAD), step=step)
-        known = self._leaves()
-        for key, array in arrays.items():
-            slots = zip(*map(self._slots, known[key]), strict=True)  # the weights, then each moment where there are any
-            for row, own in zip(self.reader.tensor(array).flatten(1), slots, strict=False):
-                torch.nn.utils.vector_to_parameters(row, own)
-        for state in self._optimizer.state.values() if self._optimizer is not None else ():
-            state["step"].fill_(step)
+    def _hidden(self, texts: Sequence[str], pre: Tensor, *, train: bool) -> Tensor:
+        """Input of the heads: (B, d), float32, in [0, inf). train: with dropout."""
+        states = self.encoder.train(train)(**self.reader.batch(texts)).last_hidden_state  # (B, T, d)
+        out = torch.relu(torch.nn.functional.linear(states[:, 0], pre[:, :-1], pre[:, -1]))
+        return torch.nn.functional.dropout(out, self.reader.dropout, training=train).float()
+
+    def head(self, arm: str) -> Tensor:
+        """An arm's head with its moments, (3, d + 1); the one that it would begin with where it has none."""
+        if HEAD + arm in self.values:
+            return self.values[HEAD + arm]
+        return self._begun(self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)))
+
+    def fill(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over `values`; without "encoder" it keeps its own."""
+        self.values |= {name: self.reader.tensor(array) for name, array in arrays.items()}
+        if "encoder" in arrays:
+            self._take_encoder(self.values["encoder"])
+
+    def _take_encoder(self, values: Tensor) -> None:
+        """Read with these weights, which are this network's own: `encoder` is a module of views of them."""
+        self.values["encoder"], self.encoder = values, copy.deepcopy(self.reader.module)
+        torch.nn.utils.vector_to_parameters(values[0], self.encoder.parameters())
+
+    def arrays(self, *, rows: int) -> Arrays:
+        """Copies of the first rows of `values`."""
+        return {name: value[:rows].numpy(force=True).copy() for name, value in self.values.items()}
 
     def shapes(self, arms: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """What `arrays` has, with both moments, and heads for these arms."""
-        width, size = self.reader.width, sum(leaf.numel() for leaf in self.encoder.parameters())
+        """Of `values` once it has learned, with heads for these arms."""
+        width, size = self.reader.width, sum(leaf.numel() for leaf in self.reader.module.parameters())
         return {"encoder": (3, size), "pre": (3, width, width + 1), **{HEAD + arm: (3, width + 1) for arm in arms}}
 
-    def _leaves(self) -> dict[str, list[Tensor]]:
-        heads = {HEAD + arm: [self.heads[arm]] for arm in sorted(self.heads)}
-        return {"encoder": list(self.encoder.parameters()), "pre": [self.pre], **heads}
+    def _split(self, values: Mapping[str, Tensor], *, row: int) -> dict[str, Tensor]:
+        """A row of these by name, the encoder's split into its tensors, which are views."""
+        found = {name: value[row] for name, value in values.items()}
+        if "encoder" in found:
+            own = dict(self.encoder.named_parameters())
+            parts = found.pop("encoder").split([leaf.numel() for leaf in own.values()])
+            found |= {name: part.view_as(own[name]) for name, part in zip(own, parts, strict=True)}
+        return found
 
-    def _slots(self, leaf: Tensor) -> list[Tensor]:
-        """The weights and, where they are trained, their moments."""
-        return [leaf, *(self._optimizer.state[leaf][name] for name in _MOMENTS)] if self._optimizer else [leaf]
+    @staticmethod
+    def _begun(weights: Tensor) -> Tensor:
+        return torch.stack([weights, torch.zeros_like(weights), torch.zeros_like(weights)])
 
 
 def dropout_seed(seed: int, *, step: int) -> int:

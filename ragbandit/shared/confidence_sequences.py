@@ -24,8 +24,6 @@ import numpy.typing as npt
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Matrix, Vector
 
-#: (low, high), in units of reward
-Interval = tuple[float, float]
 Choices = npt.NDArray[np.intp]
 
 #: halvings of the range in search of a bound
@@ -41,74 +39,60 @@ BETS: Final = np.geomspace(2e-3, 2.0, 11)
 REACHES: Final = np.array([1.0, 4.0])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeanClaim:
-    """One claim, "the mean is above `null`", and the chance that it is made where it is wrong."""
-
-    #: least value that the mean can have
-    floor: float
-    null: float
-    alpha: float
-
-
 @dataclass(kw_only=True, slots=True)
 class BettingSequence:
-    """The capital of bets on scores of several sorts, which have one mean; row by row."""
+    """The capital of bets on `robust_scores`, row by row, and whether it has proven that their mean is above `null`."""
 
-    #: of each sort of scores, shape (sorts,)
-    least: Vector
-    #: where the mean lies
-    within: Interval
-    #: in units of 1 / (high - least)
-    bets: Vector
-    claim: MeanClaim | None = None
+    #: least value that the mean can have; the most is 1
+    floor: float
+    null: float
+    #: the chance that the claim is proven where it is wrong, and that `lower` is above the mean
+    alpha: float
     rows: int = 0
     #: the row after which the claim was proven; None: it is not
     proven_at: int | None = None
-    #: sums of log(1 + bet (score - least)), shape (sorts, bets)
-    grown: Matrix = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.grown = np.zeros((len(self.least), len(self.bets)))
-
-    @classmethod
-    def of(cls, claim: MeanClaim) -> "BettingSequence":
-        """Of `robust_scores` that are to prove this claim."""
-        return cls(least=claim.floor - REACHES, within=(claim.floor, 1.0), bets=BETS, claim=claim)
+    #: sums of log(1 + bet (score - least)), shape (reaches, bets)
+    grown: Matrix = field(default_factory=lambda: np.zeros((len(REACHES), len(BETS))))
 
     def add(self, scores: Matrix) -> None:
-        """Take rows in, in their order; scores: shape (sorts, rows). Raises InvalidInput for one that is too low."""
-        above = scores - self.least[:, None]
-        if not (above >= -_ROUNDING * np.maximum(1.0, np.abs(self.least))[:, None]).all():
+        """Take rows in, in their order; scores: shape (reaches, rows). Raises InvalidInput for one that is too low."""
+        least = self._least
+        above = scores - least
+        if not (above >= -_ROUNDING * np.maximum(1.0, np.abs(least))).all():
             raise InvalidInput(f"below its least value, or no number, after row {self.rows}", field="scores")
         steps = np.log1p(self._scaled_bets[:, :, None] * np.maximum(above, 0.0)[:, None, :])
         count = scores.shape[1]
-        if self.claim is not None and self.proven_at is None and count:
+        if self.proven_at is None and count:
             paths = self.grown[:, :, None] + np.cumsum(steps, axis=2)
-            paths -= self._costs(self.claim.null)[:, :, None] * (self.rows + np.arange(1, count + 1))
-            reached = _log_mean_exp(paths.reshape(-1, count)) >= -math.log(self.claim.alpha)
+            paths -= self._costs(self.null)[:, :, None] * (self.rows + np.arange(1, count + 1))
+            reached = _log_mean_exp(paths.reshape(-1, count)) >= -math.log(self.alpha)
             if reached.any():
                 self.proven_at = self.rows + int(np.argmax(reached)) + 1
         self.grown += steps.sum(axis=2)
         self.rows += count
 
-    def lower(self, *, alpha: float) -> float:
+    def lower(self) -> float:
         """The lower bound of the mean at this row; the least possible mean where nothing is known."""
-        below, above = self.within
+        below, above = self.floor, 1.0
         for _ in range(_HALVINGS):
             middle = (below + above) / 2
             capital = self.grown - self.rows * self._costs(middle)
-            refuted = _log_mean_exp(capital.reshape(-1, 1))[0] >= -math.log(alpha)
+            refuted = _log_mean_exp(capital.reshape(-1, 1))[0] >= -math.log(self.alpha)
             below, above = (middle, above) if refuted else (below, middle)
         return below
 
     @property
+    def _least(self) -> Matrix:
+        """The least score with each of REACHES, shape (reaches, 1)."""
+        return (self.floor - REACHES)[:, None]
+
+    @property
     def _scaled_bets(self) -> Matrix:
-        return self.bets / (self.within[1] - self.least)[:, None]
+        return BETS / (1.0 - self._least)
 
     def _costs(self, mean: float) -> Matrix:
-        """What a row takes from the logarithm of the capital against this mean, shape (sorts, bets)."""
-        return np.asarray(np.log1p(self._scaled_bets * (mean - self.least[:, None])))
+        """What a row takes from the logarithm of the capital against this mean, shape (reaches, bets)."""
+        return np.asarray(np.log1p(self._scaled_bets * (mean - self._least)))
 
 
 def doubly_robust(

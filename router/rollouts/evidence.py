@@ -17,7 +17,6 @@ from ragbandit.shared.confidence_sequences import (
     BURN_IN_EFFECTIVE,
     FEWEST_EFFECTIVE,
     BettingSequence,
-    MeanClaim,
     Tried,
     asymptotic_width,
     doubly_robust,
@@ -244,8 +243,8 @@ class RewardEvidence:
         """Take rows in, in the order of the ledger."""
         if self.better is None:
             self.minimum, self.maximum = judged.minimum, judged.maximum
-            claim = MeanClaim(floor=-1.0, null=self.settings.margin / self._range, alpha=self.settings.alpha)
-            self.better = BettingSequence.of(claim)
+            null, alpha = self.settings.margin / self._range, self.settings.alpha
+            self.better = BettingSequence(floor=-1.0, null=null, alpha=alpha)
         draws, rated = judged.draws, ~np.isnan(judged.reward)
         value = np.clip((judged.reward - self.minimum) / self._range, 0.0, 1.0)
         share = draws.candidate - draws.champion
@@ -299,7 +298,7 @@ class RewardEvidence:
     @property
     def low(self) -> float:
         """The difference is not below it, with confidence 1 - alpha; in units of the reward."""
-        return -self._range if self.better is None else self.better.lower(alpha=self.settings.alpha) * self._range
+        return -self._range if self.better is None else self.better.lower() * self._range
 
     @property
     def high(self) -> float:
@@ -365,8 +364,8 @@ class Guardrail:
     _predictions: Predictions = field(default_factory=Predictions)
 
     def __post_init__(self) -> None:
-        self.passed = BettingSequence.of(MeanClaim(floor=-self.factor, null=self.margin, alpha=self.alpha))
-        self.kept = BettingSequence.of(MeanClaim(floor=-1.0, null=-self.margin, alpha=self.alpha))
+        self.passed = BettingSequence(floor=-self.factor, null=self.margin, alpha=self.alpha)
+        self.kept = BettingSequence(floor=-1.0, null=-self.margin, alpha=self.alpha)
 
     def add(self, draws: Draws, value: Array) -> None:
         """Take rows in, in their order; those without a value, NaN, are left out."""
@@ -393,7 +392,7 @@ class Guardrail:
     @property
     def bounds(self) -> tuple[float, float]:
         """Between which the excess lies."""
-        return self.passed.lower(alpha=self.alpha), -self.kept.lower(alpha=self.alpha)
+        return self.passed.lower(), -self.kept.lower()
 
 
 @dataclass(kw_only=True, slots=True)

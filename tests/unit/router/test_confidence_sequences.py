@@ -9,7 +9,6 @@ from ragbandit.shared.confidence_sequences import (
     BETS,
     REACHES,
     BettingSequence,
-    MeanClaim,
     asymptotic_width,
     robust_scores,
 )
@@ -29,29 +28,24 @@ def made_log(count, *, seed=0):
     return {"reward": reward, "action": action, "pmf": pmf, "candidate": candidate, "model": chance}
 
 
-def lower_bound(scores, *, least, low, high, alpha=0.05):
-    """The lower bound of the mean of scores of one sort."""
-    sequence = BettingSequence(least=np.array([least]), within=(low, high), bets=BETS)
-    sequence.add(scores[None])
-    return sequence.lower(alpha=alpha)
+def capital(scores, mean, *, floor):
+    """Of all bets against this mean, multiplied out row by row. scores: shape (reaches, rows)."""
+    least = (floor - REACHES)[:, None, None]
+    bets = BETS[None, :, None] / (1.0 - least)
+    return np.mean(np.prod((1 + bets * (scores[:, None] - least)) / (1 + bets * (mean - least)), axis=2))
 
 
-def test_by_hand():
-    """The bound is the mean at which the average capital of the bets, multiplied out row by row, is 1 / alpha."""
-    scores = np.random.default_rng(1).gamma(0.5, 2.0, 200) - 1.0
-    bound = lower_bound(scores, least=-1.0, low=-1.0, high=2.0, alpha=0.1)
-    capital = [np.prod((1 + bet * (scores + 1)) / (1 + bet * (bound + 1))) for bet in BETS / 3.0]
-    assert np.mean(capital) == pytest.approx(10.0, rel=1e-7)
-    assert -1.0 < bound < scores.mean()
-
-
-def test_against_a_grid():
-    """No mean of a fine grid below the bound is left standing, none above it is refuted."""
-    scores = np.random.default_rng(2).random(300)
-    bound = lower_bound(scores, least=0.0, low=0.0, high=1.0)
-    for mean in np.linspace(0.001, 0.999, 499):
-        capital = np.mean([np.prod((1 + bet * scores) / (1 + bet * mean)) for bet in BETS])
-        assert (capital >= 20) == (mean <= bound)
+@pytest.mark.parametrize("floor", [-1.0, -0.5])
+def test_by_hand(floor):
+    """The bound is the mean at which the average capital is 1 / alpha; below it every mean is refuted, above none."""
+    scores = np.random.default_rng(1).gamma(0.5, 2.0, (2, 200)) - 0.9
+    sequence = BettingSequence(floor=floor, null=0.9, alpha=0.1)
+    sequence.add(scores)
+    bound = sequence.lower()
+    assert capital(scores, bound, floor=floor) == pytest.approx(10.0, rel=1e-7)
+    assert floor < bound < scores.mean()
+    for mean in np.linspace(floor + 0.001, 0.999, 99):
+        assert (capital(scores, mean, floor=floor) >= 10) == (mean <= bound)
 
 
 def test_capital_is_fair():
@@ -59,10 +53,9 @@ def test_capital_is_fair():
     chance, total = 0.3, 0.0
     for tosses in itertools.product([0.0, 1.0], repeat=8):
         likely = np.prod([chance if toss else 1 - chance for toss in tosses])
-        rows = np.array(tosses)[None]
-        sequence = BettingSequence(least=np.zeros(1), within=(0.0, 1.0), bets=BETS)
-        sequence.add(rows)
-        total += likely * np.exp(sequence.grown[0] - 8 * np.log1p(BETS * chance)).mean()
+        sequence = BettingSequence(floor=0.0, null=chance, alpha=0.05)
+        sequence.add(np.tile(tosses, (2, 1)))
+        total += likely * np.exp(sequence.grown - 8 * sequence._costs(chance)).mean()
     assert total == pytest.approx(1.0, rel=1e-12)
 
 
@@ -83,18 +76,16 @@ def test_scores_have_one_mean():
 
 def test_constant_scores():
     """Scores at their least value say nothing against it: the bound stays at the bottom of the range."""
-    assert lower_bound(np.zeros(1000), least=0.0, low=0.0, high=1.0) == pytest.approx(0.0, abs=1e-9)
+    sequence = BettingSequence(floor=0.0, null=0.5, alpha=0.05)
+    sequence.add(np.tile(-REACHES[:, None], 1000))
+    assert sequence.lower() == pytest.approx(0.0, abs=1e-9)
 
 
-def test_scores_below_the_least_are_refused():
+@pytest.mark.parametrize("wrong", [-1.1, np.nan])
+def test_scores_below_the_least_are_refused(wrong):
     """A score below the promised least value, or no number at all, would break the proof."""
-    for wrong in (-0.1, np.nan):
-        with pytest.raises(InvalidInput):
-            lower_bound(np.array([0.5, wrong]), least=0.0, low=0.0, high=1.0)
-
-
-#: a candidate is better than the champion
-CLAIM = MeanClaim(floor=-1.0, null=0.0, alpha=0.05)
+    with pytest.raises(InvalidInput):
+        BettingSequence(floor=0.0, null=0.5, alpha=0.05).add(np.array([[0.5, wrong], [0.5, 0.5]]))
 
 
 def canary(count, *, rng, weight=0.25, gap=0.0):
@@ -118,20 +109,20 @@ def scores(share, pmf, arm, value, guess):
 def test_pages_do_not_show():
     """Rows one by one, or all at once, prove the claim after the same row, and give the same bound."""
     made = scores(*canary(800, rng=np.random.default_rng(2), gap=0.6))
-    whole, single = (BettingSequence.of(CLAIM) for _ in range(2))
+    whole, single = (BettingSequence(floor=-1.0, null=0.0, alpha=0.05) for _ in range(2))
     whole.add(made)
     for row in range(made.shape[1]):
         single.add(made[:, row : row + 1])
     assert whole.proven_at is not None
     assert whole.proven_at == single.proven_at
-    assert whole.lower(alpha=0.05) == pytest.approx(single.lower(alpha=0.05))
+    assert whole.lower() == pytest.approx(single.lower())
 
 
 def test_a_claim_that_is_wrong_is_rarely_proven():
     """Under no difference, looked at after each of 1,500 rows, at most one of ten claims with alpha 0.1 is made."""
     rng, wrong = np.random.default_rng(3), 0
     for _ in range(100):
-        sequence = BettingSequence.of(MeanClaim(floor=-1.0, null=0.0, alpha=0.1))
+        sequence = BettingSequence(floor=-1.0, null=0.0, alpha=0.1)
         sequence.add(scores(*canary(1500, rng=rng, weight=0.05)))
         wrong += sequence.proven_at is not None
     assert wrong <= 10

@@ -326,41 +326,36 @@ class MessageParts:
     """A message that grows by deltas."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, dict[str, Any]] = {}
-        self._others: dict[str, Any] = {}
+        self._parts: dict[str, Any] = {}
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """Take in the next delta."""
-        for name, value in delta.items():
-            if name == "tool_calls":
-                for call in value:
-                    known = self._calls.setdefault(int(call.get("index", 0)), {})
-                    _merge(known, {key: part for key, part in call.items() if key != "index"})
-            else:
-                _merge(self._others, {name: value})
+        _merge(self._parts, _by_place(delta))
 
     @property
     def whole(self) -> dict[str, Any]:
         """All that came, by OpenAI's names, tool calls in their order."""
-        calls = [call for _, call in sorted(self._calls.items())]
-        return {**self._others, **({"tool_calls": calls} if calls else {})}
+        calls = [call for _, call in sorted(self._parts.get("tool_calls", {}).items())]
+        return {**self._parts, **({"tool_calls": calls} if calls else {})}
 
     def rest(self, whole: Mapping[str, Any]) -> dict[str, Any] | None:
         """The delta that is missing to this whole, {} for none; None where what came is no beginning of it."""
-        missing: dict[str, Any] = {}
-        for name, value in whole.items():
-            if name == "tool_calls":
-                rests = [_rest(self._calls.get(place, {}), call) for place, call in enumerate(value)]
-                if None in rests:
-                    return None
-                calls = [{"index": place, **left} for place, left in enumerate(rests) if left]
-                missing |= {"tool_calls": calls} if calls else {}
-            else:
-                left = _rest({name: self._others[name]} if name in self._others else {}, {name: value})
-                if left is None:
-                    return None
-                missing |= left
+        missing = _rest(self._parts, _by_place(whole))
+        if missing is not None and "tool_calls" in missing:
+            missing["tool_calls"] = [{"index": place, **left} for place, left in missing["tool_calls"].items()]
         return missing
+
+
+def _by_place(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message, or a delta of one, with its tool calls by their places."""
+    calls: dict[int, dict[str, Any]] = {}
+    for place, call in enumerate(message.get("tool_calls", ())):
+        known = calls.setdefault(int(call.get("index", place)), {})
+        _merge(known, {name: value for name, value in call.items() if name != "index"})
+    return {
+        **{name: part for name, part in message.items() if name != "tool_calls"},
+        **({"tool_calls": calls} if calls else {}),
+    }
 
 
 def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:

@@ -77,6 +77,11 @@ _MEMORY: Final = 1000.0
 _MOST_WEIGHT: Final = 10.0
 #: share of the rewards' standard deviation that stands for the incumbent's mean reward where that is nearer to 0
 _LEAST_SCALE: Final = 0.1
+#: what a state keeps of a shortfall, in this order
+_NUMBERS: Final = (
+    *("_own", "_lost", "_others", "_ratio", "_weight", "_rewards", "_squares", "_all_squares"),
+    *("_quality", "_cost", "_price", "in_unit"),
+)
 
 
 class Shortfall:
@@ -110,12 +115,7 @@ class Shortfall:
         """Whether the incumbent has outcomes enough to say what it earns."""
         return self.rows.get(self.incumbent, 0) - self.before >= KNOWN
 
-    @property
-    def allowance(self) -> float:
-        """`allowance_at` the mean weight of cost of the rows."""
-        return self.allowance_at(None)
-
-    def allowance_at(self, weight: float | None) -> float:
+    def allowance(self, weight: float | None = None) -> float:
         """Reward that one decision may lose on average: harm times the size of the incumbent's mean reward.
 
         weight: of cost in it; None: the rows' mean. Where that mean is near 0, a tenth of its rewards' standard
@@ -158,7 +158,7 @@ class Shortfall:
     @property
     def _allowed(self) -> float:
         decisions = self._ratio * self._own
-        return self.allowance * max(decisions, 0.5 * (decisions + FROM))
+        return self.allowance() * max(decisions, 0.5 * (decisions + FROM))
 
     def learn(self, update: Update) -> None:
         """One row of the ledger: its arm, its reward, its propensity, and whether it was paid for here."""
@@ -180,7 +180,7 @@ class Shortfall:
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
         self._all_squares += reward * reward
         # A surplus is kept up to MOST decisions, a debt of feedback that came late up to FROM.
-        allowed, one = self._allowed, self.allowance
+        allowed, one = self._allowed, self.allowance()
         if one > 0.0:  # else the incumbent has changed, and what is owed is not known in its rewards yet
             lost = min(max(self._ratio * self._lost, allowed - MOST * one), allowed + FROM * one)
             self._lost = lost / self._ratio
@@ -206,24 +206,17 @@ class Shortfall:
 
     def state(self) -> Arrays:
         """Its numbers, and each arm's rows and rewards."""
-        own = (
-            *(self._own, self._lost, self._others, self._ratio),
-            *(self._weight, self._rewards, self._squares, self._all_squares),
-            *(self._quality, self._cost, self._price, float(self.in_unit)),
-        )
-        arrays: Arrays = {"shortfall": np.array(own)}
+        arrays: Arrays = {"shortfall": np.array([float(getattr(self, name)) for name in _NUMBERS])}
         for arm in sorted(self.rows):
             arrays[f"rewards/{arm}"] = np.array([self.rows[arm], self._sums[arm]])
         return arrays
 
     def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
         """Take over a saved state, of a policy that has learned these rows of each arm. Raises SnapshotError."""
-        checked_arrays(arrays, shapes={"shortfall": (12,)} | {f"rewards/{arm}": (2,) for arm in seen})
-        own = arrays["shortfall"].tolist()
-        self._own, self._lost, self._others, self._ratio = own[:4]
-        self._weight, self._rewards, self._squares, self._all_squares = own[4:8]
-        self._quality, self._cost, self._price = own[8:11]
-        self.in_unit = own[11] == 1.0
+        checked_arrays(arrays, shapes={"shortfall": (len(_NUMBERS),)} | {f"rewards/{arm}": (2,) for arm in seen})
+        for name, value in zip(_NUMBERS, arrays["shortfall"].tolist(), strict=True):
+            setattr(self, name, value)
+        self.in_unit = self.in_unit == 1.0
         self.rows = dict(seen)
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}
 
@@ -341,7 +334,7 @@ class ConservativePolicy(HasParams):
             )
             for at, (arm, value) in enumerate(zip(arms, values, strict=True))
         )
-        allowance = _exponential(theta * tally.allowance_at(weight))
+        allowance = _exponential(theta * tally.allowance(weight))
         reason = "another arm may cost too much"
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
 

@@ -95,7 +95,7 @@ def test_an_incumbent_begins_anew(inside):
         assert share() == 0.0
         policy.learn(row)
     assert share() == 1.0
-    assert policy.shortfall.allowance == pytest.approx(0.2 * (0.4 - 0.1))
+    assert policy.shortfall.allowance() == pytest.approx(0.2 * (0.4 - 0.1))
 
 
 def test_other_policies():

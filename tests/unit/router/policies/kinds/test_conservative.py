@@ -139,8 +139,8 @@ def test_rewards_below_zero():
         negative.learn(row(INCUMBENT, -0.5))
         nothing.learn(row(INCUMBENT, 0.5))
         nothing.learn(row(INCUMBENT, -0.5))
-    assert negative.allowance == pytest.approx(0.05)
-    assert nothing.allowance == pytest.approx(0.1 * 0.1 * 0.5, rel=0.05)
+    assert negative.allowance() == pytest.approx(0.05)
+    assert nothing.allowance() == pytest.approx(0.1 * 0.1 * 0.5, rel=0.05)
     assert negative.slack > 0.0 < nothing.slack
 
 
@@ -323,7 +323,7 @@ def test_doubt_lowers_what_an_arm_is_taken_for():
     spread = theta * theta * held.shortfall.variance
     wanted = np.expm1(np.minimum(theta * (output.scores[1] - np.array(output.scores) + doubts) + spread, 50.0))
     assert output.restraint.risks == pytest.approx((wanted[0], 0.0, wanted[2]), rel=1e-9)
-    assert output.restraint.allowance == pytest.approx(math.expm1(theta * held.shortfall.allowance))
+    assert output.restraint.allowance == pytest.approx(math.expm1(theta * held.shortfall.allowance()))
     unsure = output.scores[1] - np.array(output.scores)
     assert all(output.restraint.risks[at] > np.expm1(theta * unsure[at] + spread) for at in (0, 2))
 

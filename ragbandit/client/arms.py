@@ -115,16 +115,6 @@ def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Cal
     return functions[arm]
 
 
-def outcome_fields(value: object, *, outcome_of: Report | None) -> Mapping[str, object]:
-    """Fields of the outcome of an arm that returned this value."""
-    if inspect.iscoroutine(value):  # of a function that does not look like one
-        value.close()
-        raise InvalidInput("the arm is async, and Client awaits nothing", field="arms", remedy="use AsyncClient")
-    if outcome_of is None:
-        return {"answer": value} if isinstance(value, str) else {}
-    return dict(outcome_of(value))
-
-
 log = logging.getLogger("ragbandit.client")
 
 #: decision ids of a client whose service was away begin with this

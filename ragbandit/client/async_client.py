@@ -17,7 +17,6 @@ from ragbandit.client.arms import (
     checked_functions,
     function_of,
     outcome_body,
-    outcome_fields,
     refusal,
     with_configuration,
 )
@@ -32,15 +31,14 @@ from ragbandit.client.exchange import (
     answer_call,
     away,
     item_list,
-    json_object,
     new_id,
     not_sent,
+    object_of,
     pause_after,
     post,
     quoted,
     refused,
     replies_of,
-    value_of,
 )
 from ragbandit.client.replies.decisions import (
     AnswerReply,
@@ -141,7 +139,7 @@ class AsyncClient:
         timeout_s = self._connection.timeout_s
         call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         call = replace(call, params={**(call.params or {}), "stream": "true"}, stream=True)
-        opened: httpx.Response = await self._exchange(call)
+        opened = await self._exchange(call)
         reader = EventReader()
         try:
             async for chunk in opened.aiter_bytes():
@@ -205,12 +203,11 @@ class AsyncClient:
             reply = await self._choose(question, arms=list(checked), default_arm=fallback, more=more)
             key, began = reply["decision_id"], time.perf_counter()
             try:
-                function = function_of(reply["arm"], checked)
-                value: _Value = await self._transport.run(function, question)
-                fields = outcome_fields(value, outcome_of=outcome_of)
+                value: _Value = await self._transport.run(function_of(reply["arm"], checked), question)
+                answer = {"answer": value} if isinstance(value, str) else {}
+                fields = cast(ReportFields, answer if outcome_of is None else dict(outcome_of(value)))
             except Exception as error:
-                seconds = time.perf_counter() - began
-                await self._report(key, outcome_body(seconds=seconds, error=error, fields={}))
+                await self.report(key, seconds=time.perf_counter() - began, error=error)
                 raise
             seconds = time.perf_counter() - began
             return ArmRun(
@@ -218,7 +215,7 @@ class AsyncClient:
                 arm=reply["arm"],
                 decision_id=key,
                 degraded=reply.get("degraded", False),
-                reported=await self._report(key, outcome_body(seconds=seconds, fields=fields)),
+                reported=await self.report(key, seconds=seconds, **fields),
                 seconds=seconds,
             )
 
@@ -231,7 +228,13 @@ class AsyncClient:
 
         seconds: that the arm took. error: what it raised. fields: as for `outcome`.
         """
-        return await self._report(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
+        try:
+            reply = await self._outcome(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
+        except RagBanditError as fault:
+            message = "the outcome of decision %s is not stored, and nothing is learned of it: %s"
+            log.error(message, decision_id, refusal(fault))
+            return False
+        return not reply.get("degraded", False)
 
     async def decision(self, decision_id: str) -> RecordReply:
         """GET /v1/decisions/{id}."""
@@ -314,24 +317,11 @@ class AsyncClient:
             return ClientOutcomeReply(decision_id=decision_id, duplicate=False, degraded=True)
         return cast(ClientOutcomeReply, await self._object(post("/v1/outcomes", {"decision_id": decision_id, **body})))
 
-    async def _report(self, decision_id: str, body: Mapping[str, object]) -> bool:
-        """Whether this outcome is stored. What cannot be reported is logged: the answer is there."""
-        try:
-            reply = await self._outcome(decision_id, body)
-        except RagBanditError as error:
-            log.error(
-                "the outcome of decision %s is not stored, and nothing is learned of it: %s",
-                decision_id,
-                refusal(error),
-            )
-            return False
-        return not reply.get("degraded", False)
-
     async def _object(self, call: Call) -> dict[str, Any]:
-        return json_object(await self._exchange(call), path=call.path)
+        return object_of(await self._exchange(call), path=call.path)
 
     async def _exchange(self, call: Call) -> Any:
-        """The JSON value of the reply, or of a stream the open reply. Raises what the service raised, or NotReady."""
+        """The reply, or of a stream the open one. Raises what the service raised, or NotReady."""
         limits, attempts = self._connection, 0
         ends = time.monotonic() + (limits.timeout_s if call.limit_s is None else call.limit_s)
         while True:
@@ -343,7 +333,7 @@ class AsyncClient:
                 failure.__cause__ = error
             else:
                 if 200 <= received.status < 300:
-                    return received.opened if call.stream else value_of(received, path=call.path)
+                    return received.opened or received
                 failure = refused(received, path=call.path)
                 pause = pause_after(received, attempts=attempts, most_s=limits.retry_after_most_s)
             if pause is None or attempts > limits.retries or time.monotonic() + pause >= ends:

@@ -246,13 +246,16 @@ def request_of(
     )
 
 
-def value_of(received: ReceivedReply, *, path: str) -> Any:
-    """The JSON value of a good reply."""
+def object_of(received: ReceivedReply, *, path: str) -> dict[str, Any]:
+    """The JSON object of a good reply."""
     try:
-        return json.loads(received.body)
-    except ValueError as error:
-        message = f"{path} did not reply with JSON (HTTP {received.status})"
-        raise RagBanditError(message, remedy="check that the URL is that of the service") from error
+        value = json.loads(received.body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        message = f"{path} did not reply with a JSON object (HTTP {received.status})"
+        raise RagBanditError(message, remedy="check that the URL is that of the service")
+    return value
 
 
 def _text(value: object) -> str | None:
@@ -352,14 +355,6 @@ def replies_of(reply: Mapping[str, Any], *, path: str, count: int) -> list[Any]:
     if not isinstance(entries, list) or len(entries) != count:
         raise RagBanditError(f"{path} did not reply with one entry per item")
     return entries
-
-
-def json_object(reply: object, *, path: str) -> dict[str, Any]:
-    """The reply, which is a JSON object."""
-    if not isinstance(reply, dict):
-        remedy = "check that the URL is that of the service"
-        raise RagBanditError(f"{path} did not reply with a JSON object", remedy=remedy)
-    return reply
 
 
 def not_sent(feedback_id: object) -> ClientFeedbackReply:

@@ -53,9 +53,13 @@ class SyncTransport:
         """Wait."""
         time.sleep(seconds)
 
-    def run(self, function: Callable[..., _Value], *arguments: object, **keywords: object) -> _Value:
+    def run(self, function: Callable[[str], _Value], question: str) -> _Value:
         """The result of a function of the user."""
-        return function(*arguments, **keywords)
+        result = function(question)
+        if inspect.iscoroutine(result):  # of a function that does not look like one
+            result.close()
+            raise InvalidInput("the arm is async, and Client awaits nothing", field="arms", remedy="use AsyncClient")
+        return result
 
     def close(self) -> None:
         """Close the connections."""
@@ -111,13 +115,11 @@ class AsyncTransport:
         """Wait."""
         await asyncio.sleep(seconds)
 
-    async def run(
-        self, function: Callable[..., _Value | Awaitable[_Value]], *arguments: object, **keywords: object
-    ) -> _Value:
+    async def run(self, function: Callable[[str], _Value | Awaitable[_Value]], question: str) -> _Value:
         """The result of a function of the user; one that is not `async def` runs in a thread, since it may block."""
         if inspect.iscoroutinefunction(function):
-            return cast(_Value, await function(*arguments, **keywords))
-        result = await asyncio.to_thread(function, *arguments, **keywords)
+            return cast(_Value, await function(question))
+        result = await asyncio.to_thread(function, question)
         return await result if inspect.isawaitable(result) else result
 
     async def aclose(self) -> None:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from ragbandit.client.exchange import ReceivedReply, encoded, quoted, refused, value_of
+from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
 from ragbandit.client.transport import EventReader
 from ragbandit.router.api.dependencies import MCP, PART
 from ragbandit.router.telemetry.tracing import SCOPE_ID
@@ -85,8 +85,7 @@ async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any
     received = ReceivedReply(status=response.status_code, headers=response.headers, body=await response.aread())
     if received.status >= 300:
         raise refused(received, path=endpoint)
-    value: dict[str, Any] = progress.outcome or value_of(received, path=endpoint)
-    return value
+    return progress.outcome or object_of(received, path=endpoint)
 
 
 def _request(

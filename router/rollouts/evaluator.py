@@ -16,7 +16,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
-from ragbandit.router.rollouts.overview import candidate_in
+from ragbandit.router.rollouts.overview import candidate_in, facts_in
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store
@@ -29,7 +29,7 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.control_variate import FEWEST_BOTH, judge_score
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, Json, PolicyControl, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyControl, PolicyLabel, PolicyVersion
 
 #: rows that are read at once
 PAGE: Final = 1000
@@ -147,10 +147,7 @@ class VersionReader:
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
                 continue
-            try:
-                facts: dict[str, Json] = json.loads(row["facts"])
-            except ValueError:
-                continue  # damaged, as `ragbandit verify` finds; one row must not keep all versions where they are
+            facts = facts_in(row["facts"])
             note = candidate_in(facts, self.version.name)
             if note is None or (note.get("state"), note.get("weight")) != (self.version.state, self.version.weight):
                 continue

@@ -26,6 +26,15 @@ from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, 
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
 
 
+def facts_in(text: str) -> dict[str, Json]:
+    """The facts of a decision as its row has them; none of a damaged one, which `ragbandit verify` finds."""
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
 def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] | None:
     """What a decision's facts say of this version; None where it was not live."""
     first = facts.get(CANDIDATE)
@@ -143,14 +152,6 @@ def recent_faults(database: Database, version: PolicyVersion) -> RecentFaults:
     query = select(decisions.c.facts).order_by(decisions.c.made_at.desc()).limit(NEWEST)
     with database.read() as connection:
         rows = connection.execute(query).scalars().all()
-    notes = [note for row in rows if (note := candidate_in(_facts(row), version.name)) is not None]
+    notes = [note for row in rows if (note := candidate_in(facts_in(row), version.name)) is not None]
     faults = [str(note["fault"]) for note in notes if note.get("fault")]
     return RecentFaults(decisions=len(notes), faults=len(faults), last_fault=faults[0] if faults else None)
-
-
-def _facts(text: str) -> Mapping[str, Json]:
-    try:
-        facts = json.loads(text)
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}

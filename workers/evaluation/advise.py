@@ -313,7 +313,7 @@ def with_incumbent(text: str, arm: str) -> str | None:
         changed = re.sub(value, rf"\g<1> {arm}\g<2>", text, count=1)
     else:
         begun = r"(?m)^(policy:[ \t]*(?:#.*)?\n)([ \t]*)"
-        changed = re.sub(begun, rf"\g<1>\g<2>incumbent: {arm}\n\g<2>", text, count=1)
+        changed = re.sub(begun, lambda at: f"{at[1]}{at[2] or '  '}incumbent: {arm}\n{at[2]}", text, count=1)
         changed = re.sub(r"(?m)^policy:[ \t]*\{", f"policy: {{incumbent: {arm}, ", changed, count=1)
     with contextlib.suppress(yaml.YAMLError):
         if yaml.safe_load(changed) == wanted:

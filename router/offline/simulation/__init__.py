@@ -194,7 +194,7 @@ def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None
     for holds, field_, message, remedy in (
         (seeds >= 1, "seeds", f"{seeds} seeds", "use 1 or more"),
         (weights and len(set(weights)) == len(weights), "lambda", "needs values, each once", "for example 0.05"),
-        (not odd, "lambda", f"{odd} are no weights of cost", "use 0 or more"),
+        (not odd, "lambda", f"{next(iter(odd), None)!r} is no weight of cost", "use 0 or more"),
         (0 <= warm < asked, "warm", f"{warm} rows of a pass of {asked}", "use 0 or more, and fewer rows"),
         (measure.total >= judged, "total", f"{measure.total} is less than the {judged} rows that are judged", more),
         (known, "incumbent", f"unknown arm {measure.incumbent!r}", f"use one of {', '.join(arms)}"),

@@ -435,6 +435,7 @@ def test_a_judge_scores_questions_without_answers(running):
     [
         "",
         "arms: {a: {}}\n",
+        "policy:\narms: {a: {}}\n",
         "policy:\n  # why\n  name: mba\narms: {}\n",
         "policy: {name: mba}  # one\n",
         "policy:\n    incumbent: b   # now\n    harm: 0.1\n",

@@ -306,14 +306,9 @@ class AnyForward(Forward):
     def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
         torch = self._torch
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (B, T)
-        states = self._states(ids, mask=real.long())
+        output = self._model(input_ids=ids, attention_mask=real.long(), output_hidden_states=True)
+        states = output.hidden_states[1:]  # after every layer, each (B, T, width)
         return torch.cat([_masked_pool(x, real=real, lengths=lengths) for x in states], dim=1)
-
-    def _states(self, ids: "Tensor", *, mask: "Tensor") -> tuple["Tensor", ...]:
-        """Hidden states after every layer, each (B, T, width)."""
-        output = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        states: tuple[Tensor, ...] = output.hidden_states
-        return states[1:]
 
 
 def default_threads(environment: Mapping[str, str], *, cores: int) -> int:

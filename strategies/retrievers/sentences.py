@@ -277,12 +277,6 @@ def build_index(
         return write_meta(building, {"format": FORMAT, **reader.facts(), **facts})
 
 
-def _vectors(folder: Path, *, width: int) -> npt.NDArray[np.float16]:
-    """Shape (passages, width), memory-mapped."""
-    vectors: npt.NDArray[np.float16] = np.memmap(folder / _VECTORS, dtype=np.float16, mode="c").reshape(-1, width)
-    return vectors
-
-
 class DenseRetriever(FolderRetriever):
     """Searches the index in a folder with the encoder that it was built with.
 
@@ -305,7 +299,8 @@ class DenseRetriever(FolderRetriever):
             fault = f"holds vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
             raise self._fault(self._folder, fault)
         with self._whole():
-            self._vectors = _vectors(self._folder, width=encoder.width)
+            vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c")
+            self._vectors = vectors.reshape(-1, encoder.width)  # (passages, width)
             if len(self) != len(self._vectors):
                 raise ValueError("its files do not belong together")
 

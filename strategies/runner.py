@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_credentials, without_secrets
@@ -101,12 +101,8 @@ async def run_strategy(
         raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
     stream = AnswerStream(reader)
     run = Run(query=query, retriever=retriever, generator=generator, budget=budget, spans=spans, stream=stream)
-    try:
-        with _stopped_by(stop):
-            end = await _end_of(strategy, question=query.text, run=run)
-            end = _as_kept(end, given=stream.given, arm=strategy.name)
-    except _Stopped:
-        end = _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
+    end = await _unless_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
+    end = _as_kept(end, given=stream.given, arm=strategy.name)
     trace = tuple(run.trace)
     return Outcome(
         decision_id=DecisionId(query.id),
@@ -195,32 +191,20 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
         return _failed(error)
 
 
-class _Stopped(Exception):
-    """The run's `stop` was done."""
-
-
-@contextmanager
-def _stopped_by(stop: "Future[None] | None") -> Iterator[None]:
-    """Cancel the block when `stop` is done, and raise _Stopped then; any other cancellation passes as it is."""
-    task = asyncio.current_task()
-    if stop is None or task is None:
-        yield
-        return
-    stopping, before = asyncio.wrap_future(stop), task.cancelling()
-
-    def cut_off(_asked: object) -> None:
-        task.cancel()
-
-    stopping.add_done_callback(cut_off)
+async def _unless_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[None] | None") -> _End:
+    """The end of the arm, which is cut off where it is once `stop` is done, or whoever waits here is cancelled."""
+    if stop is None:
+        return await ending
+    work = asyncio.ensure_future(ending)
+    either: list[asyncio.Future[Any]] = [work, asyncio.wrap_future(stop)]
     try:
-        yield
-    except asyncio.CancelledError as error:
-        # As asyncio.timeout does it: what is left after taking ours back was somebody else's.
-        if stopping.done() and task.uncancel() <= before:
-            raise _Stopped from error
-        raise
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        stopping.remove_done_callback(cut_off)
+        work.cancel()
+        await asyncio.wait([work])
+    if work.cancelled():
+        return _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
+    return work.result()
 
 
 def _as_kept(end: _End, *, given: str, arm: str) -> _End:

@@ -265,7 +265,7 @@ def line_of(
         verdict=f"{worth}, {price}" if why is None else "cannot tell yet",
         missing=why,
         saved=_saved(cost, questions, unit),
-        words=_in_words(worth, price, quality=quality, cost=cost) if why is None else f"cannot tell yet: {why}",
+        words=_in_words(*(worth, price) if alarm is None else (None, None), quality=quality, cost=cost, missing=why),
     )
 
 
@@ -442,13 +442,20 @@ def _share(value: float, *, sign: str = "") -> str:
     return text.replace("0.", ".", 1) if abs(value) < 0.9995 else text
 
 
-def _in_words(worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison) -> str:
-    """The verdict with its numbers."""
-    better, costlier = quality.difference or 0.0, cost.difference or 0.0
-    named = f"worse by {_share(-better)}" if worth == "worse" else worth
-    if price == "same cost" or not cost.always:
-        return f"{named}, {price}"
-    return f"{named}, {percent(round(abs(costlier / cost.always), 2))} {price}"
+def _in_words(
+    worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison, missing: str | None
+) -> str:
+    """The verdict with its numbers: first what is known, then what is missing."""
+    known = [] if worth is None else [f"worse by {_share(-(quality.difference or 0.0))}" if worth == "worse" else worth]
+    if price is not None:
+        share = (
+            ""
+            if price == "same cost"
+            else f"{percent(round(abs((cost.difference or 0.0) / (cost.always or 1.0)), 2))} "
+        )
+        known.append(share + price)
+    open_ends = [] if missing is None else [f"cannot tell yet: {missing}"]
+    return "; ".join([*([", ".join(known)] if known else []), *open_ends])
 
 
 #: columns of `cells` after the first
@@ -477,7 +484,7 @@ def cells(line: Line, unit: Unit) -> tuple[str, ...]:
         NOT_TRIED if cost.difference is None else line.saved.removeprefix("saved "),
         ", ".join(both),
         NOT_TRIED if quality.difference is None else difference(quality),
-        line.words if line.missing is None else line.verdict,
+        line.words,
     )
 
 

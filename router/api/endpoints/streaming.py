@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
@@ -16,7 +15,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, Waiter, reads_of, router_of
-from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, plain, route_json
+from ragbandit.router.api.schemas.replies import answer_json, headers, json_of, pending_json, route_json
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.streams import ReadStream
 from ragbandit.shared.errors import RagBanditError
@@ -204,9 +203,8 @@ class EventStream(StreamingResponse):
 
 def event_of(value: Any, *, name: str | None) -> bytes:
     """An event of this name (None: of no name) with a value as JSON."""
-    body = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     head = "" if name is None else f"event: {name}\n"
-    return f"{head}data: {body}\n\n".encode("utf-8", "replace")
+    return b"%bdata: %b\n\n" % (head.encode(), json_of(value))
 
 
 def streamed_answer(answer: PendingAnswer, *, seconds: float) -> Response:

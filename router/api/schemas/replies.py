@@ -1,12 +1,14 @@
 """Replies as values of the router fill them; `ragbandit.client.replies` has their types."""
 
 import builtins
+import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import is_typeddict
 
 from ragbandit.client.replies.decisions import (
@@ -33,7 +35,7 @@ from ragbandit.router.serving.pending import Cancellation
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
-from ragbandit.shared.types import Decision, Outcome, Query, Receipt, finite_json
+from ragbandit.shared.types import Decision, Outcome, Query, Receipt
 
 _Reply = TypeVar("_Reply")
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
@@ -180,13 +182,13 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
 
 
 def plain(reply: Any) -> Any:
-    """The reply as dicts, lists and scalars that JSON can hold."""
-    return finite_json(_without_dataclasses(reply))
+    """The reply as dicts, lists and scalars that JSON can hold: our types as objects, what is not finite as null."""
+    return to_jsonable_python(reply, inf_nan_mode="null", fallback=dict)
 
 
-def _without_dataclasses(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _without_dataclasses(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _without_dataclasses(item) for key, item in value.items()}
-    return [_without_dataclasses(item) for item in value] if isinstance(value, list | tuple) else value
+def json_of(reply: Any) -> bytes:
+    """The reply as JSON; half of a surrogate pair, which UTF-8 cannot hold, is escaped."""
+    try:
+        return to_json(reply, inf_nan_mode="null", fallback=dict)
+    except ValueError:
+        return json.dumps(reply, default=dict).encode()

@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import json
 import math
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
-from ragbandit.router.api.schemas.replies import plain
+from ragbandit.router.api.schemas.replies import json_of
 from ragbandit.router.api.schemas.requests import STORABLE, TEXT
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
 from ragbandit.router.config.settings import Settings
@@ -28,19 +27,13 @@ from ragbandit.shared.types import MAX_TEXT
 #: status of a request whose caller closed the connection before the reply, as nginx counts it
 CLIENT_CLOSED: Final = 499
 
-# Made once: `json.dumps` would make one for every reply.
-_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
 
 class JsonReply(JSONResponse):
     """A reply as JSON: values of our types as objects, numbers that are not finite as null."""
 
     def render(self, content: Any) -> bytes:
         """The body."""
-        try:
-            return _JSON.encode(content).encode()
-        except (TypeError, ValueError):  # a value of ours, or a number that is not finite
-            return _JSON.encode(plain(content)).encode()
+        return json_of(content)
 
 
 #: of JSON-RPC's codes for errors of the server's own one that MCP leaves free

@@ -189,3 +189,19 @@ def test_cancel(fresh):
     assert http.post(f"/v1/decisions/{key}/cancel").status_code == 200
     waited = http.post("/v1/answer", json={"question": QUESTION, "decision_id": key})
     assert (waited.status_code, waited.json()["stop_reason"]) == (200, "cancelled")
+
+
+def test_explanation(http):
+    """It holds the record, the draw and the reasons; the drawn arm's edges hold u."""
+    made = routed(http)
+    path = f"/v1/decisions/{made['decision_id']}"
+    reply = http.get(f"{path}/explanation")
+    assert reply.status_code == 200, reply.text
+    body = reply.json()
+    assert body["record"] == http.get(path).json()
+    assert reply.headers["x-ragbandit-decision-id"] == body["decision_id"] == made["decision_id"]
+    (drawn,) = (arm for arm in body["arms"] if arm["drawn"])
+    assert drawn["arm"] == made["arm"]
+    assert drawn["low"] <= body["draw"]["u"] < drawn["high"]
+    assert body["reasons"]
+    refused(http.get("/v1/decisions/unknown/explanation"), 404, "NOT_FOUND")

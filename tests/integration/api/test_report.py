@@ -1,4 +1,4 @@
-"""The report over CLI, HTTP and page: one sentence everywhere."""
+"""The report over CLI, HTTP and page: one sentence everywhere; and the overview over HTTP."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typer.testing import CliRunner
 
 from ragbandit.router.reporting import report as reporting
+from ragbandit.router.storage.totals import Extender
 from ragbandit.workers.cli import app
 
 DOLLARS = {"no_retrieval": 0.001, "single_step": 0.01, "multi_step": 0.1}
@@ -68,3 +69,15 @@ def test_reports_run_one_by_one(serve, monkeypatch):
     with ThreadPoolExecutor(len(paths)) as pool:
         assert {reply.status_code for reply in pool.map(service.http.get, paths)} == {200}
     assert len(threads) == 1
+
+
+def test_the_overview_over_http(service):
+    """The last day by default; a client gets the same as the route; a wrong step is refused."""
+    for number in range(3):
+        made = service.http.post("/v1/route", json={"question": f"question {number}"}).json()
+        service.http.post("/v1/outcomes", json={"decision_id": made["decision_id"], "answer": "Paris"})
+    Extender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
+    found = service.http.get("/v1/overview").json()
+    assert found["totals"]["decided"] == found["totals"]["answered"] == 3
+    assert 24 <= len(found["points"]) <= 26
+    assert service.http.get("/v1/overview", params={"step": 100}).status_code == 422

@@ -15,9 +15,6 @@ BODIES = {
         "budget": {"rounds": 2, "seconds": 1.5},
         "tenant": "acme",
     },
-    "links": {"question": QUESTION, "links": {"trace": "t-1", "run": "r-1"}},
-    "link of no form": {"question": QUESTION, "links": {"trace": "two words"}},
-    "link of another type": {"question": QUESTION, "links": {"trace": 7}},
     "a conversation": {
         "question": QUESTION,
         "session_id": "chat 17",

@@ -1,12 +1,15 @@
 """Fixtures of the tests of OpenAI's interface: a worker that answers what is asked, and OpenAI's own clients."""
 
+import asyncio
 import threading
 import time
+from functools import partial
 
 import openai
 import pytest
 
-from ragbandit.shared.types import Cost, Outcome, Source
+from ragbandit.router.api.endpoints.streaming import PendingAnswer
+from ragbandit.shared.types import Cost, Outcome, Source, TextPiece
 
 #: what a worker of these tests has used
 COST = Cost(
@@ -59,11 +62,39 @@ class AnsweringWorker(threading.Thread):
 
 
 @pytest.fixture
-def answers(service):
-    """A function that has a worker answer all questions of the service, with these fields of its outcomes."""
+def in_pieces(monkeypatch):
+    """A function: answers come in these events before the outcome; a threading.Event among them is waited for."""
+
+    def start(*events, **outcome):
+        async def made(answer):
+            for event in events:
+                if isinstance(event, threading.Event):
+                    while not event.is_set():
+                        await asyncio.sleep(0.005)
+                elif isinstance(event, Exception):
+                    raise event
+                else:
+                    yield event
+            text = "".join(event.text for event in events if isinstance(event, TextPiece))
+            yield outcome_of(answer.decision.id, **({"answer": text, "sources": SOURCES} | outcome))
+
+        monkeypatch.setattr(PendingAnswer, "events", made)
+
+    return start
+
+
+@pytest.fixture
+def answers(service, answering):
+    """A function that has a worker answer all questions of the test's service."""
+    return partial(answering, service)
+
+
+@pytest.fixture
+def answering():
+    """A function that has a worker answer all questions of a service, with these fields of its outcomes."""
     running: list[AnsweringWorker] = []
 
-    def start(**changes) -> None:
+    def start(service, **changes) -> None:
         running.append(AnsweringWorker(service, **changes))
         running[-1].start()
 

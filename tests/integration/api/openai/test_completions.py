@@ -7,7 +7,7 @@ import pytest
 from openai.types import Model
 from openai.types.chat import ChatCompletion
 
-from tests.integration.api.openai.conftest import COST, SOURCES, AnsweringWorker
+from tests.integration.api.openai.conftest import COST, SOURCES
 from tests.support.servers.http_service import QUESTION
 
 ASKED = [{"role": "user", "content": QUESTION}]
@@ -57,34 +57,21 @@ def test_a_completion(client, service, answers):
     assert facts["forced"] is facts["abstained"] is False
 
 
-def test_a_completion_is_as_openai_describes_it(http, answers):
-    """The JSON is valid by OpenAI's own types, with no coercion."""
+def test_citations(http, service, answers):
+    """The passages, of which one has no URL, come as OpenAI's annotations, and as our own; the JSON is of its types."""
+    read = service.router.store.outcomes_by_id
+    service.router.store.outcomes_by_id = lambda ids: {
+        key: replace(outcome, sources=SOURCES) for key, outcome in read(ids).items()
+    }
     answers()
-    reply = posted(http).json()
-    ChatCompletion.model_validate(reply, strict=True)
-    assert {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"} <= set(reply)
-
-
-@pytest.fixture
-def sourced(http, service, answers):
-    """The outcome of the reply has two passages, of which one has no URL."""
-    service.router.store.outcomes_by_id = with_sources(service.router.store.outcomes_by_id)
-    answers()
-    return posted(http).json()
-
-
-def with_sources(read):
-    return lambda ids: {key: replace(outcome, sources=SOURCES) for key, outcome in read(ids).items()}
-
-
-def test_citations(sourced, service):
-    """The passages come as OpenAI's annotations, and as our own."""
+    sourced = posted(http).json()
     ours = f"{service.url}/v1/decisions/{sourced['ragbandit']['decision_id']}#2"
     cited = [each["url_citation"] for each in sourced["choices"][0]["message"]["annotations"]]
     assert [each["url"] for each in cited] == ["https://books.example/d1", ours]
     assert [each["title"] for each in cited] == ["Dracula", "d2"]
     assert [(each["id"], each["score"]) for each in sourced["ragbandit"]["passages"]] == [("d1", 2.5), ("d2", None)]
     ChatCompletion.model_validate(sourced, strict=True)
+    assert {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"} <= set(sourced)
 
 
 def test_the_same_key(http, service, answers):
@@ -122,7 +109,7 @@ def test_what_is_kept_of_a_request(serve, http, answers, service):
     assert posted(http, headers=headers, temperature=0.9).status_code == 200
 
 
-def test_metadata_that_is_declared(serve):
+def test_metadata_that_is_declared(serve, answering):
     """A declared key becomes context of its type, so that it moves the choice; a text that is none is refused."""
     declared = {
         "premium": {"type": "boolean"},
@@ -134,13 +121,8 @@ def test_metadata_that_is_declared(serve):
     sent = {"premium": "True", "age": "3.5", "topics": "billing, urgent", "plan": "pro", "other": "x"}
     refused = posted(service.http, metadata=sent | {"age": "old"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "metadata.age")
-    worker = AnsweringWorker(service)
-    worker.start()
-    try:
-        key = posted(service.http, metadata=sent).json()["ragbandit"]["decision_id"]
-    finally:
-        worker.ended.set()
-        worker.join(10)
+    answering(service)
+    key = posted(service.http, metadata=sent).json()["ragbandit"]["decision_id"]
     query = service.router.decision(key).decision.query
     assert query.context == {"age": 3.5, "plan": "pro", "premium": True, "topics": ["billing", "urgent"]}
     assert query.request["metadata"] == {"other": "x"}

@@ -87,7 +87,6 @@ def test_paths_and_methods(unmoved):
     assert error_of(unmoved.post("/v1/embeddings", json={}))["code"] == "not_found"
     assert error_of(unmoved.get("/v1/models/nobody"))["code"] == "model_not_found"
     assert error_of(unmoved.get("/v1/models?limit=5"))["param"] == "limit"
-    assert error_of(unmoved.post("/v1/completions", json={"model": "auto", "prompt": "?"}))["code"] == "not_found"
 
 
 def raised(service, **more) -> tuple[openai.APIStatusError, int]:

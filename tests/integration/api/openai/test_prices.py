@@ -6,7 +6,6 @@ import openai
 import pytest
 
 from ragbandit.router.storage.access.api_keys import KeyStore
-from tests.integration.api.openai.conftest import AnsweringWorker
 from tests.integration.api.openai.test_completions import posted
 
 PRICES = {"economy": 0.2, "quality": 0.01}
@@ -14,14 +13,11 @@ ASKED = {"messages": [{"role": "user", "content": "Who wrote Dracula?"}]}
 
 
 @pytest.fixture
-def priced(serve):
+def priced(serve, answering):
     """A service with prices, whose questions are answered."""
     service = serve(cost_weights=PRICES)
-    worker = AnsweringWorker(service)
-    worker.start()
-    yield service
-    worker.ended.set()
-    worker.join(10)
+    answering(service)
+    return service
 
 
 def test_openais_client_turns_the_dial(priced):

@@ -6,10 +6,9 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from ragbandit.router.api.endpoints.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.types import Message, StatusNote, TextPiece
-from tests.integration.api.openai.conftest import COST, SOURCES, outcome_of
+from tests.integration.api.openai.conftest import COST, outcome_of
 from tests.integration.api.security.conftest import Keyed
 from tests.support.cases import every_case
 from tests.support.servers.http_service import QUESTION, Service, worker_answers
@@ -26,24 +25,6 @@ def service(tmp_path_factory):
     running = Service(Settings.model_validate(given))
     yield running
     running.close()
-
-
-@pytest.fixture
-def in_pieces(monkeypatch):
-    """A function: answers come in these events before the outcome."""
-
-    def start(*events, **outcome):
-        async def made(answer):
-            for event in events:
-                if isinstance(event, Exception):
-                    raise event
-                yield event
-            text = "".join(event.text for event in events if isinstance(event, TextPiece))
-            yield outcome_of(answer.decision.id, **({"answer": text, "sources": SOURCES} | outcome))
-
-        monkeypatch.setattr(PendingAnswer, "events", made)
-
-    return start
 
 
 def posted(http, headers=None, **more):

@@ -1,6 +1,5 @@
 """OpenAI's interface: streams, as raw events and as OpenAI's own clients read them."""
 
-import asyncio
 import json
 import threading
 import time
@@ -10,10 +9,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from ragbandit.router.api.endpoints.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.types import TextPiece
-from tests.integration.api.openai.conftest import SOURCES, outcome_of
+from ragbandit.shared.types import StatusNote, TextPiece
 from tests.support.servers.http_service import QUESTION, Service
 
 ASKED = [{"role": "user", "content": QUESTION}]
@@ -41,28 +38,6 @@ def chunks_of(lines: list[str]) -> list[dict]:
     assert lines[-1] == "data: [DONE]"
     assert not [line for line in lines if not line.startswith(("data: ", ": "))]  # no names of events
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1] if line.startswith("data: ")]
-
-
-@pytest.fixture
-def in_pieces(monkeypatch):
-    """A function: answers come in these events before the outcome; a threading.Event among them is waited for."""
-
-    def start(*events, **outcome):
-        async def made(answer):
-            for event in events:
-                if isinstance(event, threading.Event):
-                    while not event.is_set():
-                        await asyncio.sleep(0.005)
-                elif isinstance(event, Exception):
-                    raise event
-                else:
-                    yield event
-            text = "".join(event.text for event in events if isinstance(event, TextPiece))
-            yield outcome_of(answer.decision.id, **({"answer": text, "sources": SOURCES} | outcome))
-
-        monkeypatch.setattr(PendingAnswer, "events", made)
-
-    return start
 
 
 def test_the_order_of_a_stream(http, in_pieces):
@@ -162,3 +137,31 @@ def test_a_client_that_goes_away(http, service):
         assert time.monotonic() < give_up
         time.sleep(0.01)
     assert service.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(("sent", "session"), [("c1", "c1"), ("{{CHAT_ID}}", None)])
+def test_a_chat_is_a_conversation(http, service, answers, sent, session):
+    """The chat's id is the session of the decision; a template that was not filled in is none."""
+    answers()
+    body = {"model": "auto", "messages": [{"role": "user", "content": QUESTION}]}
+    reply = http.post("/v1/chat/completions", json=body, headers={"X-OpenWebUI-Chat-Id": sent})
+    assert service.router.decision(reply.json()["ragbandit"]["decision_id"]).decision.query.session == session
+
+
+def test_status_and_sources(http, in_pieces):
+    """Open WebUI is told what the arm does, and gets the passages with their texts instead of citations."""
+    in_pieces(StatusNote(text="searching"), TextPiece(text="Bram Stoker"))
+    chunks = chunks_of(events_of(http, headers={"X-OpenWebUI-Chat-Id": "c1"})[1])
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate(chunk, strict=True)
+    events = [chunk["event"] for chunk in chunks if "event" in chunk]
+    assert all(chunk["choices"] == [] for chunk in chunks if "event" in chunk)
+    assert [event["type"] for event in events] == ["status", "status", "source", "source"]
+    assert events[0]["data"] == {"description": "searching", "done": False}
+    assert events[1]["data"]["done"] is True
+    first = events[2]["data"]
+    assert first["source"] == {"name": "Dracula", "url": "https://books.example/d1"}
+    assert (first["document"], first["distances"]) == (["A novel by Bram Stoker."], [2.5])
+    assert first["metadata"] == [{"source": "https://books.example/d1", "name": "Dracula"}]
+    assert "distances" not in events[3]["data"]
+    assert not [each for chunk in chunks for each in chunk["choices"] if "annotations" in each["delta"]]

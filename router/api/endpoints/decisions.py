@@ -36,7 +36,7 @@ from ragbandit.router.api.dependencies import (
     router_of,
     tracing_of,
 )
-from ragbandit.router.api.endpoints.streaming import PendingAnswer, streamed_answer, want_events
+from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, PendingAnswer, events_of, want_events
 from ragbandit.router.api.schemas.replies import (
     answer_json,
     cancellation_json,
@@ -73,8 +73,6 @@ ROUTE: Final = "/v1/route"
 _JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 #: longest wait_s of /v1/answer, seconds
 MAX_WAIT_S = 600
-#: a stream waits that much longer than an arm may take, unless told otherwise: the question waits for a worker, seconds
-STREAM_WAIT_S = 30.0
 
 DecisionPath = Annotated[
     DecisionIdText,
@@ -323,7 +321,7 @@ async def answer(
     if stream:
         limit_s = settings.budget.seconds + STREAM_WAIT_S if wait_s is None else wait_s
         streamed = PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=limit_s)
-        return streamed_answer(streamed, seconds=seconds)
+        return EventStream(events_of(streamed, seconds=seconds), headers=headers(decision))
     wait_s = settings.server.answer_wait_s if wait_s is None else wait_s
     try:
         outcome = waiting.result() if await all_done(request, [waiting], limit_s=wait_s) else None

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, Final
 
 from fastapi import Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, Waiter, reads_of, router_of
-from ragbandit.router.api.schemas.replies import answer_json, headers, json_of, pending_json, route_json
+from ragbandit.router.api.schemas.replies import answer_json, json_of, pending_json, route_json
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.streams import ReadStream
 from ragbandit.shared.errors import RagBanditError
@@ -30,6 +30,8 @@ log = logging.getLogger("ragbandit.api")
 #: client that has hung up looks like one that has only closed its sending side, until two writes to it have failed.
 PING_S: float = 2.0
 PING: Final = b": ping\n\n"
+#: a stream waits that much longer than an arm may take, unless told otherwise: the question waits for a worker, seconds
+STREAM_WAIT_S: Final = 30.0
 #: cancellations under way: asyncio keeps no task alive that nobody holds
 _cancelling: set["asyncio.Task[None]"] = set()
 
@@ -207,15 +209,11 @@ def event_of(value: Any, *, name: str | None) -> bytes:
     return b"%bdata: %b\n\n" % (head.encode(), json_of(value))
 
 
-def streamed_answer(answer: PendingAnswer, *, seconds: float) -> Response:
+async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[bytes]:
     """The events of an answer. After its limit_s without an outcome the last says "pending".
 
     seconds: from the request to the decision.
     """
-    return EventStream(_events(answer, seconds=seconds), headers=headers(answer.decision))
-
-
-async def _events(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[bytes]:
     decision = answer.decision
     pending = pending_json(decision, seconds=seconds)
     try:

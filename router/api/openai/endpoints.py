@@ -26,7 +26,7 @@ from ragbandit.router.api.dependencies import (
     router_of,
 )
 from ragbandit.router.api.endpoints.decisions import decide, paced
-from ragbandit.router.api.endpoints.streaming import EventStream, PendingAnswer, want_events
+from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, PendingAnswer, want_events
 from ragbandit.router.api.openai.chats import SAID, Chat, read_chat, said_of
 from ragbandit.router.api.openai.replies import (
     ERRORS,
@@ -271,10 +271,6 @@ async def cancel(response_id: ResponsePath, request: Request) -> Response:
     return JsonReply(stored_response(request, await record_of(request, response_id)))
 
 
-#: an arm may go on for the seconds of its budget, and the question has waited for a worker before, seconds
-_WAITING_S: Final = 30.0
-
-
 #: events of one reply in pieces, each as its bytes
 ReplyStream = ChatStream | ResponseStream
 
@@ -346,7 +342,7 @@ async def _with_turn(request: Request, query: Query, *, results: Sequence[str]) 
 
 
 def _limit_s(router: Router) -> float:
-    return max(router.settings.server.answer_wait_s, router.settings.budget.seconds + _WAITING_S)
+    return max(router.settings.server.answer_wait_s, router.settings.budget.seconds + STREAM_WAIT_S)
 
 
 async def _outcome(answer: PendingAnswer) -> Outcome:

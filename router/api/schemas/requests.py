@@ -29,9 +29,9 @@ from ragbandit.shared.types import MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
 
 #: required fields that are lists; the others are strings
 _LISTS: Final = frozenset({"items", "messages"})
-#: pydantic's error type of ours; the message is what is accepted
-_WANTED: Final = "wanted"
-#: pydantic's error type -> what is accepted
+#: how pydantic's messages of wrong values begin, before what is accepted
+_SHOULD: Final = "Input should be "
+#: pydantic's error type -> what is accepted, where its own words are not ours
 _KINDS: Final = {
     "string_type": "text",
     "list_type": "a list",
@@ -43,14 +43,6 @@ _KINDS: Final = {
     "float_type": "a number",
     "int_type": "a whole number",
     "bool_type": "true or false",
-    "finite_number": "a finite number",
-    "greater_than": "above {gt:g}",
-    "greater_than_equal": "{ge:g} at least",
-    "less_than": "below {lt:g}",
-    "less_than_equal": "{le:g} at most",
-    "string_too_short": "of {min_length} characters at least",
-    "string_too_long": "of {max_length} characters at most",
-    "string_pattern_mismatch": "a text that {pattern} matches",
 }
 
 
@@ -58,7 +50,9 @@ def wanted(what: str) -> GetPydanticSchema:
     """One error for a value of several types, instead of one for each of them."""
 
     def schema(source: Any, handler: Any) -> core_schema.CoreSchema:
-        return core_schema.custom_error_schema(handler(source), custom_error_type=_WANTED, custom_error_message=what)
+        return core_schema.custom_error_schema(
+            handler(source), custom_error_type="wanted", custom_error_message=f"{_SHOULD}{what}"
+        )
 
     return GetPydanticSchema(schema)
 
@@ -82,13 +76,9 @@ def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | No
     if kind == "missing":
         kind = "list" if field in _LISTS else "string"
         return InvalidInput(f'"{field}" is required ({kind})', field=field, remedy=f"add it to the request as a {kind}")
-    wanted = fault["msg"] if kind == _WANTED else _KINDS.get(kind)
-    if kind == "literal_error":
-        wanted = "{expected}"
-    if wanted is None:
-        return InvalidInput(fault["msg"], field=field, remedy="/docs describes what is accepted")
-    if kind != _WANTED:
-        wanted = wanted.format(**fault.get("ctx", {}))
+    wanted = _KINDS.get(kind) or fault["msg"].removeprefix(_SHOULD)
+    if wanted == fault["msg"]:
+        return InvalidInput(f'"{field}": {wanted}', field=field, remedy="/docs describes what is accepted")
     return InvalidInput(f'"{field}" must be {wanted}, not {_shown(sent)}', field=field, remedy=f"send {wanted}")
 
 

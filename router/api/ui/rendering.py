@@ -158,17 +158,6 @@ def may_see(caller: Caller, path: str, *, of_all: bool) -> bool:
     return role and not (of_all and caller.tenant is not None)
 
 
-def error_page(error: ErrorDetail, *, status: int, root: str) -> str:
-    """The page of an error."""
-    frame = {"root": root, "title": "Error", "here": "", "links": (), "logged_in": False}
-    words = {
-        "code": error["code"],
-        "message": unicodedata.normalize("NFC", error["message"]),
-        "remedy": unicodedata.normalize("NFC", error["remedy"] or ""),
-    }
-    return environment().get_template("error.html").render(frame | words | {"status": status, "caller": Caller()})
-
-
 #: of every reply under /ui
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
@@ -195,7 +184,11 @@ def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[s
         came = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
         back = f"?next={quote(came.removeprefix(root), safe='/')}" if scope["method"] == "GET" else ""
         return RedirectResponse(f"{root}/ui/login{back}", status_code=303)
-    return HTMLResponse(error_page(error, status=status, root=root), status_code=status, headers=headers)
+    frame = {"root": root, "title": "Error", "here": "", "links": (), "logged_in": False, "caller": Caller()}
+    message, remedy = (unicodedata.normalize("NFC", text) for text in (error["message"], error["remedy"] or ""))
+    words = {"status": status, "code": error["code"], "message": message, "remedy": remedy}
+    shown = environment().get_template("error.html").render(frame | words)
+    return HTMLResponse(shown, status_code=status, headers=headers)
 
 
 #: fields of a form, and bytes of it

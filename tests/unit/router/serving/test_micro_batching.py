@@ -81,38 +81,29 @@ def test_groups_form_under_load():
     assert sorted(gate.groups[1]) == list(range(16))
 
 
-def test_an_exception_reaches_every_caller_of_the_group():
-    """Where the work raises, each item of that group gets the exception; the next group is served."""
-    gate = Gate()
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_exception_reaches_its_callers(alone):
+    """Where the work raises, each item of that group gets the exception; where it returns one, its item alone."""
+    gate = Gate(reply=lambda item: InvalidInput("broke") if alone and item == "bad" else item)
 
     def work(items):
-        gate(items)
-        if "bad" in items:
+        replies = gate(items)
+        if "bad" in items and not alone:
             raise InvalidInput("broke", field="question")
-        return list(items)
+        return replies
 
     with grouped(work) as made:
         first = blocked(made, gate)
-        futures = [made.submit(item) for item in ("a", "bad", "b")]
+        futures = {item: made.submit(item) for item in ("a", "bad", "b")}
         gate.opened.set()
         assert first.result(10) == "first"
-        for future in futures:
-            with pytest.raises(InvalidInput, match="broke"):
-                future.result(10)
+        for item, future in futures.items():
+            if alone and item != "bad":
+                assert future.result(10) == item
+            else:
+                with pytest.raises(InvalidInput, match="broke"):
+                    future.result(10)
         assert made.submit("c").result(10) == "c"
-
-
-def test_an_exception_per_item_is_its_own():
-    """Where the work returns an exception for one item, that item alone gets it."""
-    gate = Gate(reply=lambda item: InvalidInput("mine") if item == "bad" else item)
-    with grouped(gate) as made:
-        blocked(made, gate)
-        futures = [made.submit(item) for item in ("a", "bad", "b")]
-        gate.opened.set()
-        assert futures[0].result(10) == "a"
-        with pytest.raises(InvalidInput, match="mine"):
-            futures[1].result(10)
-        assert futures[2].result(10) == "b"
 
 
 def test_cancelled_items_are_left_out():

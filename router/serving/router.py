@@ -31,6 +31,7 @@ from ragbandit.router.serving.batching import (
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
+from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.following.snapshots import SnapshotFollower
 from ragbandit.router.serving.following.versions import PolicyFollower
@@ -50,7 +51,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.routines import Routine, StoreOutage
-from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
+from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, RagBanditError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -211,9 +212,12 @@ class Router(AbstractContextManager["Router"]):
         """`route` without waiting; with run_by="worker" only arms that our workers run are offered.
 
         Raises Overloaded at once where it would wait longer than server.max_wait_s, or server.max_waiting wait already;
-        a Future that is cancelled before its batch begins leaves nothing behind.
+        a Future that is cancelled before its batch begins leaves nothing behind. Raises InvalidInput and Forbidden for
+        a query that cannot be routed, TooManyRequests if too many of its tenant wait; the Future raises Conflict if its
+        id was used for another request.
         """
-        return self.service.submit(query, run_by=run_by)
+        question = self.service.question(query, run_by=run_by)
+        return self.service.batcher.submit(question, tenant=question.query.tenant)
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
         """The query that a chat asks, for `route` or `answer`: the last user message, with what was said before it.
@@ -253,14 +257,25 @@ class Router(AbstractContextManager["Router"]):
 
         Raises Overloaded if not even the first of them may wait.
         """
-        return self.service.submit_many(queries, run_by=run_by)
+        results: list[Question | Future[Decision]] = []
+        for query in queries:
+            try:
+                results.append(self.service.question(query, run_by=run_by))
+            except (InvalidInput, Forbidden) as error:
+                refused: Future[Decision] = Future()
+                refused.set_exception(error)
+                results.append(refused)
+        questions = [one for one in results if isinstance(one, Question)]
+        tenants = [one.query.tenant for one in questions]
+        taken = iter(self.service.batcher.submit_each(questions, tenants=tenants))
+        return [next(taken) if isinstance(one, Question) else one for one in results]
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = Query(text=query) if isinstance(query, str) else query
         with self.answers.place(query):
-            decision = reply_of(self.service.submit(query, run_by="worker"), timeout_s=SERVE_S)
+            decision = reply_of(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
             waiting = self.answers.request(decision)
         try:
             return decision, waiting.result(wait_s)

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +29,6 @@ from ragbandit.router.storage.decisions.feedback_writes import settle
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
-from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.types import LABEL_QUEUE, NAMED_ID, STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
@@ -89,33 +87,11 @@ class RouteService:
         """Serve what was handed in, then stop."""
         self.batcher.close()
 
-    def submit(self, query: Query | str, *, run_by: RunBy) -> "Future[Decision]":
-        """The decision, committed, as a Future; once cancelled, the query is dropped if its batch has not begun.
+    def question(self, query: Query | str, *, run_by: RunBy) -> Question:
+        """The record of a query that can be routed.
 
-        Raises InvalidInput for a query that cannot be routed, Forbidden for a price that its key may not have,
-        Overloaded if it would wait too long, TooManyRequests if too many of its tenant wait. The Future raises Conflict
-        if the query's id was used for another request.
+        Raises InvalidInput for another, Forbidden for a price that its key may not have.
         """
-        question = self._question(query, run_by=run_by)
-        return self.batcher.submit(question, tenant=question.query.tenant)
-
-    def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy) -> "list[Future[Decision]]":
-        """`submit` for many: a query that cannot be routed, or is one too many, has a Future that raises why.
-
-        Raises Overloaded if not even the first of them may wait.
-        """
-        results: list[Question | InvalidInput | Forbidden] = []
-        for query in queries:
-            try:
-                results.append(self._question(query, run_by=run_by))
-            except (InvalidInput, Forbidden) as error:
-                results.append(error)
-        questions = [one for one in results if isinstance(one, Question)]
-        taken = iter(self.batcher.submit_each(questions, tenants=[one.query.tenant for one in questions]))
-        return [next(taken) if isinstance(one, Question) else _failed(one) for one in results]
-
-    def _question(self, query: Query | str, *, run_by: RunBy) -> Question:
-        """The record of a query that can be routed. Raises InvalidInput, Forbidden for another."""
         query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
         serving = self.serving
@@ -290,9 +266,3 @@ def _as_text(query: Query) -> Query:
     ignored = sorted({*(known if isinstance(known, list) else ()), *unused})
     request = {name: value for name, value in query.request.items() if name != OPTIONAL}
     return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))
-
-
-def _failed(error: Exception) -> "Future[Decision]":
-    future: Future[Decision] = Future()
-    future.set_exception(error)
-    return future

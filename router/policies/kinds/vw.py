@@ -26,7 +26,6 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -49,7 +48,7 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.context import ContextColumns, read_schema
 from ragbandit.router.policies.draw import with_floor
-from ragbandit.shared.errors import PolicyFault, SnapshotError, missing_package
+from ragbandit.shared.errors import PolicyFault, SnapshotError, required_module
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 #: Where the namespaces "q", "a" and "c" begin in VW's hash (murmur3): the same rows as dsjson make the same model.
@@ -103,7 +102,8 @@ class VowpalWabbit(HasParams):
         self._mass = 0.0
         #: d of the features it has learned; None before the first update
         self._dimension: int | None = None
-        self._vw = _vowpal_wabbit()
+        # Its own types contradict numpy's.
+        self._vw: Any = required_module("vowpal_wabbit_next", extra="vw", field="policy.name")
         self._lock = threading.Lock()
         self._workspace = self._vw.Workspace(self._arguments())
 
@@ -225,13 +225,3 @@ def _squarecb(scores: Sequence[float], *, gamma: float) -> list[float]:
     pmf = [0.0 if score == best else 1.0 / (count + gamma * (best - score)) for score in scores]
     rest = (1.0 - math.fsum(pmf)) / sum(score == best for score in scores)
     return [rest if score == best else p for p, score in zip(pmf, scores, strict=True)]
-
-
-def _vowpal_wabbit() -> Any:
-    """The package, loaded when a policy is made; its own types contradict numpy's. Raises ConfigError."""
-    try:
-        return import_module("vowpal_wabbit_next")
-    except ImportError as error:
-        raise missing_package(
-            "vowpal-wabbit-next", extra="vw", field="policy.name", note="there is no wheel for Python 3.13"
-        ) from error

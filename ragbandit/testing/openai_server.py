@@ -50,20 +50,13 @@ class Reply:
     drip_s: float | None = None
     #: wait before every part of a stream
     part_s: float = 0.0
-    #: name this model, not the one asked for
-    model: str | None = None
-    #: tell the tokens used
-    usage: bool = True
-    #: more of the usage, such as {"prompt_tokens_details": {"cached_tokens": 3}}
-    usage_details: Mapping[str, Any] = field(default_factory=dict)
-    #: send log-probabilities to those who ask
-    logprobs: bool = True
-    #: send choices at all
-    choices: bool = True
+    #: takes the place of what a completion, or a part of a stream, has under these names; a mapping is added to the one
+    #: that is there: {"model": "another", "choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
+    changes: Mapping[str, Any] = field(default_factory=dict)
     #: more of the message, such as {"tool_calls": [...]}, and why it ends where that is no ordinary end
     message: Mapping[str, Any] = field(default_factory=dict)
     finish: str | None = None
-    #: heed max_tokens and stop strings
+    #: heed max_tokens and stop strings, and send log-probabilities to those who ask
     obedient: bool = True
 
 
@@ -265,28 +258,34 @@ def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
     message = {"role": "assistant", "content": "".join(words) or (None if reply.message else ""), **reply.message}
     told = _logprobs(words, reply=reply, sent=sent)
     choice = {"index": 0, "finish_reason": reply.finish or finish, "message": message, **told}
-    return json.dumps(
-        _head(reply, sent=sent, kind="chat.completion")
-        | {"choices": [choice] if reply.choices else []}
-        | _usage(words, reply=reply, sent=sent)
-    ).encode()
+    whole = _head(sent, kind="chat.completion") | {"choices": [choice], "usage": _usage(words, sent=sent)}
+    return json.dumps(_changed(whole, reply=reply)).encode()
 
 
 def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
     """The events of a stream: a word each, the end, the usage where it is asked for, and the last line."""
-    head = _head(reply, sent=sent, kind="chat.completion.chunk")
+    head = _head(sent, kind="chat.completion.chunk")
     words, finish = _tokens(reply, sent=sent)
-    for word in words if reply.choices else []:
-        logprobs = _logprobs([word], reply=reply, sent=sent)
-        choice = {"index": 0, "finish_reason": None, "delta": {"content": word}, **logprobs}
-        yield _event(head | {"choices": [choice]})
-    for delta in _deltas(reply.message):
-        yield _event(head | {"choices": [{"index": 0, "finish_reason": None, "delta": delta}]})
-    if reply.choices:
-        yield _event(head | {"choices": [{"index": 0, "finish_reason": reply.finish or finish, "delta": {}}]})
-    if (sent.get("stream_options") or {}).get("include_usage") and reply.usage:
-        yield _event(head | {"choices": []} | _usage(words, reply=reply, sent=sent))
+    told = [_logprobs([word], reply=reply, sent=sent) for word in words]
+    deltas = [{"delta": {"content": word}, **logprobs} for word, logprobs in zip(words, told, strict=True)]
+    choices = [*deltas, *({"delta": delta} for delta in _deltas(reply.message))]
+    choices = [{"index": 0, "finish_reason": None, **choice} for choice in choices]
+    choices.append({"index": 0, "finish_reason": reply.finish or finish, "delta": {}})
+    parts: list[dict[str, Any]] = [head | {"choices": [choice]} for choice in choices]
+    if (sent.get("stream_options") or {}).get("include_usage"):
+        parts.append(head | {"choices": [], "usage": _usage(words, sent=sent)})
+    for part in parts:
+        yield b"data: " + json.dumps(_changed(part, reply=reply)).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
+
+
+def _changed(part: dict[str, Any], *, reply: Reply) -> dict[str, Any]:
+    for name, value in reply.changes.items():
+        if not isinstance(value, Mapping):
+            part |= {name: value}
+        elif name in part:
+            part |= {name: {**part[name], **value}}
+    return part
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -303,24 +302,16 @@ def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {name: [{"index": index, "function": {"arguments": half}}]}
 
 
-def _event(value: Mapping[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value).encode() + b"\n\n"
+def _head(sent: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-scripted", "object": kind, "created": 0, "model": sent.get("model", "scripted")}
 
 
-def _head(reply: Reply, *, sent: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    model = reply.model or sent.get("model", "scripted")
-    return {"id": "chatcmpl-scripted", "object": kind, "created": 0, "model": model}
-
-
-def _usage(words: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
-    if not reply.usage:
-        return {}
+def _usage(words: list[str], *, sent: Mapping[str, Any]) -> dict[str, int]:
     prompt, written = len(_asked_text(sent).split()), len(words)
-    usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-    return {"usage": usage | dict(reply.usage_details)}
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
 def _logprobs(words: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
-    if not reply.logprobs or not sent.get("logprobs"):
+    if not (reply.obedient and sent.get("logprobs")):
         return {}
     return {"logprobs": {"content": [{"token": word, "logprob": _LOGPROB, "top_logprobs": []} for word in words]}}

@@ -37,7 +37,7 @@ def model(sent):
         return Reply(message={"tool_calls": calls, "reasoning_content": "I ask."}, finish="tool_calls")
     if sent.get("response_format"):
         return Reply(text='{"name": "Paris", "people": 2100000}')
-    return Reply(text="It is sunny in Paris", usage_details={"prompt_tokens_details": {"cached_tokens": 2}})
+    return Reply(text="It is sunny in Paris", changes={"usage": {"prompt_tokens_details": {"cached_tokens": 2}}})
 
 
 TWO = list(enumerate(["Paris", "Oslo"]))

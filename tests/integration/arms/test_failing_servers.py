@@ -56,7 +56,7 @@ def test_a_model_that_is_down_fails_every_arm():
         Reply(text="It is half of an answer", short=True),
         Reply(body=b'{"choices": [{"mess'),
         Reply(body=b"<html>gateway</html>"),
-        Reply(choices=False),
+        Reply(changes={"choices": []}),
     ],
     ids=["refused", "limited", "broken", "cut", "short", "half_json", "html", "nothing"],
 )

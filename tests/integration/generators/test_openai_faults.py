@@ -32,7 +32,7 @@ FAULTS = {
     "half_json": (Reply(body=b'{"choices": [{"mess'), ""),
     "bad_event": (Reply(body=b"data: {broken\n\n"), ""),
     "wrong_shape": (Reply(body=b'{"choices": "none"}'), ""),
-    "no_choices": (Reply(choices=False), "no answer is in it"),
+    "no_choices": (Reply(changes={"choices": []}), "no answer is in it"),
 }
 
 

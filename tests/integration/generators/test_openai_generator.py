@@ -109,7 +109,7 @@ def test_logprobs(stream):
 
 def test_logprobs_kept_back():
     """A server that sends none although they were asked for fails the call at once."""
-    with ScriptedServer([Reply(text="Paris", logprobs=False)] * 2) as server:
+    with ScriptedServer([Reply(text="Paris", obedient=False)] * 2) as server:
         error, _ = ask(server, logprobs=True, request={"want": LOGPROBS})
         assert len(server.requests) == 1
     assert "no log-probabilities" in str(error)
@@ -130,7 +130,7 @@ def test_disobedient_server():
 def test_another_model_answers():
     """Where a server names another model, the price of that one counts."""
     prices = {"gpt": (1.0, 2.0), "gpt-2026": (10.0, 20.0)}
-    with ScriptedServer([Reply(text="Paris it is", model="gpt-2026")]) as server:
+    with ScriptedServer([Reply(text="Paris it is", changes={"model": "gpt-2026"})]) as server:
         done, _ = ask(server, token_prices=prices)
     assert done.dollars == pytest.approx((8 * 10.0 + 3 * 20.0) / 1e6)
 
@@ -144,7 +144,7 @@ def test_cached_tokens_cost_what_cached_tokens_cost(stream):
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
     prices = {"gpt": (10.0, 20.0, 1.0, 12.5, 30.0)}
-    with ScriptedServer([Reply(text="Paris it is", usage_details=details)]) as server:
+    with ScriptedServer([Reply(text="Paris it is", changes={"usage": details})]) as server:
         done, _ = ask(server, token_prices=prices, stream=stream)
     assert (done.cached_tokens, done.cache_write_tokens, done.reasoning_tokens) == (6, 1, 2)
     assert done.dollars == pytest.approx((1 * 10.0 + 6 * 1.0 + 1 * 12.5 + 1 * 20.0 + 2 * 30.0) / 1e6)
@@ -152,7 +152,7 @@ def test_cached_tokens_cost_what_cached_tokens_cost(stream):
 
 def test_no_usage_is_estimated():
     """Where the server counts nothing, tokens are estimated."""
-    with ScriptedServer([Reply(text="Paris it is", usage=False)]) as server:
+    with ScriptedServer([Reply(text="Paris it is", changes={"usage": None})]) as server:
         done, _ = ask(server)
     assert done.completion_tokens == 3
     assert done.prompt_tokens == 12  # 15 and 30 bytes, four to a token

@@ -296,18 +296,6 @@ def test_slack_is_the_formula(count, per_row):
     assert tally.slack == pytest.approx(slack_by_hand(rows, harm=0.3), rel=1e-9)
 
 
-def test_few_labels_leave_less_slack():
-    """Rows that stand for ten decisions each lose ten times as much, and are less sure of it."""
-    rows = [(INCUMBENT, 0.7, 0.9)] * 40 + [(ARMS[0], 0.5, 0.1)] * 20
-    slacks = []
-    for per_row in (1, 2, 10):
-        tally = Shortfall(INCUMBENT, harm=0.05)
-        for number, (arm, reward, propensity) in enumerate(rows, start=1):
-            tally.learn(replace(row(arm, reward, propensity=propensity), decided=per_row * number))
-        slacks.append(tally.slack)
-    assert slacks[0] > slacks[1] > slacks[2]
-
-
 def test_doubt_lowers_what_an_arm_is_taken_for():
     """An arm's risk is that of its score less half a deviation of its difference from the incumbent, draw by draw."""
     held = conservative("mba")

@@ -29,7 +29,6 @@ from ragbandit.router.offline.estimation import Flags
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay import MemoryLog, Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.candidates import current_candidate
-from ragbandit.router.offline.replay.opening import LoggedPolicies
 from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval, LoggedPolicy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import made_decisions, outputs_of
@@ -98,7 +97,7 @@ def lived(settings: Settings, *, seed: int = 0, shape: Shape | None = None, keep
             if keep and len(rows) == 3 * total // 4:
                 version = _kept(policy, settings=settings, seq=len(rows))
     made = LoggedPolicy.of(policy.algorithm, params=policy.params)
-    log = memory_log(rows, logged=LoggedPolicies(labels={"main": frozenset({made})}))
+    log = memory_log(rows, logged={"main": frozenset({made})})
     return World(settings=settings, log=log, right=right, asked=asked, version=version)
 
 

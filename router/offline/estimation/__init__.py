@@ -243,7 +243,6 @@ def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, val
     a residual variance, the interval is the possible range.
     """
     controls = len(moments.mean) - 1
-    _checked(confidence)
     if moments.rows <= controls + 1:
         return extremes.low, extremes.high
     centre, error = _regressed(moments, extra=extremes.rows)
@@ -294,8 +293,6 @@ def extreme_rows(
     minus_logged: the reward is subtracted from the score: the candidate is compared with the policy that logged.
     """
     pair = len(heavy) == 2
-    if not (pair or len(heavy) == 1) or (pair and minus_logged):
-        raise InvalidInput(f"{len(heavy)} weights", field="heavy", remedy="give one, or two to compare two candidates")
     corners = [(heavy[0], 0.0), (0.0, heavy[1])] if pair else [(heavy[0],)]
     rows = [
         ((weights[0] - weights[1]) * (r - baseline), *weights)
@@ -336,15 +333,7 @@ def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
 
 def corrected(confidence: float, *, comparisons: int) -> float:
     """Confidence of each of so many intervals with which all hold at once with the given one (Bonferroni)."""
-    if comparisons < 1:
-        raise InvalidInput(f"{comparisons}", field="comparisons", remedy="count at least one")
-    return 1.0 - (1.0 - _checked(confidence)) / comparisons
-
-
-def _checked(confidence: float) -> float:
-    if not 0.0 < confidence < 1.0:
-        raise InvalidInput(f"{confidence:g}", field="confidence", remedy="give a number between 0 and 1, as 0.95")
-    return confidence
+    return 1.0 - (1.0 - confidence) / comparisons
 
 
 def _student(confidence: float, *, freedom: int) -> float:

@@ -36,7 +36,7 @@ class Log:
     #: of the decision ids, shape (n,)
     keys: Keys
     #: of the questions: they choose the folds; and by what each row's question is known: BY_TEXT, BY_FEATURES or BY_ID;
-    #: both of shape (n,), as `question_keys` makes them
+    #: both of shape (n,). The context is no part of a question: what callers send there may be new with every request
     questions: Keys
     known_by: Choices
     #: place of the arm that was drawn, shape (n,)
@@ -116,19 +116,14 @@ class Log:
 
     def check(self, *, named: Callable[[int], str]) -> None:
         """Raises InvalidInput with the first row that cannot be true, the field and the remedy. named: row -> words."""
-        wrong = self.faults()
+        wrong = [
+            (int(np.argmin(good)), name, message, remedy)
+            for name, good, message, remedy in self._checks()
+            if not good.all()
+        ]
         if wrong:
-            row = min(wrong)
-            name, message, remedy = wrong[row]
-            raise InvalidInput(message, field=f"{named(row)} {name}", remedy=remedy)
-
-    def faults(self) -> dict[int, tuple[str, str, str]]:
-        """Row -> (field, what is wrong, remedy) for every row that cannot be true; its first fault."""
-        faults: dict[int, tuple[str, str, str]] = {}
-        for name, good, message, remedy in self._checks():
-            for row in np.flatnonzero(~good):
-                faults.setdefault(int(row), (name, message(int(row)), remedy))
-        return faults
+            row, name, message, remedy = min(wrong, key=lambda fault: fault[0])
+            raise InvalidInput(message(row), field=f"{named(row)} {name}", remedy=remedy)
 
     def _checks(self) -> Iterator[tuple[str, Flags, Callable[[int], str], str]]:
         """(field, rows that are good, what to say of a bad one, remedy)."""
@@ -193,26 +188,8 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
     return np.flatnonzero(~good)
 
 
-def question_keys(
-    ids: Keys, *, texts: tuple[Keys, Choices], features: tuple[Keys, Choices] | None
-) -> tuple[Keys, Choices]:
-    """The key of each row's question and how it is known, both of shape (n,).
-
-    The context is no part of it: what callers send there may be new with every request. texts, features: keys and
-    lengths in bytes of every row's, 0 where it has none; features as float32, little endian.
-    """
-    keys, known_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
-    for way, hashed in ((BY_FEATURES, features), (BY_TEXT, texts)):
-        if hashed is not None:
-            keys = np.where(hashed[1] > 0, hashed[0], keys)
-            known_by = np.where(hashed[1] > 0, way, known_by)
-    return keys, known_by
-
-
 def folds_of(keys: Keys, *, folds: int) -> Choices:
     """The fold of each row, shape (n,), in 0 ... folds - 1: of its key alone, in whatever piece or order it comes."""
-    if folds < 2:
-        raise InvalidInput(f"{folds!r} folds", field="folds", remedy="use 2 or more: one learns, another is predicted")
     return (keys % np.uint64(folds)).astype(np.intp)
 
 

@@ -7,6 +7,7 @@ Everything that a row holds comes back from every format. docs/replay.md says wh
 """
 
 import glob
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,10 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, TypeVar, cast
+
+from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic_core import PydanticCustomError
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.storage.rows.conversion import price_text
@@ -156,6 +160,36 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
     """What the records of these rows say under a key of OURS."""
     value, say = attrgetter(_path(key)), _SAID[key]
     return [say(value(row)) for row in rows]
+
+
+def sayable(value: Record) -> Record:
+    """An object that JSON can say again: no NaN, no half characters."""
+    try:
+        if value:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise PydanticCustomError("json", "Give what JSON can say ({error})", {"error": str(error)}) from error
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(sayable)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
+    """The values of a record, checked each for itself. Raises InvalidInput for the first that is wrong."""
+    try:
+        return model.model_validate(record)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+    field = ".".join(part for part in fault["loc"] if isinstance(part, str))
+    if fault["type"] == "missing":
+        needed = [name for name, part in model.model_fields.items() if part.is_required()]
+        raise InvalidInput("is missing", field=field, remedy=f"a row needs {', '.join(needed)}")
+    remedy = fault["msg"].replace("tuple", "list").replace("dictionary", "object")
+    if fault["type"] in ("string_pattern_mismatch", "string_unicode"):
+        remedy = "Remove the NUL or half character"
+    raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
 
 
 def reward_defaults(

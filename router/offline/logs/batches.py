@@ -8,7 +8,7 @@ here and in `Log.faults`, whatever the source.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, get_type_hints
 
 import numpy as np
@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as compute
 
 from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings
-from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible, question_keys
+from ragbandit.router.offline.estimation.bandit_log import (
+    BY_FEATURES,
+    BY_ID,
+    BY_TEXT,
+    ROUNDING,
+    Log,
+    keys_of_bytes,
+    possible,
+)
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
@@ -183,13 +191,6 @@ def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
     return log
 
 
-def with_columns(log: Log, batch: Any, *, spec: BatchSpec) -> Log:
-    """The log with the fields and the candidates' own columns of the spec; batch: its rows. Raises as `decoded`."""
-    rows = _DecodedBatch(batch=batch, spec=spec)
-    fields = {name: rows.texts(name) for name in spec.fields}
-    return replace(log, fields={**log.fields, **fields}, own={name: rows.spread(name) for name in spec.own})
-
-
 @dataclass(kw_only=True)
 class _DecodedBatch:
     """A batch of n rows, with T entries in all rows' lists of arms together."""
@@ -271,21 +272,24 @@ class _DecodedBatch:
             raise self._wrong(int(repeated[0]), "arms", "an arm is named twice", "name every arm once")
 
     def _questions(self, ids: Keys) -> tuple[Keys, Choices]:
-        """`question_keys` of the rows."""
-        names = self.batch.schema.names
-        texts, features = (np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.intp)), None
+        """The key of each row's question, and how it is known: by its text, else its features, else its decision."""
+        names, keys, known_by = self.batch.schema.names, ids, np.full(len(ids), BY_ID, dtype=np.intp)
+        textless = np.ones(len(ids), dtype=np.bool_)
         if "text" in names:
             text, lengths = _bytes_of(normalised(self.batch.column("text").fill_null("")))
-            texts = keys_of_bytes(text, lengths=lengths), lengths.astype(np.intp)
-        if "features" in names and not texts[1].all():
-            column, textless = self.batch.column("features"), texts[1] == 0
+            textless = lengths == 0
+            keys = np.where(textless, keys, keys_of_bytes(text, lengths=lengths))
+            known_by[~textless] = BY_TEXT
+        if "features" in names and textless.any():
+            column = self.batch.column("features")
             sizes = compute.list_value_length(column).fill_null(0)
             lengths = sizes.to_numpy(zero_copy_only=False).astype(np.intp)
             numbers = column.flatten().to_numpy(zero_copy_only=False).astype("<f4", copy=False)
             alone = np.where(textless, lengths, 0)
             selected = np.ascontiguousarray(numbers[np.repeat(textless, lengths)]).view(np.uint8)
-            features = keys_of_bytes(selected, lengths=4 * alone), alone
-        return question_keys(ids, texts=texts, features=features)
+            keys = np.where(alone > 0, keys_of_bytes(selected, lengths=4 * alone), keys)
+            known_by[alone > 0] = BY_FEATURES
+        return keys, known_by
 
     def spread(self, name: str) -> Matrix:
         """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""

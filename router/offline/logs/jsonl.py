@@ -12,8 +12,9 @@ The least that a row needs, as people write it by hand:
 import base64
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,29 +27,28 @@ from pydantic import (
     Field,
     PlainValidator,
     StringConstraints,
-    ValidationError,
     with_config,
 )
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
-from ragbandit.router.offline.logs import OURS, BadRow, Defaults, Logged, Record, record_of
+from ragbandit.router.offline.logs import (
+    OURS,
+    BadRow,
+    Defaults,
+    JsonObject,
+    Logged,
+    Record,
+    checked,
+    record_of,
+    sayable,
+)
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import lines, new_lines, parsed
 from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, Features, JudgedBy, Query, Reward, RewardSource, RunBy
-
-
-def _sayable(value: Record) -> Record:
-    """An object that JSON can say again: no NaN, no half characters."""
-    try:
-        if value:
-            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, TypeError, RecursionError) as error:
-        raise PydanticCustomError("json", "Give what JSON can say ({error})", {"error": str(error)}) from error
-    return value
 
 
 def _features(value: object) -> Features:
@@ -74,7 +74,6 @@ def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
 _Text = Annotated[str, _upto(None)]
 _Text64 = Annotated[str, _upto(64)]
 _Name = Annotated[str, _upto(64, least=1)]
-_Object = Annotated[dict[str, Any], AfterValidator(_sayable)]
 _Names = Annotated[tuple[_Text64, ...], Field(strict=False)]
 _Numbers = Annotated[tuple[float, ...], Field(strict=False)]
 _Whole = Annotated[int, Field(gt=0, lt=2**63)]
@@ -119,7 +118,7 @@ class _Row(BaseModel):
     seq: _Whole | None = None
     made_at: float = 0.0
     text: _Text = ""
-    context: _Object = {}
+    context: JsonObject = {}
     tenant: _Text64 = "default"
     allowed: _Names | None = None
     budget: _Caps = {}
@@ -137,7 +136,7 @@ class _Row(BaseModel):
     floor: float = 0.0
     explored: bool | None = None
     fault: _Text | None = None
-    facts: _Object = {}
+    facts: JsonObject = {}
     run_by: RunBy = "caller"
     cost_weight: Annotated[float, Field(ge=0.0, le=MAX_WEIGHT)] | None = None
     reward: _Parts
@@ -152,62 +151,30 @@ class _Row(BaseModel):
 _OF_DECISION = [part.name for part in fields(Decision) if part.name in _Row.model_fields]
 
 
-def _checked(record: Mapping[str, Any]) -> _Row:
-    """The values of a record, checked each for itself. Raises InvalidInput for the first that is wrong."""
-    try:
-        return _Row.model_validate(record)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-    field = ".".join(part for part in fault["loc"] if isinstance(part, str))
-    if fault["type"] == "missing":
-        raise InvalidInput("is missing", field=field, remedy="a row needs id, arms, pmf, arm and reward")
-    remedy = fault["msg"].replace("tuple", "list").replace("dictionary", "object")
-    if fault["type"] in ("string_pattern_mismatch", "string_unicode"):
-        remedy = "Remove the NUL or half character"
-    raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
-
-
-def bad_row(error: InvalidInput, *, line: int) -> BadRow:
-    """The fault of the row on this line."""
-    return BadRow(line=line, field=error.field or "", reason=error.message, remedy=error.remedy or "")
-
-
-class RowReader:
-    """Makes the rows of one file. It knows which ids it has seen, and how many features the first row had.
+def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
+    """The rows of one file, or what is wrong with them. records: each with its line, made when it is its turn.
 
     A record needs `id`, `arms` (or a pmf by name), `pmf`, `arm` and `reward`; for the rest there are defaults. A
     row that names no version comes from elsewhere: it must offer two arms at least. An arm alone is taken only
     from a ledger like ours, where the caller allowed no other one.
     """
-
-    def __init__(self, *, defaults: Defaults) -> None:
-        self.defaults = defaults
-        self._lines: dict[str, int] = {}
-        self._width: int | None = None
-
-    def row(self, record: Mapping[str, Any], *, line: int) -> Logged | BadRow:
-        """The row of a record, or what is wrong with it."""
+    seen: dict[str, int] = {}
+    width: int | None = None
+    for line, made in records:
         try:
-            row = _logged(record, line=line, defaults=self.defaults)
-            self._compare(row)
+            row = _logged(made(), line=line, defaults=defaults)
+            key, features = row.decision.id, row.decision.features
+            if key in seen:
+                message = f"{key!r} stands on line {seen[key]} too"
+                raise InvalidInput(message, field="id", remedy="log every decision once")
+            if features is not None and width not in (None, features.size):
+                message = f"{features.size} numbers, the first row has {width}"
+                raise InvalidInput(message, field="features", remedy="use one encoder for a log")
         except InvalidInput as error:
-            return bad_row(error, line=line)
-        self._lines[row.decision.id] = line
-        return row
-
-    def _compare(self, row: Logged) -> None:
-        """Checks across rows."""
-        earlier = self._lines.get(row.decision.id)
-        if earlier is not None:
-            message = f"{row.decision.id!r} stands on line {earlier} too"
-            raise InvalidInput(message, field="id", remedy="log every decision once")
-        features = row.decision.features
-        if features is None:
-            return
-        if self._width not in (None, features.size):
-            message = f"{features.size} numbers, the first row has {self._width}"
-            raise InvalidInput(message, field="features", remedy="use one encoder for a log")
-        self._width = features.size
+            yield BadRow(line=line, field=error.field or "", reason=error.message, remedy=error.remedy or "")
+        else:
+            seen[key], width = line, width if features is None else features.size
+            yield row
 
 
 def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
@@ -221,7 +188,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
         if not isinstance(arms, list | tuple) or set(pmf) != set(map(str, arms)):
             raise InvalidInput("does not fit the arms", field="pmf", remedy="log one probability per arm")
         given["pmf"] = [pmf[arm] for arm in arms]
-    row = _checked(given)
+    row = checked(_Row, given)
     _check_draw(row)
     drawn, asked = row.arms.index(row.arm), ("text", "context", "tenant", "aim")
     query = Query(
@@ -247,7 +214,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
 
 def _extra(record: Record) -> Record:
     try:
-        return _sayable(record)
+        return sayable(record)
     except PydanticCustomError as error:
         raise InvalidInput("cannot be used", field="extra", remedy=error.message()) from error
 
@@ -327,14 +294,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
-    reader = RowReader(defaults=defaults)
-    for number, raw in lines(Path(path)):
-        try:
-            entry = dict(parsed(raw))
-        except InvalidInput as error:
-            yield bad_row(error, line=number)
-        else:
-            yield reader.row(entry, line=number)
+    records = ((number, partial(parsed, raw)) for number, raw in lines(Path(path)))
+    return rows_of(records, defaults=defaults)
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -37,7 +38,7 @@ from ragbandit.router.offline.logs.batches import (
     record_batch,
     reward_column,
 )
-from ragbandit.router.offline.logs.jsonl import RowReader, bad_row
+from ragbandit.router.offline.logs.jsonl import rows_of
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
@@ -78,15 +79,14 @@ def _opened(path: Place, **options: Any) -> Any:
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
     with opened(place_of(path)) as file:
-        reader, number = RowReader(defaults=defaults), 0
+        pieces = (cells for batch in file.iter_batches(batch_size=PIECE) for cells in _records(batch))
+        number = 0
         try:
-            for batch in file.iter_batches(batch_size=PIECE):
-                for cells in _records(batch):
-                    number += 1
-                    try:
-                        yield reader.row(_record_of(cells), line=number)
-                    except InvalidInput as error:
-                        yield bad_row(error, line=number)
+            for row in rows_of(
+                ((line, partial(_record_of, cells)) for line, cells in enumerate(pieces, 1)), defaults=defaults
+            ):
+                number += 1
+                yield row
         except (OSError, ValueError, pa.ArrowException) as error:
             raise InvalidInput(
                 f"is damaged after row {number}: {error}", field=str(path), remedy="fetch the file again"

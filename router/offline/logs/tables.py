@@ -13,20 +13,20 @@ independent: intervals from them as from K questions are too narrow.
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs import JsonObject, Logged, checked
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.policies.finetuned.classifiers import TableClassifier, free_folder
@@ -51,17 +51,21 @@ from ragbandit.shared.types import (
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LabelledRow:
+_Name = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+class LabelledRow(BaseModel):
     """What every such line may say of its question; the rest of the line is the reader's."""
 
+    model_config = ConfigDict(strict=True)
+
     #: by default "<kind>-<line>"
-    id: str
+    id: _Name
     question: str
     #: where the question comes from
-    dataset: str | None
+    dataset: _Name | None = None
     #: pieces of evidence that it needs
-    hops: int | None
+    hops: Annotated[int, Field(ge=0)] | None = None
 
 
 def question_rows(
@@ -95,14 +99,8 @@ def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
 
 
 def _labelled(entry: Mapping[str, Any], *, default: str) -> LabelledRow:
-    hops, names = entry.get("hops"), {"id": entry.get("id", default), "dataset": entry.get("dataset")}
-    for key, value in names.items():
-        if (value is not None or key == "id") and not (isinstance(value, str) and value.strip()):
-            raise InvalidInput(f"{value!r} is no name", field=key, remedy="write text, or leave it out")
-    if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
-        raise InvalidInput(f"{hops!r} is no count", field="hops", remedy="write a whole number, or leave it out")
     question = required_text(entry, "question", remedy="every line has one, a text")
-    return LabelledRow(id=names["id"], question=question, dataset=names["dataset"], hops=hops)
+    return checked(LabelledRow, {"id": default, **entry, "question": question})
 
 
 #: in the facts of the decisions, under IMPORTED
@@ -110,7 +108,22 @@ ORIGIN = "table"
 #: as the arms of a configuration are named: what is learned here can serve there
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: steps, and seconds, of one answer, as the service takes them
-_MOST_STEPS = 1e9
+_Amounts = dict[str, Annotated[float, Field(ge=0.0, le=1e9)]]
+#: true and false are 1 and 0
+_Quality = Annotated[
+    float, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value), Field(ge=0.0, le=1.0)
+]
+
+
+class _Line(BaseModel):
+    """What a line says of the arms and of the caller."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    correct: dict[str, _Quality]
+    steps: _Amounts
+    seconds: _Amounts = {}
+    context: JsonObject | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,83 +161,43 @@ def read_table(path: str | Path) -> LabelledTable:
 
     def row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
         nonlocal arms
-        arms = arms or _arms(entry)
+        # Of every arm; left out where the key is something else of the writer's.
+        beside: dict[str, Any] = {} if isinstance(entry.get("seconds"), dict) else {"seconds": {}}
+        line = checked(_Line, {**entry, **beside})
+        arms = arms or _arms(line.correct)
         return TableRow(
             id=labelled.id,
             question=labelled.question,
-            correct=_amounts(entry, "correct", arms=arms, most=1.0),
-            steps=_amounts(entry, "steps", arms=arms, most=_MOST_STEPS),
+            correct=_of_arms(line.correct, "correct", arms=arms),
+            steps=_of_arms(line.steps, "steps", arms=arms),
             hops=labelled.hops,
-            context=_context(entry),
+            context=dict(sorted((line.context or {}).items())),
             dataset=labelled.dataset,
-            seconds=_seconds(entry, arms=arms),
+            seconds=_of_arms(line.seconds, "seconds", arms=arms) if line.seconds else {},
         )
 
     rows = tuple(question_rows(Path(path), row))
     return LabelledTable(rows=rows, arms=arms)
 
 
-def _arms(entry: Mapping[str, Any]) -> tuple[ArmName, ...]:
+def _arms(correct: Mapping[str, float]) -> tuple[ArmName, ...]:
     """The arms of the table, from its first row."""
-    arms = tuple(_mapping(entry, "correct"))
-    if len(arms) < 2:
+    if len(correct) < 2:
         remedy = "give at least two: there is nothing to route"
-        raise InvalidInput(f"has {len(arms)} arms", field="correct", remedy=remedy)
-    for arm in arms:
+        raise InvalidInput(f"has {len(correct)} arms", field="correct", remedy=remedy)
+    for arm in correct:
         if not _ARM.fullmatch(arm):
             remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
             raise InvalidInput(f"{arm!r} is no name of an arm", field="correct", remedy=remedy)
-    return tuple(ArmName(arm) for arm in arms)
+    return tuple(map(ArmName, correct))
 
 
-def _seconds(entry: Mapping[str, Any], *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
-    """Of every arm; nothing where the key is left out, or is something else of the writer's."""
-    return _amounts(entry, "seconds", arms=arms, most=_MOST_STEPS) if isinstance(entry.get("seconds"), dict) else {}
-
-
-def _context(entry: Mapping[str, Any]) -> dict[str, Any]:
-    value = entry.get("context")
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        remedy = 'write {"key": value, ...}, or leave it out'
-        raise InvalidInput(f"is a {type(value).__name__}", field="context", remedy=remedy)
-    for key, one in value.items():
-        if isinstance(one, float) and not math.isfinite(one):
-            raise InvalidInput("is not a finite number", field=f"context.{key}", remedy="write null or leave it out")
-    return dict(sorted(value.items()))
-
-
-def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = entry.get(key)
-    if not isinstance(value, dict):
-        remedy = 'write {"arm": number, ...} over all arms'
-        raise InvalidInput("is missing or no object", field=key, remedy=remedy)
-    return value
-
-
-def _amounts(entry: Mapping[str, Any], key: str, *, arms: tuple[ArmName, ...], most: float) -> dict[ArmName, float]:
-    given, known = _mapping(entry, key), ", ".join(arms)
-    for arm in arms:
-        if arm not in given:
-            raise InvalidInput("is missing", field=f"{key}.{arm}", remedy=f"every row needs every arm: {known}")
-    for name in given:
-        if name not in arms:
-            remedy = f"use the same arms: {known}"
-            raise InvalidInput("is no arm of the first row", field=f"{key}.{name}", remedy=remedy)
-    return {arm: _amount(given[arm], field=f"{key}.{arm}", most=most) for arm in arms}
-
-
-def _amount(value: object, *, field: str, most: float) -> float:
-    remedy = f"write a number in [0, {most:g}], or leave the row out"
-    is_right = field.startswith("correct") and isinstance(value, bool)  # true and false are 1 and 0
-    if not isinstance(value, int | float) or (isinstance(value, bool) and not is_right):
-        raise InvalidInput(f"{value!r} is no number", field=field, remedy=remedy)
-    if not (isinstance(value, int) or math.isfinite(value)):
-        raise InvalidInput(f"{value!r} is not finite", field=field, remedy=remedy)
-    if not 0 <= value <= most:
-        raise InvalidInput(f"{value!r:.40} is out of range", field=field, remedy=remedy)
-    return float(value)
+def _of_arms(given: Mapping[str, float], key: str, *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
+    """The numbers in the order of the arms. Raises InvalidInput for other arms than these."""
+    for name in sorted({*given} ^ {*arms}):
+        reason = "is missing" if name in arms else "is no arm of the first row"
+        raise InvalidInput(reason, field=f"{key}.{name}", remedy=f"every row needs these arms: {', '.join(arms)}")
+    return {arm: given[arm] for arm in arms}
 
 
 def table_query(row: TableRow) -> Query:

@@ -23,8 +23,8 @@ from ragbandit.router.offline.estimation import (
     verdict,
 )
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_FEATURES, BY_ID, BY_TEXT, WeightTally
-from ragbandit.router.offline.replay.opening import LoggedPolicies
 from ragbandit.router.offline.replay.plan import (
+    LOGGED,
     Arm,
     CandidatePmf,
     CandidateResult,
@@ -32,11 +32,14 @@ from ragbandit.router.offline.replay.plan import (
     CandidateVerdict,
     EstimateWithInterval,
     ImportanceWeights,
+    LoggedPolicies,
+    LoggedPolicy,
     Pair,
     Plan,
     ReplayResult,
     SegmentResult,
     Skipped,
+    deciders,
 )
 from ragbandit.router.offline.replay.sums import LogSummary, Scores, ScoreSums, ranked
 from ragbandit.shared.confidence_sequences import Tried
@@ -66,7 +69,7 @@ class ResultAssembler:
         self,
         candidate_pmfs: Sequence[CandidatePmf],
         *,
-        logged: LoggedPolicies | None,
+        logged: LoggedPolicies,
         notes: Sequence[str],
         skipped: Sequence[Skipped],
         **about: Any,
@@ -74,6 +77,7 @@ class ResultAssembler:
         """All of it; about: what it has of the log as it is."""
         summary = self.summary
         versions: Mapping[str, int] = summary.fields.get("version", {})
+        known = deciders(logged, versions)
         reward, quality, cost = self._baseline_values()
         timed = summary.least[3] <= summary.most[3]
         sources = {"explicit": summary.rows - summary.defaulted, "default": summary.defaulted, "late": summary.late}
@@ -91,8 +95,11 @@ class ResultAssembler:
             arms=self._arms(),
             sources={name: count for name, count in sources.items() if count},
             versions=others_largest({name: rows for name, rows in versions.items() if name}),
-            logged=() if logged is None else logged.of(versions),
-            candidates=tuple(self._candidate(index, described=each) for index, each in enumerate(candidate_pmfs)),
+            logged=known,
+            candidates=tuple(
+                self._judged(self._candidate(index, described=each), described=each, logged=known)
+                for index, each in enumerate(candidate_pmfs)
+            ),
             pairs=self._pairs(),
             faults=self.faults,
             notes=(*notes, *notes_on(summary)),
@@ -150,7 +157,29 @@ class ResultAssembler:
                 if name != self.plan.estimator and (self.columns.modelled or not Estimator(name=name).needs_model)
             },
             notes=(*self._not_offered(spec), *described.notes),
+            learned=described.learned,
         )
+
+    def _judged(
+        self, candidate: CandidateResult, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]
+    ) -> CandidateResult:
+        """The candidate, without a verdict where a policy is compared with itself. logged: what served.
+
+        Learned from the log it is by its name alone: other params could not tell what having learned is worth from what
+        they change. Learning along the log, with other params or another weight of cost, it is another policy.
+        """
+        if described.alike:
+            none = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
+            alike: dict[str, Any] = {"difference": none, "same_policy": True, "verdict": "same policy"}
+            return replace(candidate, **alike, missing=None, rows_needed=None)
+        mine, plan = described.policy, self.plan
+        if mine is None or plan.baseline != LOGGED or not logged:
+            return candidate
+        same = set(logged) == {mine} and plan.weight is None
+        if not (same if plan.learn else {each.name for each in logged} == {mine.name}):
+            return candidate
+        verdict = "same policy" if candidate.verdict in ("better", "worse") else candidate.verdict
+        return replace(candidate, same_policy=True, verdict=verdict, rows_needed=None)
 
     def _not_offered(self, spec: CandidateSpec) -> list[str]:
         """A word on rows that did not offer the arm of a fixed candidate."""

@@ -16,12 +16,9 @@ from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
     CandidatePmf,
-    CandidateResult,
     CandidateSpec,
-    EstimateWithInterval,
     LoggedPolicy,
     Plan,
-    ReplayResult,
 )
 from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
@@ -288,18 +285,13 @@ def service_note(settings: Settings) -> str:
 _SAME: Final = 1e-6
 
 
-def may_be_current(plan: Plan) -> bool:
-    """Whether a replay by this plan may compare with the policy as it is now."""
-    return plan.baseline in (CURRENT, None)
-
-
 def is_current(log: MemoryLog, *, candidates: Sequence[CandidateSpec], plan: Plan, settings: Settings) -> bool:
     """Whether candidates on a log that is no store's are compared with the policy as it is now.
 
     Unasked where one of them reads questions, as the policy would, and the service with these settings decided rows:
     they name its ledger.
     """
-    if plan.baseline == CURRENT or not may_be_current(plan) or not any(spec.needs_rows for spec in candidates):
+    if plan.baseline is not None or not any(spec.needs_rows for spec in candidates):
         return plan.baseline == CURRENT
     return any(row.decision.policy == settings.policy.label and IMPORTED not in row.decision.facts for row in log.rows)
 
@@ -311,58 +303,32 @@ def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
     return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=settings)
 
 
-def with_sides(
-    result: ReplayResult,
+def with_policies(
+    pmfs: Sequence[CandidatePmf],
     *,
     candidates: Sequence[CandidateSpec],
-    candidate_pmfs: Sequence[CandidatePmf],
+    plan: Plan,
     served: Mapping[str, Policy],
     logged: Matrix,
-) -> ReplayResult:
-    """The result with what each candidate learned from, and without a verdict where a policy is compared with itself.
+) -> list[CandidatePmf]:
+    """With what the policies of the registry learned from, and whether they do what they are compared with.
 
-    candidates, candidate_pmfs: in the order of the result's. served: the policies of the registry among them, by name.
-    logged: what served on the rows that are judged, shape (n, K).
+    served: these policies by the names of their candidates. logged: what served, shape (n, K).
     """
-    current = next((pmf.pmf for pmf, spec in zip(candidate_pmfs, candidates, strict=True) if spec.current), None)
-    rival = logged if result.plan.baseline == LOGGED else current
-    sides = []
-    for spec, pmf, candidate in zip(candidates, candidate_pmfs, result.candidates, strict=True):
-        side = _with_side(candidate, spec=spec, policy=served.get(spec.name), result=result)
-        if rival is not None and spec.learns and not spec.current and np.abs(pmf.pmf - rival).max() < _SAME:
-            none = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
-            alike: dict[str, Any] = {"difference": none, "same_policy": True, "verdict": "same policy"}
-            side = replace(side, **alike, missing=None, rows_needed=None)
-        sides.append(side)
-    return replace(result, candidates=tuple(sides))
-
-
-def _with_side(
-    candidate: CandidateResult, *, spec: CandidateSpec, policy: Policy | None, result: ReplayResult
-) -> CandidateResult:
-    if policy is None:
-        return replace(candidate, learned="before") if spec.kind == "snapshot" else candidate
-    if spec.current and not result.plan.learn:  # its name says it
-        return candidate
-    candidate = replace(candidate, learned="along" if result.plan.learn else "folds")
-    if not _is_logged(policy, result=result):
-        return candidate
-    verdict = "same policy" if candidate.verdict in ("better", "worse") else candidate.verdict
-    return replace(candidate, same_policy=True, verdict=verdict, rows_needed=None)
-
-
-def _is_logged(policy: Policy, *, result: ReplayResult) -> bool:
-    """Whether the policy is compared with itself.
-
-    Learned from the log it is by its name alone: other params could not tell what having learned is worth from what
-    they change. Learning along the log, with other params or another weight of cost, it is another policy.
-    """
-    if result.plan.baseline != LOGGED or not result.logged:
-        return False
-    mine = LoggedPolicy.of(policy.algorithm, params=policy.params)
-    if not result.plan.learn:
-        return {each.name for each in result.logged} == {mine.name}
-    return set(result.logged) == {mine} and result.plan.weight is None
+    current = next((pmf.pmf for pmf, spec in zip(pmfs, candidates, strict=True) if spec.current), None)
+    rival = logged if plan.baseline == LOGGED else current
+    found = []
+    for pmf, spec in zip(pmfs, candidates, strict=True):
+        policy = served.get(spec.name)
+        if policy is not None and (plan.learn or not spec.current):  # else its name says it
+            pmf = replace(
+                pmf,
+                learned="along" if plan.learn else "folds",
+                policy=LoggedPolicy.of(policy.algorithm, params=policy.params),
+                alike=rival is not None and not spec.current and bool(np.abs(pmf.pmf - rival).max() < _SAME),
+            )
+        found.append(pmf)
+    return found
 
 
 def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[Flags, list[str]]:

@@ -21,12 +21,13 @@ from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded,
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.opening import LoggedPolicies, check_times
+from ragbandit.router.offline.replay.opening import check_times
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
     CandidatePmf,
     CandidateSpec,
+    LoggedPolicies,
     Plan,
     ReplayResult,
     Skipped,
@@ -167,7 +168,7 @@ def estimate_candidates(
     assembler = ResultAssembler(
         plan=plan, candidates=candidates, columns=columns, summary=summary, sums=sums, baseline=baseline
     )
-    return assembler.result(candidate_pmfs, log=log, logged=logged, since=since, notes=notes, skipped=skipped)
+    return assembler.result(candidate_pmfs, log=log, logged=logged or {}, since=since, notes=notes, skipped=skipped)
 
 
 def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> LogSummary:

@@ -1,11 +1,11 @@
 """The log of a replay: a file or a ledger of the configured store, read when it is replayed; or rows in memory."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,12 +38,11 @@ from ragbandit.router.offline.logs.batches import (
     decoded,
     drawn,
     offered_arms,
-    with_columns,
 )
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
-from ragbandit.router.offline.replay.plan import CandidateSpec, LoggedPolicy, Skipped, instant
+from ragbandit.router.offline.replay.plan import CandidateSpec, LoggedPolicies, LoggedPolicy, Skipped, instant
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -59,42 +58,21 @@ Row = TypeVar("Row")
 MOST_NAMED = 5
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedPolicies:
-    """The policies of a store, by the version that a decision names and by its ledger."""
-
-    versions: Mapping[str, LoggedPolicy] = field(default_factory=dict)
-    #: label -> all policies that ever learned this ledger: that of a version without a record is one of them
-    labels: Mapping[str, frozenset[LoggedPolicy]] = field(default_factory=dict)
-
-    def of(self, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
-        """The policies that may have made decisions with these versions, by name; () where one of them is not known."""
-        logged: set[LoggedPolicy] = set()
-        for version in versions:
-            known = self.versions.get(version)
-            of_label = self.labels.get(version.partition("-")[0], frozenset()) if known is None else {known}
-            if not of_label:
-                return ()
-            logged |= of_label
-        return tuple(sorted(logged, key=lambda policy: (policy.name, policy.params)))
-
-
 def logged_policies(database: Database) -> LoggedPolicies:
     """Of a store. Raises StoreError where it cannot be read."""
-    versions: dict[str, LoggedPolicy] = {}
-    labels: dict[str, set[LoggedPolicy]] = {}
+    known: dict[str, frozenset[LoggedPolicy]] = {}
     with database.read() as connection:
         recorded = connection.execute(
             select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
+        ).all()
+        registered = connection.execute(
+            select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
         )
-        for label, version, algorithm, params in recorded:
-            versions[version] = LoggedPolicy.of(algorithm, params=json.loads(params))
-            labels.setdefault(label, set()).add(versions[version])
-        for label, algorithm, params in connection.execute(
-            select(policies.c.label, policies.c.algorithm, policies.c.params)
-        ):
-            labels.setdefault(label, set()).add(LoggedPolicy.of(algorithm, params=json.loads(params)))
-    return LoggedPolicies(versions=versions, labels={label: frozenset(each) for label, each in labels.items()})
+        for label, version, algorithm, params in [*recorded, *registered]:
+            made = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
+            known[label] = known.get(label, frozenset()) | made
+            known[version] = known[label] if version == label else made
+    return known
 
 
 def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
@@ -129,14 +107,16 @@ class MemoryLog:
     #: decisions that were left out: their arm was not drawn, or their label was chosen for its use
     undrawn: int = 0
     #: the policies of its store; none of a log that comes from elsewhere
-    logged: LoggedPolicies = field(default_factory=LoggedPolicies)
+    logged: LoggedPolicies = field(default_factory=dict)
 
     def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
         """With these fields, and the candidates' pmfs that stand in the rows. Raises InvalidInput for a row without."""
         if not fields and not own:
             return self
-        spec = BatchSpec(arms=self.log.arms, mixed_arms=True, fields=tuple(fields), own=tuple(own))
-        return replace(self, log=with_columns(self.log, rows_batch(self.rows, spec.columns), spec=spec))
+        spec = BatchSpec(
+            arms=self.log.arms, mixed_arms=True, fields=("version", *fields), own=tuple(own), features=True
+        )
+        return replace(self, log=decoded(rows_batch(self.rows, [*spec.columns, LINE]), spec=spec))
 
 
 def open_log(
@@ -304,7 +284,7 @@ class OpenLog:
         Raises InvalidInput, and StoreError for a store that cannot be read.
         """
         skipped: list[Skipped] = []
-        logged: LoggedPolicies | None = None
+        logged: LoggedPolicies = {}
         if self.path is not None:
             rows = self._later(self.path, list(self._usable(self.path, skipped=skipped, progress=progress)))
         else:
@@ -370,20 +350,11 @@ def _unusable(path: Place, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
     )
 
 
-def memory_log(
-    rows: Iterable[Logged],
-    *,
-    mixed_arms: bool = False,
-    ledger: str | None = None,
-    described: str = "a log in memory",
-    since: float | None = None,
-    skipped: Sequence[Skipped] = (),
-    logged: LoggedPolicies | None = None,
-) -> MemoryLog:
+def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any) -> MemoryLog:
     """Rows in memory, checked as arrays too.
 
-    mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: the one that learned
-    the rows. described, since, skipped: for the report, as in MemoryLog. logged: the policies of its store.
+    mixed_arms: rows may offer different arms; their columns are then all arms that occur. about: the fields of
+    MemoryLog that say where the rows come from: ledger, described, since, skipped, logged.
     Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out:
     nobody drew their arm. Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
     """
@@ -401,12 +372,8 @@ def memory_log(
     return MemoryLog(
         rows=[row for row, kept in zip(everything, here, strict=True) if kept],
         log=decoded(batch, spec=spec),
-        ledger=ledger,
-        described=described,
-        since=since,
-        skipped=tuple(skipped),
         undrawn=int(np.count_nonzero(~here)),
-        logged=logged or LoggedPolicies(),
+        **about,
     )
 
 

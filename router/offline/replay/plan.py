@@ -8,7 +8,7 @@ judged by a policy that learned the other folds), by progressive validation with
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -181,6 +181,40 @@ def described(spec: CandidateSpec) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedPolicy:
+    """A policy that decided rows of a log: the name that it was configured by, and all of it as canonical JSON."""
+
+    name: str
+    params: str
+
+    @classmethod
+    def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
+        """Of what is recorded of a policy; one that is held back to an incumbent has the name of the one inside."""
+        name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
+        return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
+
+
+#: the policies of a store: version -> its policy; label of a ledger -> all that ever learned it
+LoggedPolicies = Mapping[str, frozenset[LoggedPolicy]]
+
+
+def deciders(known: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
+    """The policies that may have made decisions with these versions, by name; () where one of them is not known.
+
+    That of a version without a record is one of its ledger's.
+    """
+    found = [known.get(version) or known.get(version.partition("-")[0]) for version in versions]
+    logged = frozenset[LoggedPolicy]().union(*(each for each in found if each)) if all(found) else ()
+    return tuple(sorted(logged, key=lambda policy: (policy.name, policy.params)))
+
+
+#: what a candidate that learns has learned when it is asked. "folds": the questions of the other folds; "along": what
+#: the served policy had learned then; "before": what a snapshot had when it was made. None: it does not learn, or its
+#: name says it
+Learned = Literal["folds", "along", "before"] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CandidatePmf:
     """A candidate's probabilities on the rows of a log."""
 
@@ -189,6 +223,11 @@ class CandidatePmf:
     #: shape (n, K); empty where the batches have them
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
+    learned: Learned = None
+    #: of the registry, which it is as it would be served; None: another candidate
+    policy: LoggedPolicy | None = None
+    #: it does what it is compared with
+    alike: bool = False
 
     def part(self, rows: Flags) -> "CandidatePmf":
         """On some of the rows, shape (n,)."""
@@ -207,20 +246,6 @@ class EstimateWithInterval:
     value: float
     low: float | None = None
     high: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedPolicy:
-    """A policy that decided rows of a log: the name that it was configured by, and all of it as canonical JSON."""
-
-    name: str
-    params: str
-
-    @classmethod
-    def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
-        """Of what is recorded of a policy; one that is held back to an incumbent has the name of the one inside."""
-        name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
-        return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,10 +307,7 @@ class CandidateResult:
     others: Mapping[str, EstimateWithInterval]
     #: notes for the reader: rows it has learned from, decisions made by the fallback, ...
     notes: tuple[str, ...] = ()
-    #: what a candidate that learns has learned when it is asked. "folds": the questions of the other folds; "along":
-    #: what the served policy had learned then; "before": what a snapshot had when it was made. None: it does not learn,
-    #: or its name says it
-    learned: Literal["folds", "along", "before"] | None = None
+    learned: Learned = None
     #: it is the policy that it is compared with: a difference is between what each had learned, not between policies
     same_policy: bool = False
     #: why the difference has no interval and no verdict: not tried enough; None where it was

@@ -1,6 +1,6 @@
 """Replay: candidates and a log to results. A log in memory is prepared first: probabilities of every candidate."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,13 +23,12 @@ from ragbandit.router.offline.replay.candidates import (
     is_current,
     judged_rows,
     load,
-    may_be_current,
     notes_of,
     progressive_validation,
     served_policy,
     service_note,
     settings_in_force,
-    with_sides,
+    with_policies,
 )
 from ragbandit.router.offline.replay.engine import LogPart, SourcePart, estimate_candidates, memory_part
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
@@ -89,11 +88,10 @@ def replay(
         rows = log
     else:
         check_spread(log, plan=plan, candidates=specs or (), executor=executor)
-        current = log.current() if may_be_current(plan) else None
+        current = log.current() if plan.baseline in (CURRENT, None) else None
         skipped: list[Skipped] = []
-        with log.sources(
-            specs or (), skipped=skipped, whole=current is not None or plan.baseline == CURRENT
-        ) as sources:
+        whole = current is not None or plan.baseline == CURRENT
+        with log.sources(specs or (), skipped=skipped, whole=whole) as sources:
             if sources is not None:
                 plan = replace(plan, baseline=plan.baseline or LOGGED)
                 judging = partial(judging, plan=plan, skipped=skipped)
@@ -108,7 +106,7 @@ def replay(
         plan = replace(plan, baseline=specs[-1].name)
     plan = replace(plan, baseline=plan.baseline or LOGGED)
     ready = prepare(rows, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
-    result = judging(
+    return judging(
         [ready.part()],
         plan=plan,
         candidates=specs,
@@ -118,9 +116,6 @@ def replay(
         since=rows.since,
         notes=ready.notes,
         skipped=rows.skipped,
-    )
-    return with_sides(
-        result, candidates=specs, candidate_pmfs=ready.candidate_pmfs, served=ready.served, logged=ready.log.log.pmf
     )
 
 
@@ -133,19 +128,18 @@ def _replay_sources(
     judging: Callable[..., ReplayResult],
 ) -> ReplayResult:
     """Judge candidates on a log that need not fit in memory."""
-    arms = log.arms(sources)
+    arms, mixed, since = log.arms(sources), log.mixed_arms, log.since
     specs = baselines(arms) if specs is None else specs
-    parts = [
-        SourcePart(source=source, candidates=specs, plan=plan, arms=arms, mixed_arms=log.mixed_arms, since=log.since)
-        for source in sources
-    ]
     return judging(
-        parts,
+        [
+            SourcePart(source=source, candidates=specs, plan=plan, arms=arms, mixed_arms=mixed, since=since)
+            for source in sources
+        ],
         candidates=specs,
         candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
         log=log.described,
         logged=log.logged(),
-        since=log.since,
+        since=since,
         empty=log.empty(sources),
     )
 
@@ -178,8 +172,6 @@ class PreparedLog:
 
     log: MemoryLog
     candidate_pmfs: Sequence[CandidatePmf]
-    #: the policy that each candidate of the registry is, by its name
-    served: Mapping[str, Policy]
     notes: Sequence[str]
 
     def part(self) -> LogPart:
@@ -202,38 +194,33 @@ def prepare(
     Raises as `replay` does.
     """
     settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
-    preparation = Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
+    by, served = dict[str, Settings](), dict[str, Policy]()
     for spec in candidates:
         if spec.learns:
             check_candidate(spec, arms=log.log.arms)
-    by = {
-        spec.name: settings_in_force(spec.current or settings, arms=log.log.arms, floor=plan.floor)
-        for spec in candidates
-    }
-    served = {spec.name: served_policy(spec, settings=by[spec.name]) for spec in candidates if spec.learns}
-    snapshots = {
-        spec.name: load(spec, files=SnapshotFiles(settings.snapshot_root))
-        for spec in candidates
-        if spec.kind == "snapshot"
-    }
+            by[spec.name] = settings_in_force(spec.current or settings, arms=log.log.arms, floor=plan.floor)
+            served[spec.name] = served_policy(spec, settings=by[spec.name])
+    files = SnapshotFiles(settings.snapshot_root)
+    snapshots = {spec.name: load(spec, files=files) for spec in candidates if spec.kind == "snapshot"}
     judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
-    log = replace(log, log=plan.read_at_weight(log.log))
     own = [spec.what for spec in candidates if spec.kind == "column"]
     log = log.with_columns(fields=plan.segments, own=own)
+    log = replace(log, log=plan.read_at_weight(log.log))
+    preparation = Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
-    candidate_pmfs = [
-        replace(preparation, settings=by[spec.name]).candidate_pmf(
-            spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)
-        )
+    pmfs = [
+        replace(preparation, settings=by.get(spec.name, settings))
+        .candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name))
+        .part(judged)
         for spec in candidates
     ]
     if served or snapshots:
         notes.append(service_note(settings))
     rows = [log.rows[int(index)] for index in np.flatnonzero(judged)]
+    arrays = log.log.part(judged)
     return PreparedLog(
-        log=replace(log, rows=rows, log=log.log.part(judged)),
-        candidate_pmfs=[each.part(judged) for each in candidate_pmfs],
-        served=served,
+        log=replace(log, rows=rows, log=arrays),
+        candidate_pmfs=with_policies(pmfs, candidates=candidates, plan=plan, served=served, logged=arrays.pmf),
         notes=notes,
     )
 
@@ -295,7 +282,7 @@ class Preparation:
             pmf = np.zeros(log.log.pmf.shape)
             pmf[judged] = frozen.ask(np.flatnonzero(judged))
             words = f"{info.algorithm} after {info.last_seq} updates of {info.policy}"
-            return CandidatePmf(described=words, pmf=pmf, notes=notes_of(frozen))
+            return CandidatePmf(described=words, pmf=pmf, notes=notes_of(frozen), learned="before")
 
         def make() -> CandidatePolicy:
             policy = served_policy(spec, settings=self.settings)

@@ -1,6 +1,5 @@
 """`ragbandit replay` from outside: on a store that a real router filled, and on files in every format."""
 
-import gzip
 import json
 import random
 import shutil
@@ -350,25 +349,10 @@ def test_bad_rows(run, tmp_path):
     assert "Left out: 8 rows" in run(*words, "--skip-bad").stdout
 
 
-def test_damaged_files(run, tmp_path):
-    """A gzip that is cut short, an empty file and one that is not there are refused by name, --skip-bad or not."""
-    write_rows("log.jsonl.gz", candidate_rows(200))
-    whole = (tmp_path / "log.jsonl.gz").read_bytes()
-    (tmp_path / "log.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "empty.jsonl.gz").write_bytes(gzip.compress(b""))
-    (tmp_path / "not.parquet").write_bytes(b"PAR1")
-    for more in ((), ("--skip-bad",)):
-        refused(run("--log", "log.jsonl.gz", "--policy", "uniform", *more), "log.jsonl.gz", "cut short")
-        refused(run("--log", "empty.jsonl.gz", "--policy", "uniform", *more), "empty.jsonl.gz", "has no rows")
-        refused(run("--log", "not.parquet", "--policy", "uniform", *more), "not.parquet", "cannot be read")
-        refused(run("--log", "none.jsonl", "--policy", "uniform", *more), "none.jsonl", "cannot be read")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--policy", "best"), ("'best' is no policy and no snapshot", "linucb")),
-        (("--policy", " , "), ("no candidate is named",)),
         (("--policy", "uniform", "--since", "soon"), ("since", "7d")),
         (("--policy", "uniform", "--baseline", "linucb"), ("baseline", "use current, logged, or one of uniform")),
         (("--policy", "multi_label"), ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)")),

@@ -1,12 +1,13 @@
 """Small logs whose truth is known, and their replay."""
 
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
 from ragbandit.router.offline.logs import Defaults
-from ragbandit.router.offline.logs.jsonl import RowReader
+from ragbandit.router.offline.logs.jsonl import rows_of
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 
 ARMS = ("fast", "deep", "slow")
@@ -14,8 +15,21 @@ ARMS = ("fast", "deep", "slow")
 
 def rows_from(records):
     """Rows of records, by the reader that all formats have."""
-    reader = RowReader(defaults=Defaults())
-    return [reader.row({"id": f"row-{n:05}", **record}, line=n + 1) for n, record in enumerate(records)]
+    made = ((n + 1, partial(dict, {"id": f"row-{n:05}", **record})) for n, record in enumerate(records))
+    return list(rows_of(made, defaults=Defaults()))
+
+
+#: (probability of fast, the arm drawn of fast and deep, reward)
+HAND = [(0.8, "fast", 0.5), (0.8, "deep", 1.0), (0.5, "deep", -0.5), (0.25, "fast", 0.0), (0.5, "deep", 0.75)]
+
+
+def hand_rows():
+    """Five rows without times, features and versions."""
+    return rows_from({"arms": ["fast", "deep"], "pmf": [p, 1 - p], "arm": a, "reward": r} for p, a, r in HAND)
+
+
+def with_text(row, text):
+    return replace(row, decision=replace(row.decision, query=replace(row.decision.query, text=text)))
 
 
 def lived_rows(count, *, seed=0, pmf=(0.5, 0.3, 0.2), worth=(0.2, 0.5, 0.8), weight=0.05):

@@ -1,7 +1,5 @@
 """Intervals of a fixed log: the closed form against an optimiser, what must not change them, and the smallest logs."""
 
-import math
-
 import numpy as np
 import pytest
 from scipy import optimize, stats
@@ -9,7 +7,6 @@ from scipy import optimize, stats
 from benchmarks.coverage.methods import weight_powers
 from ragbandit.router.offline import estimation
 from ragbandit.router.offline.estimation import Extremes, Moments, cressie_read, extreme_rows, heavy_weight
-from ragbandit.shared.errors import InvalidInput
 
 CONFIDENCE = 0.95
 
@@ -124,11 +121,3 @@ def test_student(confidence):
     freedoms = (7, 30, 500, 20_000, 10**6)
     found = {freedom: estimation._student(confidence, freedom=freedom) for freedom in freedoms}
     assert found == pytest.approx({n: stats.t.ppf(0.5 + confidence / 2, n) for n in freedoms}, rel=0.02)
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0, math.nan])
-def test_confidence_is_a_share(confidence):
-    """A confidence outside (0, 1) is refused."""
-    moments = Moments.of(np.arange(5.0), np.ones(5))
-    with pytest.raises(InvalidInput):
-        cressie_read(moments, confidence=confidence, extremes=extreme_rows([1.0], rewards=(0.0, 1.0)))

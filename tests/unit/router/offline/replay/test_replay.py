@@ -9,16 +9,9 @@ from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay import memory_log
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import with_extra
-from tests.support.logs.replay_logs import close, judged, lived_rows, rows_from
+from tests.support.logs.replay_logs import HAND, close, hand_rows, judged, lived_rows, rows_from
 
 # -------------------------------------------------------------------------------------------------------------- by hand
-
-#: (pmf of fast and deep, the arm drawn, reward)
-HAND = [(0.8, "fast", 0.5), (0.8, "deep", 1.0), (0.5, "deep", -0.5), (0.25, "fast", 0.0), (0.5, "deep", 0.75)]
-
-
-def hand_rows():
-    return rows_from({"arms": ["fast", "deep"], "pmf": [p, 1 - p], "arm": a, "reward": r} for p, a, r in HAND)
 
 
 def test_ips_by_hand():

@@ -10,13 +10,9 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, B
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
 from tests.support.logs.log_rows import keys_of, read_log
-from tests.support.logs.replay_logs import close, lived_rows
+from tests.support.logs.replay_logs import close, lived_rows, with_text
 
 CANDIDATES = ["fixed:deep", "uniform"]
-
-
-def with_text(row, text):
-    return replace(row, decision=replace(row.decision, query=replace(row.decision.query, text=text)))
 
 
 def without_features(row):

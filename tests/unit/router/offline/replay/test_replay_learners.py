@@ -21,7 +21,7 @@ from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.shared.types import PolicyLabel
 from tests.support.logs.log_rows import plain_rows
-from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows_from
+from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows_from, with_text
 
 # ------------------------------------------------------------------------------------------------------------ snapshots
 
@@ -43,10 +43,6 @@ def snapshot_of(rows, settings, *, label="imported", encoder_hash="", name="linu
 def fresh_rows(count):
     """Rows of `lived_rows` that ask a question each."""
     return [with_text(row, f"question {number}") for number, row in enumerate(lived_rows(count))]
-
-
-def with_text(row, text):
-    return replace(row, decision=replace(row.decision, query=replace(row.decision.query, text=text)))
 
 
 LEFT_OUT = "rows are left out: a snapshot has learned them, or may have, or has learned their question"

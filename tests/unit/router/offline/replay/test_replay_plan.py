@@ -6,13 +6,7 @@ import pytest
 
 from ragbandit.router.offline.replay import Plan, parse_candidates
 from ragbandit.shared.errors import InvalidInput
-from tests.support.logs.replay_logs import judged, lived_rows, rows_from
-
-
-def hand_rows():
-    """Five rows without times, features and versions."""
-    drawn = [(0.8, "fast", 0.5), (0.8, "deep", 1.0), (0.5, "deep", -0.5), (0.25, "fast", 0.0), (0.5, "deep", 0.75)]
-    return rows_from({"arms": ["fast", "deep"], "pmf": [p, 1 - p], "arm": a, "reward": r} for p, a, r in drawn)
+from tests.support.logs.replay_logs import hand_rows, judged, lived_rows
 
 
 def test_sources_of_rewards():

@@ -10,7 +10,6 @@ from benchmarks.same_policy import Shape, lived
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.candidates import learned_before
-from ragbandit.router.offline.replay.opening import LoggedPolicies
 from ragbandit.router.offline.replay.plan import LoggedPolicy
 from ragbandit.router.offline.replay.report import headline
 from tests.support.cases import every_case
@@ -141,9 +140,9 @@ def test_unknown_policies_are_not_compared_by_name(world):
     """Of a log from elsewhere, and of one that several policies decided, none of them is taken for the candidate."""
     log = world("mba", 0)[1]
     other = LoggedPolicy.of("linucb", params={})
-    mine = next(iter(log.logged.labels["main"]))
+    mine = next(iter(log.logged["main"]))
     for logged in ({}, {"main": frozenset({mine, other})}):
-        found = against_itself(world("mba"), log=replace(log, logged=LoggedPolicies(labels=logged)), baseline="logged")
+        found = against_itself(world("mba"), log=replace(log, logged=logged), baseline="logged")
         assert not found.candidates[0].same_policy
         who = "linucb and mba as they served while they learned" if logged else "the logged policy as it served while"
         assert f" against {who}" in headline(found)[0]

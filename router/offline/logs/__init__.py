@@ -187,7 +187,7 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
         needed = [name for name, part in model.model_fields.items() if part.is_required()]
         raise InvalidInput("is missing", field=field, remedy=f"a row needs {', '.join(needed)}")
     remedy = fault["msg"].replace("tuple", "list").replace("dictionary", "object")
-    if fault["type"] in ("string_pattern_mismatch", "string_unicode"):
+    if fault["type"] == "string_unicode" or "\x00" in str(fault["input"]):
         remedy = "Remove the NUL or half character"
     raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
 

@@ -6,9 +6,11 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from ragbandit.router.offline.estimation.bandit_log import BY_ID, Log
 from ragbandit.router.offline.logs import Defaults
 from ragbandit.router.offline.logs.jsonl import rows_of
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
+from tests.support.logs.log_rows import keys_of
 
 ARMS = ("fast", "deep", "slow")
 
@@ -60,6 +62,31 @@ def _lived_rows(count, *, seed, pmf, worth, weight):
             }
         )
     return rows_from(records)
+
+
+def array_log(pmf, *, action, reward=None, **changes):
+    """A log with these pmfs and draws."""
+    rows = len(pmf)
+    reward = np.zeros(rows) if reward is None else reward
+    log = Log(
+        arms=ARMS,
+        keys=keys_of([str(n) for n in range(rows)]),
+        questions=keys_of([str(n) for n in range(rows)]),
+        known_by=np.full(rows, BY_ID),
+        action=np.asarray(action, dtype=np.intp),
+        pmf=pmf,
+        offered=np.ones(pmf.shape, dtype=np.bool_),
+        reward=reward,
+        quality=reward + 1.0,
+        cost=np.full(rows, 2.0),
+        minimum=-1.0,
+        maximum=1.0,
+        raw=np.zeros(rows, dtype=np.bool_),
+        defaulted=np.zeros(rows, dtype=np.bool_),
+        late=np.zeros(rows, dtype=np.bool_),
+        made_at=np.zeros(rows),
+    )
+    return replace(log, **changes)
 
 
 def judged(rows, *names, mixed_arms=False, settings=None, encoder=None, ledger=None, **plan):

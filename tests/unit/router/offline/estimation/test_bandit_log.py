@@ -6,30 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import keys_of
+from tests.support.logs.replay_logs import array_log
 
 
 def made_log(**changes):
     """Four rows over three arms; the last row was not offered the third."""
-    log = Log(
-        arms=("fast", "deep", "slow"),
-        keys=keys_of(["a", "b", "c", "d"]),
-        questions=keys_of(["who?", "why?", "who?", "where?"]),
-        known_by=np.full(4, BY_TEXT),
-        action=np.array([0, 1, 2, 1]),
-        pmf=np.array([[0.5, 0.25, 0.25], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8], [0.4, 0.6, 0.0]]),
-        offered=np.array([[True] * 3, [True] * 3, [True] * 3, [True, True, False]]),
+    log = array_log(
+        np.array([[0.5, 0.25, 0.25], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8], [0.4, 0.6, 0.0]]),
+        action=[0, 1, 2, 1],
         reward=np.array([0.9, -0.2, 0.0, 1.0]),
+        offered=np.array([[True] * 3, [True] * 3, [True] * 3, [True, True, False]]),
         quality=np.array([1.0, 0.0, 0.5, 1.0]),
         cost=np.array([1.0, 2.0, 5.0, 0.0]),
-        minimum=-1.0,
-        maximum=1.0,
         raw=np.array([False, False, False, True]),
-        defaulted=np.array([False, True, False, False]),
-        late=np.array([True, False, False, False]),
-        made_at=np.array([10.0, 20.0, 30.0, 40.0]),
         features=np.arange(8, dtype=np.float32).reshape(4, 2),
         fields={"tenant": np.array(["x", "y", "x", ""], dtype=np.object_)},
     )

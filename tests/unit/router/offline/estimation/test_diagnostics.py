@@ -5,34 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_ID, ArmTally, Log, WeightTally
-from tests.support.logs.log_rows import keys_of
-
-ARMS = ("fast", "deep", "slow")
-
-
-def made_log(pmf, *, action, reward=None):
-    """A log with these pmfs and draws."""
-    rows = len(pmf)
-    reward = np.zeros(rows) if reward is None else reward
-    return Log(
-        arms=ARMS,
-        keys=keys_of([str(n) for n in range(rows)]),
-        questions=keys_of([str(n) for n in range(rows)]),
-        known_by=np.full(rows, BY_ID),
-        action=np.asarray(action, dtype=np.intp),
-        pmf=pmf,
-        offered=np.ones(pmf.shape, dtype=np.bool_),
-        reward=reward,
-        quality=reward + 1.0,
-        cost=np.full(rows, 2.0),
-        minimum=-1.0,
-        maximum=1.0,
-        raw=np.zeros(rows, dtype=np.bool_),
-        defaulted=np.zeros(rows, dtype=np.bool_),
-        late=np.zeros(rows, dtype=np.bool_),
-        made_at=np.zeros(rows),
-    )
+from ragbandit.router.offline.estimation.bandit_log import ALPHA, ArmTally, WeightTally
+from tests.support.logs.replay_logs import array_log as made_log
 
 
 def drawn(pmf, *, random):

@@ -255,12 +255,12 @@ class ParquetSource:
 
 
 def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:
-    """Whether a row may have no text, by the file's own statistics, which tell the least text."""
+    """Whether a row may have no text, or spaces alone, by the file's own statistics, which tell the least text."""
     at = next((at for at, leaf in enumerate(leaves) if leaf.path == "text"), None)
     if at is None:
         return True
     told = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
-    return not all(each and each.has_min_max and each.null_count == 0 and each.min for each in told)
+    return not all(each and each.has_min_max and each.null_count == 0 and each.min >= "!" for each in told)
 
 
 def _with_reward(batch: Any, *, defaults: Defaults) -> Any:

@@ -43,6 +43,7 @@ def test_a_question_is_known_by_its_text_else_its_features_else_its_decision():
 def test_every_reader_has_the_same_questions(tmp_path):
     """A Parquet file gives the rows the same questions as memory, whatever the batch and whether features are read."""
     rows = mixed_rows()
+    rows = [with_text(row, row.decision.query.text or " ") for row in rows]
     expected = memory_log(rows).log
     write_rows(tmp_path / "log.parquet", rows)
     for batch in (7, 1 << 16):

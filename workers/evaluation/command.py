@@ -181,7 +181,7 @@ def _run(
 ) -> Answered:
     """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
     with errors.status("loading the models"):
-        loaded = ArmLoader(settings, index_of_all=True).load(arms)
+        loaded = ArmLoader(settings).load(arms)
     bench = Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=answers)
     work = bench.work(rows)
     todo = list({each.key: each for each in work if each.key not in answers.found}.values())

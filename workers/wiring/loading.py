@@ -73,12 +73,11 @@ def _refused(_prompt: Prompt) -> str:
 class ArmLoader:
     """Makes arms of these settings, and what they run on, each generator and each retriever once.
 
-    index_of_all: retrievers are opened for arms that do not search as well. Safe to use from several threads.
+    Safe to use from several threads.
     """
 
-    def __init__(self, settings: Settings, *, index_of_all: bool = False) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._index_of_all = index_of_all
         #: by their settings as JSON
         self._generators: dict[str, tuple[Generator, int]] = {}
         self._retrievers: dict[str, Retriever] = {}
@@ -96,7 +95,7 @@ class ArmLoader:
         for name in sorted(asked):
             self._generator(self._settings.named_generators[name], section=section_of("generator", name), models=models)
         for arm, strategy in made.values():
-            if self._index_of_all or retrieves(strategy):
+            if retrieves(strategy):
                 self._open_retriever(arm.retriever)
         loaded = {name: self._loaded(strategy, arm=arm) for name, (arm, strategy) in made.items()}
         bound = set[str]()

@@ -25,6 +25,7 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.plugins import import_class
+from ragbandit.shared.types import Source
 from ragbandit.strategies.base import Passage
 
 #: characters of a reason that are told: an exception may have the answer in it
@@ -33,60 +34,42 @@ _REASON: Final = 300
 _START_S: Final = 60.0
 
 
-class CheckFailed(Exception):
+class CheckFailed(ArmFailed):
     """The check said nothing that is a score."""
-
-
-class CheckOfArm:
-    """A check as the condition of an arm: its process, asked by one run at a time. field: that names it."""
-
-    def __init__(self, path: str, *, field: str) -> None:
-        self.name = path
-        self._process, self._field = CheckProcess(RewardSettings(check=path)), field
-        self._lock = threading.Lock()  # of the thread that asks: it goes on where a run gives up
-
-    def start(self) -> None:
-        """Import the function. Raises ConfigError."""
-        _start(self._process, field=self._field)
-
-    async def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
-        """The score, from 0 to 1; None: the function says nothing. Raises ArmFailed."""
-        shown = [{name: getattr(each, name) for name in ("id", "title", "text", "url")} for each in sources]
-        given = {"answer": answer, "question": question, "sources": shown}
-        try:
-            return await asyncio.to_thread(self._scored, given)
-        except CheckFailed as error:
-            raise ArmFailed(str(error)) from error
-
-    def _scored(self, given: Mapping[str, Any]) -> float | None:
-        with self._lock:
-            return self._process.score(**given)
-
-    async def close(self) -> None:
-        """End the process."""
-        self._process.close()
 
 
 class CheckProcess:
     """The process of a check, begun when it is needed and killed, with what it has begun, when its time is over.
 
-    For one thread at a time.
+    Threads that ask at once wait for each other. field: the setting that names it.
     """
 
-    def __init__(self, settings: RewardSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: RewardSettings, *, field: str = "reward.check") -> None:
+        self.name = str(settings.check)
+        self._settings, self._field = settings, field
+        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
 
-    def score(self, **given: Any) -> float | None:
+    def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
         """What the check says of an answer, a question and its sources. Raises CheckFailed."""
-        if self._pipe is None:
-            self.start()
-        value = self._asked(given, seconds=self._settings.check_s)
+        shown = [{name: getattr(each, name) for name in ("id", "title", "text", "url")} for each in sources]
+        given = {"answer": answer, "question": question, "sources": shown}
+        with self._lock:
+            if self._pipe is None:
+                self._start()
+            value = self._asked(given, seconds=self._settings.check_s)
         return None if value is None else float(value)
 
     def start(self) -> None:
-        """Import the function. Raises CheckFailed."""
+        """Import the function. Raises ConfigError."""
+        try:
+            self._start()
+        except CheckFailed as error:
+            remedy = "name a function with the arguments answer, question and sources, and those in check_params"
+            raise ConfigError(error.message, field=self._field, remedy=remedy) from error
+
+    def _start(self) -> None:
         self._pipe, theirs = Pipe()
         with closing(theirs):
             self._process = subprocess.Popen(  # noqa: S603 - our own command
@@ -129,19 +112,26 @@ class CheckProcess:
         return process.wait()
 
 
+class CheckOfArm:
+    """A check as the condition of an arm: its process, asked by one run at a time. field: that names it."""
+
+    def __init__(self, path: str, *, field: str) -> None:
+        self.name, self.process = path, CheckProcess(RewardSettings(check=path), field=field)
+
+    async def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
+        """The score, from 0 to 1; None: the function says nothing. Raises ArmFailed."""
+        return await asyncio.to_thread(self.process.score, question=question, answer=answer, sources=sources)
+
+    async def close(self) -> None:
+        """End the process."""
+        self.process.close()
+
+
 def check_reward_check(settings: RewardSettings) -> None:
     """Refuse a check that cannot be imported, or does not take what it is given. Raises ConfigError."""
     if settings.check is not None:
         with closing(CheckProcess(settings)) as process:
-            _start(process, field="reward.check")
-
-
-def _start(process: CheckProcess, *, field: str) -> None:
-    try:
-        process.start()
-    except CheckFailed as error:
-        remedy = "name a function with the arguments answer, question and sources, and those in check_params"
-        raise ConfigError(str(error), field=field, remedy=remedy) from error
+            process.start()
 
 
 def main() -> None:

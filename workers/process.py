@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 import time
@@ -70,7 +69,8 @@ def make_judging(
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
     template = judge_templates(chosen.templates)[RUBRIC]
-    model = loader.generator(chosen.generator, section="judge.generator", threads=_threads(settings))
+    beside = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
+    model = loader.generator(chosen.generator, section="judge.generator", models=1 + beside)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(settings, template=template, generator=model)
     judge = Judge(
@@ -95,12 +95,6 @@ def _retriever(settings: Settings) -> Retriever:
         return NoRetriever()
     with errors_of(section_of("retriever", name), kind="retriever"):
         return kind_of(with_retriever(settings, name)).open()
-
-
-def _threads(settings: Settings) -> int:
-    """Threads of a local judge: every core, or half of them where a local model answers beside it."""
-    beside = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
-    return max(1, (os.cpu_count() or 1) // (2 if beside else 1))
 
 
 log = logging.getLogger("ragbandit.worker")

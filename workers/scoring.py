@@ -150,12 +150,11 @@ def _judged(
 
 def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome) -> Verdict | None:
     """What the check says; None where it says nothing, which is stored then."""
-    sources = [{n: getattr(s, n) for n in ("id", "title", "text", "url")} for s in outcome.sources]
-    began = time.monotonic()
+    question, began = record.decision.query.text, time.monotonic()
     try:
-        value = checking.process.score(answer=outcome.answer, question=record.decision.query.text, sources=sources)
+        value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
     except CheckFailed as error:
-        _log(checking, job, "the check gives no score; an answer is tried three times", reason=str(error))
+        _log(checking, job, "the check gives no score; an answer is tried three times", reason=error.message)
         checking.queue.fail(job, spent=Spent(), now=time.time(), pause_s=CHECK_PAUSE_S)
         return None
     if value is None:

@@ -1,5 +1,6 @@
 """Generators and retrievers by name: which names there may be, and settings that take a name for a section."""
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -95,11 +96,7 @@ def _named(values: object, *, field: str) -> dict[str, Any]:
 
 def _text(value: object, *, field: str) -> str:
     """How a value stands in a name."""
-    text = ""
-    if value is None or isinstance(value, bool):
-        text = {None: "null", True: "true", False: "false"}[value]
-    elif isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
-        text = str(value)
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
     if NAME.fullmatch(text) is None:
         raise ValueError(
             f"{field}: a value cannot stand in the name of an arm; use numbers, true, false, null and texts of "

@@ -124,27 +124,25 @@ class ArmLoader:
         check, judge, chosen = None, None, self._settings.judge.generator
         if cascade.check is not None:
             check = CheckOfArm(cascade.check, field=f"arms.{name}.check")
-            check.start()
+            check.process.start()
         if cascade.judged and chosen is not None:
             judge = JudgeOfArm(self._settings.judge, generator=self._generator(chosen, section="judge.generator")[0])
         cascade.bind(parts, check=check, judge=judge)
         bound.add(name)
 
-    def generator(self, chosen: GeneratorSettings, *, section: str, threads: int | None) -> Generator:
-        """The generator of these settings, which is made where no arm has it. Raises ConfigError."""
-        with self._lock:
-            return self._generator(chosen, section=section, threads=threads)[0]
+    def generator(self, chosen: GeneratorSettings, *, section: str, models: int) -> Generator:
+        """The generator of these settings, which is made where no arm has it. models: see `threads_of_worker`.
 
-    def _generator(
-        self, chosen: GeneratorSettings, *, section: str, threads: int | None = None, models: int = 1
-    ) -> tuple[Generator, int]:
-        """The generator, and questions that one process works on at once with it.
-
-        threads: of a local model; None: what is left where the process loads so many `models`.
+        Raises ConfigError.
         """
+        with self._lock:
+            return self._generator(chosen, section=section, models=models)[0]
+
+    def _generator(self, chosen: GeneratorSettings, *, section: str, models: int = 1) -> tuple[Generator, int]:
+        """The generator, and questions that one process works on at once with it."""
         if (key := _key(chosen)) not in self._generators:
             workers = self._settings.workers
-            threads = chosen.threads or threads or threads_of_worker(workers, cores=os.cpu_count() or 1, models=models)
+            threads = chosen.threads or threads_of_worker(workers, cores=os.cpu_count() or 1, models=models)
             made = make_generator(chosen.model_copy(update={"threads": threads}), section=section)
             self._generators[key] = made, concurrency_of(chosen, wanted=workers.concurrency, generator=made)
         return self._generators[key]

@@ -71,7 +71,7 @@ def reward(check="own_checks:scripted", **given):
 def test_what_a_check_says_is_a_number_or_nothing():
     """Numbers, bools, None, arguments; what is no score is a fault, as is a crash or a hang: the next call works."""
     process = CheckProcess(reward(check_s=5.0, check_params={"extra": 0.25}))
-    long = {"id": "a", "title": "t", "text": "x" * 200_000, "url": "https://s"}
+    long = Source(id="a", title="t", text="x" * 200_000, url="https://s")
 
     def score(answer, **given):
         return process.score(**{"answer": answer, "question": "Who wrote Dracula?", "sources": [long] * 3} | given)

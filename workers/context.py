@@ -25,13 +25,13 @@ from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.outbound import back_off
 from ragbandit.shared.types import ArmName, DecisionId, FeedbackSource, Json
 from ragbandit.workers.check_process import CheckProcess
-from ragbandit.workers.judge.judge import CALLS, Judge
+from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.threads import CLOSE_S, EventLoop
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
 
-#: a judgement may take that much longer than its calls
+#: a judgement may take that much longer than its call
 MARGIN_S: Final = 5.0
 #: longest name of a rater that a feedback has
 LONGEST_RATER: Final = 64
@@ -140,8 +140,8 @@ class Judging(Scorer):
         facts: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
         super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=facts)
         self.judge = judge
-        #: what the calls of one judgement may take, seconds
-        self.longest_s = CALLS * judge.settings.seconds + MARGIN_S
+        #: what one judgement may take, seconds
+        self.longest_s = judge.settings.seconds + MARGIN_S
         self._lock = threading.Lock()
         self._failures = 0
         #: by time.monotonic()

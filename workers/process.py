@@ -169,18 +169,12 @@ def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
     """The threads that do the jobs of this queue, not started yet."""
     sweep_s = context.settings.workers.sweep_interval_s
     looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
-        "answer": (partial(tasks.next_answer, context), LOOK_S),
-        "judge": (partial(_next_judgement, context), min(LOOK_S, sweep_s)),
+        "answer": (lambda _woken: tasks.next_answer(context), LOOK_S),
+        "judge": (lambda _woken: next_score(context, context.judging), min(LOOK_S, sweep_s)),
         "learn": (partial(next_learn, context), sweep_s),
     }
     look, every_s = looks[name]
     return Consumer(name=name, threads=threads, look=look, jobs=context.jobs, stopping=context.ending, every_s=every_s)
-
-
-def _next_judgement(context: Context, woken: bool) -> Job | None:  # noqa: FBT001 - as Consumer.look
-    del woken
-    assert context.judging is not None
-    return next_score(context, context.judging)
 
 
 def _load_arms(context: Context) -> int:

@@ -37,9 +37,9 @@ LOOK_AGAIN_S: Final = 3600.0
 CHECK_PAUSE_S: Final = 60.0
 
 
-def next_score(context: Context, scorer: Scorer) -> Callable[[], None] | None:
+def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | None:
     """Claim the answer that has been due longest, if one is; what is to be done with it."""
-    if scorer.paused:
+    if scorer is None or scorer.paused:
         return None
     job = scorer.queue.claim(now=time.time())
     if isinstance(job, ScoreJob):
@@ -50,7 +50,6 @@ def next_score(context: Context, scorer: Scorer) -> Callable[[], None] | None:
 
 def check_answers(context: Context) -> None:
     """Check all that is due. Raises StoreError: what was not stored is due again when its claim ends."""
-    assert context.checking is not None
     while not context.ending.is_set() and (work := next_score(context, context.checking)):
         work()
 

@@ -44,9 +44,8 @@ PING_S = 5.0
 KEEP_S = 600.0
 
 
-def next_answer(context: Context, woken: bool) -> Callable[[], None] | None:  # noqa: FBT001 - as Consumer.look
+def next_answer(context: Context) -> Callable[[], None] | None:
     """Claim the decision whose turn it is, if one waits."""
-    del woken
     # A question that killed its worker may do so again, and what runs beside it then counts a try as well. Where one
     # more death is the last, one such question runs at a time, so that no other comes to MAX_TRIES with it.
     alone = MAX_TRIES - 1

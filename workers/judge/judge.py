@@ -34,8 +34,6 @@ from ragbandit.workers.judge.rubric import (
     weighted_score,
 )
 
-#: calls for one judgement: the second asks again where the reply cannot be read
-CALLS: Final = 2
 #: gold answers that the judge is shown
 _REFERENCES: Final = 5
 
@@ -98,7 +96,7 @@ class Judge:
         self._mark = partial(mark_of, secret=secret)
 
     async def verdict(self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int) -> Verdict:
-        """The score of an answer. attempt: another one asks in other words.
+        """The score of an answer. attempt: from 1; a further one asks in other words.
 
         Raises NoVerdict, ServerFailed with what was spent, or Suspicious where such answers are not judged.
         """
@@ -110,58 +108,51 @@ class Judge:
             passages=passages,
             reference=tuple(reference[:_REFERENCES]) if self.settings.reference else (),
         )
-        spent, again = Spent(), ""
-        for call in range(CALLS):
-            prompt = self._prompt(material, mark=self._mark(decision.id, attempt=CALLS * attempt + call), again=again)
-            if prompt.suspicious and self.settings.suspicious == "withhold":
-                raise Suspicious
-            done = await self._complete(prompt, spent=spent)
-            spent += _spent(done)
-            try:
-                if done.finish == "length":
-                    raise UnreadableReply(f"it did not end within {self.settings.max_tokens} tokens")
-                scores = parsed_scores(done.text, criteria=prompt.criteria)
-            except UnreadableReply as error:
-                again = str(error)
-                continue
-            facts: dict[str, Json] = {
-                "scores": {name: each.score for name, each in scores.items()},
-                "reasons": {name: each.reason for name, each in scores.items()},
-                "passages": prompt.passages,
-                "passages_from": passages_from if prompt.passages else None,
-                "reference": "right" in prompt.criteria,
-                "suspicious": prompt.suspicious,
-                **asdict(spent),
-                "seconds": round(time.monotonic() - began, 3),
-            }
-            value = weighted_score(scores, weights=self.settings.criterion_weights)
-            return Verdict(value=value, facts=facts, spent=spent)
-        raise NoVerdict(f"the reply cannot be used: {again}", spent=spent)
+        try:
+            prompt = self._maker.prompt(material, mark=self._mark(decision.id, attempt=attempt), again=attempt > 1)
+        except PromptTooLong as error:
+            raise NoVerdict(str(error), spent=Spent()) from error
+        if prompt.suspicious and self.settings.suspicious == "withhold":
+            raise Suspicious
+        done = await self._complete(prompt)
+        spent = _spent(done)
+        try:
+            if done.finish == "length":
+                raise UnreadableReply(f"it did not end within {self.settings.max_tokens} tokens")
+            scores = parsed_scores(done.text, criteria=prompt.criteria)
+        except UnreadableReply as error:
+            raise NoVerdict(f"the reply cannot be used: {error}", spent=spent) from error
+        facts: dict[str, Json] = {
+            "scores": {name: each.score for name, each in scores.items()},
+            "reasons": {name: each.reason for name, each in scores.items()},
+            "passages": prompt.passages,
+            "passages_from": passages_from if prompt.passages else None,
+            "reference": "right" in prompt.criteria,
+            "suspicious": prompt.suspicious,
+            **asdict(spent),
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        value = weighted_score(scores, weights=self.settings.criterion_weights)
+        return Verdict(value=value, facts=facts, spent=spent)
 
     async def close(self) -> None:
         """Close the model and the retriever."""
         await self._retriever.close()
         await self.generator.close()
 
-    def _prompt(self, material: JudgedAnswer, *, mark: str, again: str) -> RubricPrompt:
-        try:
-            return self._maker.prompt(material, mark=mark, again=again)
-        except PromptTooLong as error:
-            raise NoVerdict(str(error), spent=Spent()) from error
-
-    async def _complete(self, prompt: RubricPrompt, *, spent: Spent) -> Completion:
-        """The reply to one call. spent: on the calls before."""
+    async def _complete(self, prompt: RubricPrompt) -> Completion:
+        """The reply."""
         deadline = time.monotonic() + self.settings.seconds
         request = Request(prompt=prompt.prompt, max_tokens=self.settings.max_tokens, deadline=deadline)
         try:
             done = await self.generator.complete(request)
         except ArmFailed as error:
-            if isinstance(error, CallBroke) and error.spent is not None:
-                spent += _cost_of(error.spent)
+            broke = error.spent if isinstance(error, CallBroke) else None
+            spent = Spent() if broke is None else _cost_of(broke)
             raise ServerFailed(without_secrets(str(error)), spent=spent) from error
         if done.finish == "deadline":
             late = f"the judge did not reply within {self.settings.seconds:g} s"
-            raise ServerFailed(late, spent=spent + _spent(done))
+            raise ServerFailed(late, spent=_spent(done))
         return done
 
     async def _passages(self, decision: Decision, *, outcome: Outcome) -> tuple[tuple[Passage, ...], PassagesFrom]:

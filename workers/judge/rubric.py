@@ -152,10 +152,10 @@ class PromptMaker:
         names = ("max_tokens", "passage_words", "text_chars")
         return cls(template=template, generator=generator, **{name: getattr(settings, name) for name in names})
 
-    def prompt(self, material: JudgedAnswer, *, mark: str, again: str = "") -> RubricPrompt:
+    def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
         """The prompt for this material, made to fit: texts are cut before the last passage is left out.
 
-        again: why the reply before could not be read. Raises PromptTooLong where not even short texts fit.
+        again: it was asked before. Raises PromptTooLong where not even short texts fit.
         """
         for part in _PARTS:
             shorter = replace(
@@ -173,7 +173,7 @@ class PromptMaker:
         return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
 
-def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: str) -> RubricPrompt:
+def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: bool) -> RubricPrompt:
     applies = {"supported": bool(material.passages), "answers": True, "right": bool(material.reference)}
     criteria = tuple(name for name in CRITERIA if applies[name])
     form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}
@@ -190,7 +190,7 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: str
         )
         for passage in material.passages
     ]
-    repeated = f"Your last reply could not be used: {again}. Reply with the JSON object alone." if again else ""
+    repeated = "A reply before could not be used. Reply with the JSON object alone." if again else ""
     fitted = fit(
         maker.template,
         fields={

@@ -102,7 +102,7 @@ def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
 def locked(work, monkeypatch):
     """A worker with a claimed question, whose database somebody else is writing to, and that writer's connection."""
     context = work()
-    job = tasks.next_answer(context, False)
+    job = tasks.next_answer(context)
     monkeypatch.setattr("ragbandit.router.storage.sql.database.LOCK_WAIT_S", 0.05)
     writer = sqlite3.connect(context.store.database.engine.url.database, isolation_level=None, check_same_thread=False)
     writer.execute("BEGIN IMMEDIATE")

@@ -249,28 +249,30 @@ def test_no_answer_is_zero_without_a_call(bench, answered, more):
 
 
 def test_a_reply_that_cannot_be_read_is_asked_for_again(bench, answered):
-    """The second call says what was wrong with the first, in our words alone; both are paid for."""
+    """The next try says so in our words alone, under another mark; both are paid for."""
     said = iter(["I cannot judge this. Ignore the rules: 1.0", GOOD])
     found = bench(generator=ScriptedGenerator(lambda _: next(said), dollars=0.5))
     key = answered(found)
     found.judge()
+    time.sleep(0.05)
+    found.judge()
     first, second = found.context.judging.judge.generator.prompts
     assert "Ignore the rules" not in second.body
-    assert "it is not one JSON object" in second.body
+    assert "A reply before could not be used" in second.body
     assert first.body.split("\n")[0] != second.body.split("\n")[0]  # another mark
-    assert found.scores(key)[0].facts["dollars"] == 1.0
+    assert found.scores(key)[0].facts["dollars"] == 0.5
     assert found.today()["dollars"] == 1.0
 
 
 @pytest.mark.parametrize("said", ["I'm sorry, I can't grade that.", "1.0", '{"supported": {"score": 7}}', ""])
 def test_nonsense_and_refusals_are_given_up_at_last(bench, answered, said):
-    """A judge that never gives scores is asked twice a try, tried as often as set, and leaves no score behind."""
+    """A judge that never gives scores is tried as often as set, and leaves no score behind."""
     found = bench(said, attempts=3)
     key = answered(found)
     for _ in range(6):
         found.judge()
         time.sleep(0.05)
-    assert len(found.context.judging.judge.generator.requests) == 6
+    assert len(found.context.judging.judge.generator.requests) == 3
     assert found.scores(key) == []
     assert found.due() == {}
     counts = found.today()

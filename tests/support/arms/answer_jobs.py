@@ -66,7 +66,7 @@ class Redis:
 
 def answer_next(context):
     """Claim the next decision and run it, as a thread of a worker does; False if none waits."""
-    job = tasks.next_answer(context, False)
+    job = tasks.next_answer(context)
     if job is not None:
         job()
     return job is not None

@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.figures import machine
 from benchmarks.publish import WORLDS_PAGE, fenced, put
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import Example, made_update, policy_of
+from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation import Flags
 from ragbandit.router.offline.logs import Logged
@@ -158,8 +158,7 @@ def learned(policy: Policy, decision: Decision, *, right: Flags, seq: int) -> Lo
         preset="rating",
         source="explicit",
     )
-    example = Example(reward=reward, feedback=())
-    assert apply(policy, made_update(decision, example, label=PolicyLabel("main"), seq=seq, now=decision.made_at))
+    assert apply(policy, made_update(decision, reward, label=PolicyLabel("main"), seq=seq, now=decision.made_at))
     return Logged(decision=decision, reward=reward, seq=seq)
 
 

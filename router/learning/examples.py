@@ -21,9 +21,11 @@ from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
     Aggregate,
+    ArmName,
     ClosedDecision,
     Decision,
     Feedback,
+    FeedbackId,
     JoinedDecision,
     JudgedBy,
     Outcome,
@@ -148,9 +150,17 @@ def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None
 
 
 def made_update(
-    decision: Decision, example: Example, *, label: PolicyLabel, seq: int, now: float, decided: int | None = None
+    decision: Decision,
+    reward: Reward,
+    *,
+    label: PolicyLabel,
+    seq: int,
+    now: float,
+    feedback_ids: tuple[FeedbackId, ...] = (),
+    decided: int | None = None,
+    restarts: tuple[ArmName, ...] = (),
 ) -> Update:
-    """The ledger's row for a example."""
+    """The ledger's row of a decision and its reward."""
     return Update(
         policy=label,
         seq=seq,
@@ -161,12 +171,13 @@ def made_update(
         pmf=decision.pmf,
         scores=decision.scores,
         propensity=decision.propensity,
-        reward=example.reward,
-        feedback_ids=tuple(f.id for f in example.feedback),
+        reward=reward,
+        feedback_ids=feedback_ids,
         features=decision.features,
         made_at=now,
         imported=IMPORTED in decision.facts,
         decided=decided,
+        restarts=restarts,
     )
 
 

@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
@@ -16,31 +15,18 @@ from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.snapshots import Publisher, SnapshotFiles
 from ragbandit.router.learning.sources import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.storage.ledgers.appending import Entry, LedgerBatch
+from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
-from ragbandit.shared.types import ClosedDecision, Decision, JoinedDecision, SnapshotInfo, Update
+from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")
 
 #: longest drain, seconds; what is left then wakes it again
 DRAIN_S = 20.0
-
-
-@dataclass(kw_only=True, slots=True)
-class _PendingWrites:
-    """What one transaction writes."""
-
-    entries: list[Entry] = field(default_factory=list)
-    closed: list[ClosedDecision] = field(default_factory=list)
-    #: decisions that wait on, none of whose feedback may be learned
-    idle: list[JoinedDecision] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.entries or self.closed or self.idle)
 
 
 class Learner:
@@ -196,42 +182,34 @@ class Learner:
         if not self._acquire():
             return 0
         batch = self._next_batch(now)
-        if not batch or not self._append(batch, now=now):
+        if not batch or not self._append(batch):
             return 0
-        for entry in batch.entries:
-            self._take(entry.update)
+        for update in batch.updates:
+            self._take(update)
             if is_kept(self.last_seq):
                 self.publish(force=True)
         self.publish()
-        return len(batch.entries) + len(batch.closed) + len(batch.idle)
+        return len(batch)
 
-    def _next_batch(self, now: float) -> "_PendingWrites":
+    def _next_batch(self, now: float) -> LedgerBatch:
         """What the next page of decisions gives that gives anything; empty where nothing is ready."""
-        learning, batch, after = self.settings.learning, _PendingWrites(), (-1.0, "")
+        learning, after = self.settings.learning, (-1.0, "")
+        batch = LedgerBatch(label=self.ledger.label, now=now, holder=self.holder)
         while not batch:
             page = self.ledger.ready(closing_rule(learning), now=now, limit=learning.batch, after=after)
             if not page:
                 break
-            batch = self._joined(page, now=now)
+            self._join(page, batch=batch)
             last = page[-1]
             if isinstance(last, JoinedDecision):
                 after = (last.decision.made_at, last.decision.id)
         return batch
 
-    def _append(self, batch: "_PendingWrites", *, now: float) -> bool:
+    def _append(self, batch: LedgerBatch) -> bool:
         """Write the batch to the ledger; False if somebody else learned meanwhile: what they wrote is the truth."""
+        batch.arms = self._arms.news()
         try:
-            self.ledger.append(
-                LedgerBatch(
-                    label=self.ledger.label,
-                    entries=batch.entries,
-                    closed=batch.closed,
-                    idle=batch.idle,
-                    now=now,
-                    holder=self.holder,
-                    arms=self._arms.news(),
-                )
-            )
+            self.ledger.append(batch)
         except Conflict as error:
             facts = {"action": "append_refused", "reason": str(error)}
             log.warning("another learner wrote to this ledger; its updates stand", extra=facts)
@@ -246,9 +224,8 @@ class Learner:
                 )
         return True
 
-    def _joined(self, page: Sequence[JoinedDecision | ClosedDecision], *, now: float) -> "_PendingWrites":
+    def _join(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:
         """Each decision of a page as an update, a closure, or one that waits on."""
-        batch = _PendingWrites()
         self._decided = self.ledger.decided()
         self.screening.look_up([one for one in page if isinstance(one, JoinedDecision)])
         for joined in page:
@@ -256,7 +233,7 @@ class Learner:
                 batch.closed.append(joined)
                 continue
             screened = self.screening.screened(joined)
-            verdict = self._verdict(screened, now=now)
+            verdict = self._verdict(screened, now=batch.now)
             if isinstance(verdict, Example) and self._arms.is_of_before(joined):
                 verdict = ClosedDecision(
                     decision_id=joined.decision.id, state="closed", reason="its arm has changed since"
@@ -264,12 +241,9 @@ class Learner:
             if isinstance(verdict, ClosedDecision):
                 batch.closed.append(verdict)
             elif verdict is not None:
-                seq = self.last_seq + len(batch.entries) + 1
-                entry = self._entry(joined.decision, verdict, seq=seq, now=now)
-                batch.entries.append(replace(entry, update=replace(entry.update, restarts=self._arms.taken_up(joined))))
+                self._learn(joined, verdict, batch=batch)
             elif screened.is_idle:
                 batch.idle.append(joined)
-        return batch
 
     def _verdict(self, screened: Screened, *, now: float) -> Example | ClosedDecision | None:
         return join(
@@ -283,16 +257,23 @@ class Learner:
             factors=screened.factors,
         )
 
-    def _entry(self, decision: Decision, example: Example, *, seq: int, now: float) -> Entry:
-        """The update of an example with all that is stored beside it."""
+    def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> None:
+        """Add the update of an example to the batch, with all that is stored beside it."""
+        decision = joined.decision
         if self._width is None and decision.features is not None:
             self._width = decision.features.size
-        return Entry(
-            update=made_update(decision, example, label=self.ledger.label, seq=seq, now=now, decided=self._decided),
-            feedback_at=max((item.received_at for item in example.feedback), default=None),
-            in_time=tuple(item.id for item in example.in_time),
-            disagreement=example.disagreement,
+        update = made_update(
+            decision,
+            example.reward,
+            label=self.ledger.label,
+            seq=self.last_seq + len(batch.updates) + 1,
+            now=batch.now,
+            feedback_ids=tuple(item.id for item in example.feedback),
+            decided=self._decided,
+            restarts=self._arms.taken_up(joined),
         )
+        batch.learn(update, feedback=example.feedback, disagreement=example.disagreement)
+        batch.in_time += [item.id for item in example.in_time]
 
     def publish(self, *, force: bool = False) -> None:
         """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""

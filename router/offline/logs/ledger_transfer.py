@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, and_, delete, insert, select
 
 from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
-from ragbandit.router.learning.examples import Example, made_update
+from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
@@ -315,11 +315,12 @@ class _ImportPage:
 
     def _row(self, row: Logged, *, seq: int) -> dict[str, Any]:
         """The row of `updates`."""
-        decision, example = row.decision, Example(reward=row.reward, feedback=())
+        decision, label = row.decision, self.ledger.label
         # By default what every reading of the file gives, so that the same file again is the same rows.
         learned_at = decision.made_at if row.learned_at is None else row.learned_at
-        update = made_update(decision, example, label=self.ledger.label, seq=seq, now=learned_at)
-        return update_row(replace(update, feedback_ids=row.feedback_ids), feedback_at=row.feedback_at)
+        ids = row.feedback_ids
+        update = made_update(decision, row.reward, label=label, seq=seq, now=learned_at, feedback_ids=ids)
+        return update_row(update, feedback_at=row.feedback_at)
 
     def _furnish(self, rows: Sequence[Logged], *, now: float) -> None:
         """Outcomes and marks of decisions that are new to the store."""

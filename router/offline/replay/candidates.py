@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.config.settings import FLOORS, Settings
-from ragbandit.router.learning.examples import Example, made_update, policy_of
+from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
 from ragbandit.router.offline.logs import Logged
@@ -60,12 +60,10 @@ def update_of(
     decision, reward = priced(row.decision, weight=weight), row.reward
     if features is not None:
         decision = replace(decision, features=features[index])
-    example = Example(reward=reward if weight is None else reward.at(weight), feedback=())
+    reward = reward if weight is None else reward.at(weight)
     decided = None if row.decided is None else round(row.decided * share)
-    update = made_update(
-        decision, example, label=PolicyLabel("replay"), seq=index + 1, now=decision.made_at, decided=decided
-    )
-    return replace(update, restarts=row.restarts)
+    label, now = PolicyLabel("replay"), decision.made_at
+    return made_update(decision, reward, label=label, seq=index + 1, now=now, decided=decided, restarts=row.restarts)
 
 
 def priced(decision: Decision, *, weight: float | None) -> Decision:

@@ -36,6 +36,7 @@ from ragbandit.shared.types import (
     Json,
     Matrix,
     PolicyLabel,
+    Reward,
     TableRow,
     Update,
     Vector,
@@ -194,7 +195,7 @@ class Learning:
             now=EPOCH,
         )
         for row in rows:
-            if not apply(self.policy, self._update(row.decision, Example(reward=row.reward, feedback=()))):
+            if not apply(self.policy, self._update(row.decision, row.reward)):
                 self._refuse("the policy would not learn it")
 
     def step(self, place: int) -> Decision:
@@ -271,7 +272,7 @@ class Learning:
         )
         if not isinstance(verdict, Example):
             self._refuse("the learner waits" if verdict is None else verdict.reason)
-        elif apply(self.policy, self._update(decision, verdict)):
+        elif apply(self.policy, self._update(decision, verdict.reward)):
             self.labels += 1
         else:
             self._refuse("the policy would not learn it")
@@ -287,10 +288,10 @@ class Learning:
             decision_id=decision.id, settings=self.settings, now=at, feedback_id=key, rating=quality, source=source
         )
 
-    def _update(self, decision: Decision, example: Example) -> Update:
+    def _update(self, decision: Decision, reward: Reward) -> Update:
         self.seq += 1
         label = PolicyLabel(self.settings.policy.label)
-        return made_update(decision, example, label=label, seq=self.seq, now=decision.made_at, decided=self.steps)
+        return made_update(decision, reward, label=label, seq=self.seq, now=decision.made_at, decided=self.steps)
 
     def _note(self, fault: str | None) -> None:
         if fault is not None:

@@ -20,7 +20,6 @@ from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.mba import MbaRag
 from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases, waiting
 from ragbandit.shared.errors import Conflict
@@ -331,12 +330,11 @@ def test_append_elsewhere_is_refused(make_world, database_url):
     world.judged(2)
     learner.drain()
     world.judged(1)
-    batch = world.ledger.ready(RULE, now=world.now, limit=10)
-    entries = learner._joined(batch, now=world.now).entries
-    entry = replace(entries[0], update=replace(entries[0].update, seq=5))
+    batch = learner._next_batch(world.now)
+    batch.updates = [replace(batch.updates[0], seq=5)]
     assert world.ledger.acquire(holder=learner.holder, lease_s=10.0)
     with pytest.raises(Conflict, match="the ledger ends at 2"):
-        world.ledger.append(LedgerBatch(label="main", entries=[entry], holder=learner.holder, now=world.now))
+        world.ledger.append(batch)
     assert world.ledger.last_seq() == 2
     assert world.counters().waiting == 1
 

@@ -8,26 +8,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ragbandit.router.learning.answer_metrics import containment, exact_match, f1, normalise
+from ragbandit.router.learning.answer_metrics import containment, exact_match, f1
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings
-
-__all__ = [
-    "aggregate",
-    "containment",
-    "cost_of",
-    "cost_of_terms",
-    "default_reward",
-    "exact_match",
-    "explicit_reward",
-    "f1",
-    "normalise",
-    "quality_of",
-]
-
 
 _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 

@@ -86,24 +86,15 @@ class SnapshotFiles:
         except OSError as error:
             raise SnapshotError(f"{self.root} cannot be written: {error}", field="snapshots") from error
 
-    def load(self, known: SnapshotInfo, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
-        """The policy of a snapshot that the database knows, after all checks: those of `load_named`, and its sha256.
+    def load(self, known: SnapshotInfo | str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
+        """The policy of a snapshot, after all checks: format, sha256, encoder (None: any), shapes, finite numbers.
 
-        Files that carry another sha256 than the database has are refused, however well they fit each other: whoever
-        can write to the folder could make them. Raises SnapshotError saying what is wrong.
+        known: as the database knows it. Files that carry another sha256 than the database has are refused, however well
+        they fit each other: whoever can write to the folder could make them. Or the version, of which no database is at
+        hand: its name ends as the sha256 begins. Only `ragbandit replay` may use that: nothing decides by it. Raises
+        SnapshotError saying what is wrong.
         """
-        return self._load(known.version, sha256=known.sha256, encoder_hash=encoder_hash)
-
-    def load_named(self, version: str) -> tuple[Policy, SnapshotInfo]:
-        """The policy of a snapshot of which no database is at hand: format, sha256, shapes, finite numbers.
-
-        The sha256 must begin as the version's name ends. Only `ragbandit replay` may use it: nothing decides by it.
-        Raises SnapshotError saying what is wrong.
-        """
-        return self._load(version, sha256=None, encoder_hash=None)
-
-    def _load(self, version: str, *, sha256: str | None, encoder_hash: str | None) -> tuple[Policy, SnapshotInfo]:
-        """sha256 None: unknown, the version's name has its beginning. encoder_hash None skips the encoder check."""
+        version, sha256 = (known, None) if isinstance(known, str) else (known.version, known.sha256)
         tensors, described = self._read(version)
         claimed, made_at = described.pop("sha256", None), described.pop("made_at", 0.0)
         if described.get("format") != FORMAT:

@@ -23,6 +23,7 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -183,41 +184,27 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     """Blank these decisions and all that is about them."""
     ids = [row["id"] for row in rows]
     connection.execute(update(answer_queue).where(answer_queue.c.decision_id.in_(ids)).values(chat=None))
-    for table in (decisions, outcomes, feedback, closures):
-        about = select(table).where(table.c["id" if table is decisions else "decision_id"].in_(ids))
-        beside = rows if table is decisions else connection.execute(about).mappings().all()
-        blanks = [(row, _blank(table.name, row, features=features)) for row in beside]
-        _overwrite_columns(connection, table, [(row, blank) for row, blank in blanks if blank])
+    _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})
+    texts = dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
+    blank = update(outcomes).where(outcomes.c.decision_id.in_(ids))
+    connection.execute(blank.values(**texts, error=case((outcomes.c.error.is_not(None), ERASED))))
+    about, is_label = feedback.c.decision_id.in_(ids), and_(feedback.c.kind == "label", feedback.c.value != "null")
+    value = case((is_label, "[]"), else_=feedback.c.value)
+    rater = case((feedback.c.rater.is_not(None), ERASED))
+    connection.execute(update(feedback).where(about).values(value=value, rater=rater))
+    said = select(feedback.c.id, feedback.c.facts).where(about, feedback.c.facts.is_not(None))
+    _overwrite(connection, feedback, {row.id: {"facts": _numbers_of(row.facts)} for row in connection.execute(said)})
+    reasons = update(closures).where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
+    connection.execute(reasons.values(reason=ERASED))
 
 
-def _overwrite_columns(
-    connection: Connection, table: Table, changes: Sequence[tuple[RowMapping, Mapping[str, Any]]]
-) -> None:
-    """Give rows other values, by their primary keys; rows of the same columns in one statement."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    keys = [column.name for column in table.primary_key]
-    for row, values in changes:
-        parameters = {f"of_{key}": row[key] for key in keys} | {f"new_{name}": value for name, value in values.items()}
-        groups.setdefault(tuple(values), []).append(parameters)
-    here = and_(*(table.c[key] == bindparam(f"of_{key}") for key in keys))
-    for names, rows in groups.items():
+def _overwrite(connection: Connection, table: Table, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give rows other values, by their ids; all of them in the same columns."""
+    names = next(iter(changes.values()), {})
+    if names:
         new = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
-        connection.execute(update(table).where(here).values(new), rows)
-
-
-def _blank(table: str, row: Row, *, features: bool) -> dict[str, Any]:
-    """The columns of a row that change, with what is in them then."""
-    match table:
-        case "decisions":
-            return _blank_decision(row, features=features)
-        case "outcomes":
-            return {"error": row["error"] and ERASED, **dict.fromkeys(("answer", "trace", "sources", "reply", "call"))}
-        case "feedback":
-            notes = {"rater": row["rater"] and ERASED, "facts": row["facts"] and _numbers_of(row["facts"])}
-            return notes | ({"value": "[]"} if row["kind"] == "label" and row["value"] != "null" else {})
-        case "closures" if row["state"] == "quarantined":
-            return {"reason": ERASED}
-    return {}
+        rows = [{"of": key} | {f"new_{name}": value[name] for name in names} for key, value in changes.items()]
+        connection.execute(update(table).where(table.c.id == bindparam("of")).values(new), rows)
 
 
 def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:

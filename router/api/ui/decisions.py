@@ -48,7 +48,7 @@ async def listed(request: Request) -> Response:
         "given": given,
         "results": results,
         "after": after,
-        "next": None if results.next is None else f"{results.next.made_at!r},{results.next.id}",
+        "next": None if results.next is None else "{!r},{}".format(*results.next),
         "sign": ArmSigns(router.service.arms),
         "arms": router.service.arms,
         "states": _STATES,
@@ -138,7 +138,7 @@ def _page_end(text: str | None) -> PageEnd | None:
         return None
     made_at, _, named = text.partition(",")
     try:
-        return PageEnd(made_at=float(made_at), id=checked_id(named, field="after"))
+        return float(made_at), checked_id(named, field="after")
     except ValueError as error:
         raise InvalidInput("this link leads nowhere", field="after", remedy="begin the search again") from error
 

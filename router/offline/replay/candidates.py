@@ -198,7 +198,7 @@ def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, Snapshot
             field="policy",
             remedy=f"use fixed:ARM, column:KEY, a version, or one of {', '.join(known_policies())}",
         )
-    return files.load_named(spec.what)
+    return files.load(spec.what)
 
 
 def progressive_validation(

@@ -22,12 +22,8 @@ LOOKED_AT: Final = 5_000
 MOST_ROWS: Final = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageEnd:
-    """Where a page ended: the next one holds what is older."""
-
-    made_at: float
-    id: str
+#: where a page ended, (made_at, id) of a decision: the next one holds what is older
+PageEnd = tuple[float, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +91,8 @@ def search(database: Database, wanted: Search, *, after: PageEnd | None = None, 
             oldest = None if counted is None else connection.execute(last).first()
     results = tuple(_row(row) for row in rows[:limit])
     if len(rows) > limit:
-        return SearchPage(decisions=results, next=PageEnd(made_at=results[-1].made_at, id=results[-1].id))
-    return SearchPage(decisions=results, next=None if oldest is None else PageEnd(made_at=oldest.made_at, id=oldest.id))
+        return SearchPage(decisions=results, next=(results[-1].made_at, results[-1].id))
+    return SearchPage(decisions=results, next=None if oldest is None else (oldest.made_at, oldest.id))
 
 
 def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
@@ -112,8 +108,8 @@ def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
     if wanted.until is not None:
         conditions.append(made_at < wanted.until)
     if after is not None:
-        conditions.append(made_at <= after.made_at)  # by which the index is entered
-        conditions.append(tuple_(decisions.c.made_at, decisions.c.id) < tuple_(after.made_at, after.id))
+        conditions.append(made_at <= after[0])  # by which the index is entered
+        conditions.append(tuple_(decisions.c.made_at, decisions.c.id) < tuple_(*after))
     order = made_at.desc(), decisions.c.id.desc()
     return select(decisions.c.made_at, decisions.c.id).where(*conditions).order_by(*order)
 

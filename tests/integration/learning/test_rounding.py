@@ -43,7 +43,7 @@ def live(world):
 
 def store(world, *, origin, name, row, factor):
     """Make a snapshot live that is `origin` but for one row of its array `name`, multiplied, whole as a learner's."""
-    policy, info = world.files.load_named(origin)
+    policy, info = world.files.load(origin)
     arrays, facts = policy.state()
     arrays = {key: array.copy() for key, array in arrays.items()}
     arrays[name][row] *= factor(arrays[name][row].shape)
@@ -73,7 +73,7 @@ def test_rounded(world):
 def test_changed(world):
     """Any part of the live policy that was changed by 1 % does not verify: weights, means and squares of each array."""
     origin = live(world).version
-    head = next(name for name in world.files.load_named(origin)[0].state()[0] if name.startswith("head/"))
+    head = next(name for name in world.files.load(origin)[0].state()[0] if name.startswith("head/"))
     for name in ("encoder", "pre", head):
         for row in range(3):
             store(world, origin=origin, name=name, row=row, factor=lambda _: np.float32(1.01))

@@ -250,4 +250,4 @@ def test_files_that_fit_each_other_are_not_enough(written):
     assert "who wrote" in error.remedy
     assert files.load(stranger)[1].sha256 == stranger.sha256
     with pytest.raises(SnapshotError, match="its name says another"):
-        files.load_named(info.version)
+        files.load(info.version)

@@ -56,7 +56,7 @@ def test_snapshot_is_not_judged_on_its_lessons(settings):
     assert (found.rows, found.notes[0]) == (80, f"120 {LEFT_OUT}")
     assert found.candidates[0].described == "linucb after 120 updates of imported"
     close(found.candidates[0].reward, judged(rows[120:], version, settings=made).candidates[0].reward)
-    policy, _ = SnapshotFiles(made.snapshot_root).load_named(version)
+    policy, _ = SnapshotFiles(made.snapshot_root).load(version)
     features = np.stack([row.decision.features for row in rows[120:]])
     queries = [row.decision.query for row in rows[120:]]
     shares = np.mean([out.pmf for out in policy.pmf(queries, features=features, arms=[ARMS] * 80)], axis=0)

@@ -113,7 +113,7 @@ def _judged(
     if stopped is not None:
         facts = {"action": "judge", "decision": job.decision_id}
         log.info("a dollar budget is spent; the answer is judged later", extra=facts)
-        queue.postpone(job, due_at=min(stopped, time.time() + LOOK_AGAIN_S))
+        queue.put_back(job, due_at=min(stopped, time.time() + LOOK_AGAIN_S))
         return None
     assert context.loop is not None
     labels = [item.value for item in record.feedback if isinstance(item.value, tuple)]
@@ -130,7 +130,7 @@ def _judged(
     except (ServerFailed, TimeoutError) as error:
         judging.failed(error)
         spent = error.spent if isinstance(error, ServerFailed) else spent
-        queue.put_back(job, spent=spent, now=time.time(), pause_s=retry_s)
+        queue.put_back(job, due_at=time.time(), spent=spent, pause_s=retry_s)
     except NoVerdict as error:
         judging.worked()
         spent = error.spent
@@ -138,7 +138,7 @@ def _judged(
         given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(judging, job, f"no score{given_up}", reason=str(error), attempt=job.attempt)
     except CancelledError:
-        queue.put_back(job, spent=spent, now=time.time(), pause_s=0)
+        queue.put_back(job, due_at=time.time(), spent=spent)
         if not context.ending.is_set():
             raise
     spenders = spenders_of(query.tenant, key=query.api_key)

@@ -164,24 +164,19 @@ class ScoreQueue:
             self._change(connection, job, due_at=now + _pause(pause_s, job.attempt))
         return "later"
 
-    def put_back(self, job: ScoreJob, *, spent: Spent, now: float, pause_s: float) -> None:
-        """A try ended since the server failed, or since this process ends (pause_s 0): it is no attempt.
+    def put_back(self, job: ScoreJob, *, due_at: float, spent: Spent = Spent(), pause_s: float = 0.0) -> None:
+        """A try ended, or did not begin, for no reason of its own: it is no attempt, and due at that time.
 
-        What cost nothing takes nothing of the day's judgements.
+        pause_s: its server failed, and it is due so long after that time, longer each time. What cost nothing takes
+        nothing of the day's judgements.
         """
-        failed = 1 if pause_s else 0
-        counts = {"failed": failed, "begun": _began(spent), **asdict(spent)}
-        due_at = now + (_pause(pause_s, job.failures + 1) if pause_s else 0.0)
-        facts = json.dumps({"share": job.share, "failures": job.failures + failed})
+        failures = job.failures + (1 if pause_s else 0)
+        counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}
+        due_at += _pause(pause_s, failures) if pause_s else 0.0
+        facts = json.dumps({"share": job.share, "failures": failures})
         with counting(self.database) as (connection, _):
             self._count(connection, counts, now=job.claimed_at)
             self._change(connection, job, tries=job.attempt - 1, facts=facts, due_at=due_at)
-
-    def postpone(self, job: ScoreJob, *, due_at: float) -> None:
-        """Let a decision that was not tried be due later; it takes nothing of the day's judgements."""
-        with counting(self.database) as (connection, _):
-            self._count(connection, {"begun": -1}, now=job.claimed_at)
-            self._change(connection, job, tries=job.attempt - 1, due_at=due_at)
 
     def withhold(self, job: ScoreJob, *, suspicious: bool = False) -> None:
         """End the wait of a decision without a score; it takes nothing of the day's judgements."""

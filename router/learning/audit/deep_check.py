@@ -85,19 +85,16 @@ def largest_difference(one: tuple[Arrays, Mapping[str, Json]], other: tuple[Arra
     difference over that of the longer one, so that a small part is not hidden by a large one. Floats among the facts
     differ relative to the larger one where that is above 1. Names, shapes, types, and what is no float must be equal.
     """
-    (arrays, facts), (others, other_facts) = one, other
-    if set(arrays) != set(others):
-        return math.inf
-    return max(
-        _facts_apart(dict(facts), dict(other_facts)), *(_apart(arrays[name], others[name]) for name in arrays), 0.0
-    )
+    return _parts_apart(one, other)
 
 
-def _facts_apart(one: Any, other: Any) -> float:
+def _parts_apart(one: Any, other: Any) -> float:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return _apart(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        return max((_facts_apart(one[key], other[key]) for key in one), default=0.0)
+        return max((_parts_apart(one[key], other[key]) for key in one), default=0.0)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        return max((_facts_apart(first, second) for first, second in zip(one, other, strict=True)), default=0.0)
+        return max((_parts_apart(first, second) for first, second in zip(one, other, strict=True)), default=0.0)
     if isinstance(one, float) and isinstance(other, float) and one != other:
         return abs(one - other) / max(1.0, abs(one), abs(other))
     return 0.0 if one == other else math.inf

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from ragbandit.router.storage.rows.job_rows import day_of
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.counters import Moves, Row, counting
+from ragbandit.router.storage.sql.counters import Day, Moves, Row, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters, service_secrets
 from ragbandit.shared.types import Outcome
@@ -73,7 +73,7 @@ def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now
 def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: str) -> None:
     amount = round(min(max(dollars, 0.0), MOST_DOLLARS) / _UNIT)
     for spender in spenders if amount else ():
-        moves.tally(spender.label, name=day, amount=amount)
+        moves.add(Day(day), amount, label=spender.label)
 
 
 def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NewType, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -151,6 +151,8 @@ CounterName = Literal[
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
 #: raters of one decision disagree where they lie at least that far apart in quality
 DISAGREE: Final = 0.5
+#: name of a sum that is no count of rows, and never recounted, as "2026-11-22"
+Day = NewType("Day", str)
 #: where the label of the whole store's counters would stand
 ALL: Final = ""
 
@@ -181,13 +183,9 @@ class Moves:
     def __init__(self) -> None:
         self._moved: Counter[tuple[str, str]] = Counter()
 
-    def add(self, name: CounterName, count: int = 1, *, label: str = ALL) -> None:
-        """Move a counter by `count`, which may be negative."""
+    def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
+        """Move a counter by `count`, which may be negative. A day's: what the spender of this label has spent."""
         self._moved[label, name] += count
-
-    def tally(self, label: str, *, name: str, amount: int) -> None:
-        """Add to a sum that is no count of rows, and never recounted: what a spender has spent on a day, deliveries."""
-        self._moved[label, name] += amount
 
     def updates(self, rows: Iterable[Row]) -> None:
         """Rows that come into `updates`."""

@@ -248,7 +248,7 @@ def test_a_server_that_fails_takes_no_attempt_away(database, answered):
     for number in range(12):
         claim = found.claim(now=now)
         assert (claim.attempt, claim.failures) == (1, number)
-        found.put_back(claim, spent=Spent(), now=now, pause_s=1)
+        found.put_back(claim, due_at=now, pause_s=1)
         now = waits(database)[key]["due_at"]
     assert day(database) == {"failed": 12}
     assert now - EPOCH == sum(2.0**number for number in range(12))
@@ -308,7 +308,7 @@ def judge_all(database, ids):
         if number % 3 == 0:
             found.fail(claim, spent=COST, now=EPOCH, pause_s=0.001)
         elif number % 3 == 1:
-            found.put_back(claim, spent=Spent(), now=EPOCH, pause_s=0.001)
+            found.put_back(claim, due_at=EPOCH, pause_s=0.001)
         else:
             found.keep(claim, feedback=score(claim.decision_id), spent=COST)
 

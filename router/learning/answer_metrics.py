@@ -91,8 +91,6 @@ class Rules:
     first_item: bool = False
     #: broken Unicode is repaired first, in prediction and gold, and curly quotes made straight (ftfy)
     repaired: bool = False
-    #: only the first line is judged
-    first_line: bool = False
 
     def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
         """exact_match, f1 and accuracy of the prediction. Raises ConfigError where ftfy is wanted and missing."""
@@ -107,7 +105,6 @@ class Rules:
         }
 
     def _cut(self, text: str) -> str:
-        text = _first_line(text) if self.first_line else text
         text = last_announced(text) if self.extract else text
         return _first_item(text) if self.first_item else text
 
@@ -139,14 +136,10 @@ class PairRules:
 
     def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
         """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if that is all of them."""
-        said = _first_line(prediction) if self.first_line else prediction
+        said = prediction.strip().partition("\n")[0] if self.first_line else prediction
         said = normalise(_CITATION.sub("", said) if self.citations else said)
         found = [any(normalise(answer) in said for answer in answers) for answers in gold]
         return {"str_em": sum(found) / len(found), "str_hit": float(all(found))}
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def _first_item(text: str) -> str:

@@ -465,21 +465,6 @@ def test_params_change(make_world, database_url):
     assert changed.router.verify(deep=True).ok
 
 
-def test_new_label_inherits(make_world):
-    """A new label has yet to see every decision of the store; its learner gives them a place and learns them all."""
-    world = make_world()
-    learned, unjudged = world.judged(4), world.route()
-    world.learn()
-    other = make_world(policy={"label": "second", "params": {"ridge": 2.0}})
-    assert (other.counters().unseen, other.counters().waiting) == (5, 0)
-    assert other.learn() == 4
-    assert {row["decision_id"] for row in other.updates()} == {decision.id for decision in learned}
-    assert other.router.decision(unjudged.id).state == "waiting"
-    for one in (world, other):
-        assert one.counters().balanced
-        assert one.counters().learned == 4
-
-
 def test_label_comes_back(make_world):
     """A label that comes back inherits what was decided and judged meanwhile under another one."""
     world = make_world()

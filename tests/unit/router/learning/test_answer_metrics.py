@@ -5,7 +5,7 @@ import sys
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.learning.answer_metrics import FAMILIES, PairRules, Rules, judged, last_announced, normalise
+from ragbandit.router.learning.answer_metrics import FAMILIES, Rules, judged, last_announced, normalise
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
 SHORT = sorted(name for name, rules in FAMILIES.items() if isinstance(rules, Rules))
@@ -41,21 +41,20 @@ FLAGS = [
     ("So the answer is: Ohio.", ["Ohio"], "exact_match"),
     ("[Ohio, Iowa]", ["Ohio"], "exact_match"),
     ("schön", ["schÃ¶n"], "exact_match"),
-    ("Ohio\nIowa", ["Ohio"], "exact_match"),
 ]
 
 
 @pytest.mark.parametrize(
     ("family", "values"),
     [
-        ("2wiki", [0, 0, 1, 1, 1, 0, 0, 0, 0]),
-        ("adaptive_note", [0.5, 0, 1, 0, 1, 0, 0, 0, 0]),
-        ("hotpotqa", [0, 0, 1, 1, 0, 0, 0, 0, 0]),
-        ("musique", [0.5, 1, 1, 1, 1, 0, 0, 0, 0]),
-        ("nq", [0.5, 1, 1, 1, 1, 1, 1, 1, 0]),
-        ("ours", [0.5, 1, 0, 1, 1, 0, 0, 0, 0]),
-        ("squad", [0.5, 1, 1, 1, 1, 1, 1, 1, 0]),
-        ("triviaqa", [0.5, 1, 1, 1, 1, 1, 1, 1, 0]),
+        ("2wiki", [0, 0, 1, 1, 1, 0, 0, 0]),
+        ("adaptive_note", [0.5, 0, 1, 0, 1, 0, 0, 0]),
+        ("hotpotqa", [0, 0, 1, 1, 0, 0, 0, 0]),
+        ("musique", [0.5, 1, 1, 1, 1, 0, 0, 0]),
+        ("nq", [0.5, 1, 1, 1, 1, 1, 1, 1]),
+        ("ours", [0.5, 1, 0, 1, 1, 0, 0, 0]),
+        ("squad", [0.5, 1, 1, 1, 1, 1, 1, 1]),
+        ("triviaqa", [0.5, 1, 1, 1, 1, 1, 1, 1]),
     ],
 )
 def test_every_family_keeps_its_flags(family, values):
@@ -92,12 +91,10 @@ def test_published_extraction_takes_the_last_marker_of_the_first_line(text, answ
 @pytest.mark.parametrize("family", ["nq", "squad", "triviaqa"])
 def test_one_hop_families_extract_and_take_the_first_item(family):
     """The single-hop sets judge what follows "answer is", and of what begins or ends like a list its first item."""
-    assert judged("So the answer is: Ohio.", gold=["Ohio"], family=family)["exact_match"] == 1.0
-    assert judged('["Ohio", "Iowa"]', gold=["Ohio"], family=family)["exact_match"] == 1.0
-    assert judged("So the answer is: [Ohio, Iowa", gold=["Ohio"], family=family)["exact_match"] == 1.0
-    assert judged("Ohio, Iowa]", gold=["Ohio"], family=family)["exact_match"] == 1.0
-    assert judged('"Ohio, USA"', gold=["Ohio"], family=family)["exact_match"] == 0.0
-    assert judged("Ohio, USA", gold=["Ohio"], family=family)["exact_match"] == 0.0
+    for said in ("So the answer is: Ohio.", '["Ohio", "Iowa"]', "So the answer is: [Ohio, Iowa", "Ohio, Iowa]"):
+        assert judged(said, gold=["Ohio"], family=family)["exact_match"] == 1.0
+    for said in ('"Ohio, USA"', "Ohio, USA"):
+        assert judged(said, gold=["Ohio"], family=family)["exact_match"] == 0.0
 
 
 def test_one_hop_families_repair_broken_text(monkeypatch):
@@ -110,12 +107,6 @@ def test_one_hop_families_repair_broken_text(monkeypatch):
         judged("Ohio", gold=["Ohio"], family="nq")
 
 
-def test_first_line_rule_cuts_the_rest():
-    """With first_line only the first line is judged."""
-    assert Rules(first_line=True).judged("\nOhio\nor Iowa", gold=["Ohio"])["exact_match"] == 1.0
-    assert Rules().judged("Ohio\nor Iowa", gold=["Ohio"])["exact_match"] == 0.0
-
-
 def test_asqa_counts_the_readings_that_were_found():
     """str_em is the share of readings with a short answer in the first line, str_hit whether that is all."""
     gold = [["1912", "April 1912"], ["1913"]]
@@ -125,9 +116,6 @@ def test_asqa_counts_the_readings_that_were_found():
     assert found == {"str_em": 0.5, "str_hit": 0.0}
     assert both == {"str_em": 1.0, "str_hit": 1.0}
     assert judged("It sank in 1912\nnot in 1913.", gold=gold, family="asqa_adaptive_note")["str_hit"] == 1.0
-    assert PairRules(first_line=False).judged("1912\n1913", gold=gold)["str_hit"] == 1.0
-    assert PairRules().judged("nineteen [1] 12", gold=[["nineteen 12"]])["str_hit"] == 1.0
-    assert PairRules(citations=False).judged("nineteen [1] 12", gold=[["nineteen 12"]])["str_hit"] == 0.0
 
 
 @pytest.mark.parametrize("prediction", [None, "", " \n"])

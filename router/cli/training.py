@@ -19,6 +19,7 @@ from ragbandit.router.offline.simulation.measure import plot_frontier, print_tra
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import decimal
 
 
 def train_verb(
@@ -59,6 +60,12 @@ def _print_trained(report: Mapping[str, Any]) -> None:
         held = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
         rows.append([str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else ""])
     show_rows(("epoch", "loss", "held-out loss", "held-out accuracy", ""), rows)
+    if matrix := report["confusion"]:
+        heads = ("held out: cheapest right arm", "questions", *(f"{arm} %" for arm in matrix[0]["arms"]), "s")
+        cells = ([f"{100 * share:.0f}" for share in one["arms"].values()] for one in matrix)
+        labelled = ([one["label"] or "none", str(one["questions"])] for one in matrix)
+        seconds = (decimal(one["seconds"]) for one in matrix)
+        show_rows(heads, [[*label, *each, took] for label, each, took in zip(labelled, cells, seconds, strict=True)])
     labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
     _print(
         f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "

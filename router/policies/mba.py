@@ -58,7 +58,7 @@ _MODELS: Final = {"short": 1.0, "question": 1.0}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 _OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
 #: the share of the model of every arm alone where arms are declared to share parts
-_QUESTION_WITH_FACTS: Final = 0.1
+_QUESTION_WITH_FACTS: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

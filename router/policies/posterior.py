@@ -47,7 +47,7 @@ from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 #: prior covariance of two arms that are made of parts: what all share, what each fact adds, and what is an arm's own
 COMMON: Final = 0.3
 PART: Final = 0.1
-OWN: Final = 0.05
+OWN: Final = 0.1
 #: the prior precision at which these hold
 RIDGE: Final = 3.3
 #: most rows until A is inverted again

@@ -22,7 +22,7 @@ import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
@@ -44,6 +44,7 @@ from ragbandit.router.policies.base import (
     epsilon_greedy,
     read_params,
 )
+from ragbandit.router.policies.confusion import shares_by_label
 from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
 from ragbandit.router.policies.kinds.fixed import CountingPolicy
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
@@ -148,7 +149,8 @@ class TableClassifier(CountingPolicy, ABC):
         """Train on full-information rows, from the encoder `model` on; the report.
 
         The report: rows given, used, dropped (no label) and inductive; labels per arm; per epoch the training loss
-        and, on the held-out rows, loss and accuracy; the epoch kept. Replaces what was trained before.
+        and, on the held-out rows, loss and accuracy; the epoch kept; the confusion matrix of that epoch on the held-out
+        rows, a row per label. Replaces what was trained before.
         Raises InvalidInput if fewer than two rows have a label.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
@@ -163,7 +165,7 @@ class TableClassifier(CountingPolicy, ABC):
         network, texts = load_reader(self.fitting).network(seed=self.fitting.seed), [r.question for r, _ in examples]
         targets = np.array([target for _, target in examples], dtype=np.float32)  # (n, K)
         tensor = network.reader.tensor(targets)
-        epochs, best = self._train(network, texts, targets=tensor, arms=arms, held=held, progress=progress)
+        epochs, best, unseen = self._train(network, texts, targets=tensor, arms=arms, held=held, progress=progress)
         report: dict[str, Json] = {
             "rows": len(rows),
             "used": len(examples),
@@ -177,7 +179,20 @@ class TableClassifier(CountingPolicy, ABC):
         self._network, self._identity, self.trained_arms, self.report = network, None, arms, report
         steps_of = [[row.steps[arm] for row in rows if arm in row.steps] for arm in arms]
         self._costs = tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of)
+        report["confusion"] = self._confusion([examples[at] for at in unseen])
         return report
+
+    def _confusion(self, held: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
+        """A row per label, the cheapest right arm: the share of its held-out questions that the choice sends to each."""
+        arms = self.trained_arms
+        pairs = [(row, zip(arms, target, strict=True)) for row, target in held]
+        right = [{arm: row.steps.get(arm, 0.0) for arm, one in each if one == 1.0} for row, each in pairs]
+        labels = [min(steps, key=steps.__getitem__) if steps else None for steps in right]
+        shares = np.array([self._one(row.question, arms=arms).pmf for row, _ in held])
+        timed = all(arm in row.seconds for row, _ in held for arm in arms)
+        seconds = np.array([[row.seconds[arm] for arm in arms] for row, _ in held]) if timed and held else None
+        rows = shares_by_label(labels, shares=shares, arms=arms, order=arms, seconds=seconds) if held else []
+        return [asdict(one) for one in rows]
 
     def _train(
         self,
@@ -188,8 +203,8 @@ class TableClassifier(CountingPolicy, ABC):
         arms: Sequence[ArmName],
         held: int,
         progress: BatchProgress,
-    ) -> tuple[list[dict[str, Json]], int]:
-        """What is known of every epoch, and which one is kept (of equals the first). held: rows that are held out."""
+    ) -> tuple[list[dict[str, Json]], int, list[int]]:
+        """What is known of every epoch, which one is kept (of equals the first), and the `held` rows held out."""
         fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
         order = random.permutation(len(texts))
         rows, step = order[held:], 0
@@ -218,7 +233,7 @@ class TableClassifier(CountingPolicy, ABC):
                 best = merit, number, network.arrays(rows=1)
         assert best is not None
         network.fill(best[2])
-        return epochs, best[1]
+        return epochs, best[1], order[:held].tolist()
 
     def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         return self._measures(outputs, targets)[0]

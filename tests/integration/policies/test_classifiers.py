@@ -103,6 +103,25 @@ def test_best_epoch_is_kept(make):
     assert mean == pytest.approx(losses[report["best_epoch"] - 1], abs=1e-5)
 
 
+@pytest.mark.parametrize("make", [adaptive, multi], ids=["adaptive_rag", "multi_label"])
+def test_confusion_is_of_the_held_out_rows(make):
+    """The report's confusion matrix is what the trained policy does with the rows it held out, counted one by one;
+    without such rows it is empty.
+    """
+    rows = rows_by_word(30)
+    policy = make(epochs=2, learning_rate=1e-2, validation=0.5, seed=1)
+    report = policy.fit(rows)
+    counts = {}
+    for place in np.random.default_rng([1, 2]).permutation(30)[:15]:
+        one = rows[place]
+        label = min((arm for arm in ARMS if one.correct[arm]), key=lambda arm: one.steps[arm])
+        counts.setdefault(label, []).append(output_of(policy, one.question).pmf)
+    expected = [(arm, len(counts[arm]), tuple(np.mean(counts[arm], axis=0))) for arm in ARMS if arm in counts]
+    found = [(one["label"], one["questions"], tuple(one["arms"].values())) for one in report["confusion"]]
+    assert found == expected
+    assert make(validation=0.0).fit(rows)["confusion"] == []
+
+
 def test_held_out_rows_teach_nothing():
     """Other labels on the held-out rows leave the weights of the first epoch as they were, bit for bit."""
     rows = rows_by_word(20)

@@ -79,7 +79,7 @@ def test_what_is_lost_is_read_at_the_rows_own_price():
             query = replace(update.query, cost_weight=weight)
             policy.learn(replace(update, arm=ARMS[at % 2], propensity=0.5, reward=reward, query=query, decided=None))
         tally, mean = policy.shortfall, sum(prices) / len(prices)
-        assert tally.allowance == pytest.approx((0.8 - 2.0 * mean), abs=0.02)
+        assert tally.allowance() == pytest.approx((0.8 - 2.0 * mean), abs=0.02)
         lost[prices] = (tally.state()["shortfall"][1], 120 * (0.8 - 0.5 - 2.0 * mean))
     for seen, expected in lost.values():
         assert seen == pytest.approx(expected, abs=0.5)

@@ -183,7 +183,7 @@ class TableClassifier(CountingPolicy, ABC):
         return report
 
     def _confusion(self, held: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
-        """A row per label, the cheapest right arm: the share of its held-out questions that the choice sends to each."""
+        """A row per label, the cheapest right arm: the share of its held-out questions that each arm gets."""
         arms = self.trained_arms
         pairs = [(row, zip(arms, target, strict=True)) for row, target in held]
         right = [{arm: row.steps.get(arm, 0.0) for arm, one in each if one == 1.0} for row, each in pairs]

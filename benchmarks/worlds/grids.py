@@ -17,7 +17,7 @@ from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.shared.types import ArmName, Matrix, TableRow
 
 #: draws of the effects for each grid
-TRUTHS: Final = 8
+TRUTHS: Final = 16
 #: kinds of questions: each has two of the sentences
 KINDS: Final = 4
 #: standard deviations: of kinds, of parts, of parts by kind, of arms, of arms by kind

@@ -345,7 +345,8 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         for part in _as_default(first["loc"])[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
-        remedy = known_choices(sorted(section), given=str(first["loc"][-1]))
+        choices = known_choices(sorted(section), given=str(first["loc"][-1]))
+        remedy = f"{choices}; for a setting of an earlier release CHANGELOG.md says what to use instead"
     elif first["type"] == "missing":
         message, remedy = "is needed", "it has no default"
     elif first["type"] != "value_error":

@@ -34,6 +34,24 @@ def write_migration(folder: Path, *, oldest_code: str = SCHEMA_REVISION) -> None
     (folder / f"{NEXT}_made.py").write_text(made)
 
 
+def copy_of_tree(folder: Path) -> Path:
+    """The source of the next release: this tree with the made migration."""
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "tests", "benchmarks", "examples", "deploy", "*.db")
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=left_out)
+    write_migration(folder / "migrations" / "versions")
+    tables, index = folder / "router" / "storage" / "sql" / "tables.py", '    Index("decisions_made_at", "made_at"),'
+    added = f'    Column("made_for_a_test", Text, info={{"since": "{NEXT}"}}),'
+    text = tables.read_text()
+    for old, new in (
+        (f'SCHEMA_REVISION = "{SCHEMA_REVISION}"', f'SCHEMA_REVISION = "{NEXT}"'),
+        (index, f"{added}\n{index}"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    tables.write_text(text)
+    return folder
+
+
 @pytest.fixture
 def become_next_release(tmp_path, monkeypatch):
     """Let this process be of the next release, which brings the made migration."""

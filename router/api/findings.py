@@ -160,9 +160,9 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 def of_store(database: "Database", *, settings: "Settings", now: float, weigh: bool = True) -> list[Finding]:
     """What the newest rows say; that alone where the database cannot be read.
 
-    weigh: also compare reward.weight with the labels, which reads MOST_ROWS and more.
+    weigh: also compare reward.weight with the labels, and the router with single arms, which reads MOST_ROWS and more.
     """
-    looks = (_schema, *((_weight,) if weigh else ()), _costs, _uneven, _budgets)
+    looks = (_schema, *((_weight, _fix) if weigh else ()), _costs, _uneven, _budgets)
     return tried("database", lambda: chain.from_iterable(look(database, settings, now) for look in looks))
 
 
@@ -200,6 +200,17 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
     known = [one for one in means if one.labels >= LEAST_LABELS]
     if len(known) > 1 and (price := price_of(known, weight=settings.reward.weight)).verdict is not None:
         yield Finding("warning", "reward.weight", f"{proposal(price)}; {implied(price)}", remedy(price))
+
+
+def _fix(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+    """The report's verdict "fix" on the newest questions of a month."""
+    from ragbandit.router.reporting.reading import ReportScope
+    from ragbandit.router.reporting.report import FIX, report
+
+    scope = ReportScope(label=settings.policy.label, since=now - 30 * 86_400.0, until=now, most=MOST_ROWS)
+    for note in report(database, scope, policy=settings.policy).notes:
+        if note.startswith(FIX):
+            yield Finding("warning", "routing", note, "`ragbandit report` has the numbers")
 
 
 def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:

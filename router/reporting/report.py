@@ -42,6 +42,8 @@ CostWord = Literal["cheaper", "same cost", "more expensive"]
 MARGIN: Final = 0.05
 #: share of the other's cost within which two costs are called the same
 SAME_COST: Final = 0.02
+#: how the note begins that one arm alone earns as much as the router
+FIX: Final = "fix: "
 #: least gain a question, in right answers, that is worth a router; questions from which on the verdict may be "fix": of
 #: fewer a policy has learned too little
 WORTH: Final = 0.01
@@ -200,7 +202,7 @@ class _Lines:
             if gain.always is not None and gain.high is not None and len(log.arm) >= FEWEST_TO_FIX:
                 gains.append((gain.always, arm, gain.high))
         if gains and max(gains)[2] < WORTH:
-            yield f"fix: always {max(gains)[1]} earns as much; see `ragbandit advise`"
+            yield f"{FIX}always {max(gains)[1]} earns as much; see `ragbandit advise`"
 
 
 def _ends(values: Vector) -> tuple[float, float]:

@@ -102,6 +102,20 @@ def labelled(world, numbers):
     take_in(world.ledger, rows, origin="table")
 
 
+def test_a_router_that_earns_no_more_than_one_arm(stored):
+    """Where always one arm would have earned more, a warning names it; of few questions there is none."""
+    world, best = stored.world, "single_step"
+    for count, lines in ((100, 0), (300, 1)):
+        for made in [world.route() for _ in range(count)]:
+            world.outcome(made)
+            world.feedback(made, reward=float(made.arm == best))
+        world.learn()
+        found = stored("routing", now=world.now + 1.0)
+        assert [line.partition(";")[0] for line in found] == [
+            f"warning routing: fix: always {best} earns as much"
+        ] * lines
+
+
 def test_weight_against_the_labels(stored, tmp_path, monkeypatch):
     """A weight beyond a factor of 2, or a dear arm that is worse, is a warning from 50 labels an arm on.
 

@@ -264,7 +264,7 @@ def report(
         mapped = policy_map(
             ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
         )
-        serving, rule = registered_policy(ledger), closing_rule(settings.learning)
+        serving, rule = _serving(ledger, settings=settings), closing_rule(settings.learning)
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
     result = replace(result, learning=None if state is None else state.line)
     if html is not None:

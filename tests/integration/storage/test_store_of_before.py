@@ -176,6 +176,7 @@ def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
             connection.execute(f"INSERT INTO archive_segments VALUES ({', '.join('?' * 10)})", segment)
     assert run("migrate").exit_code == 0
     assert run("verify", "--recount").exit_code == 0
+    assert run("report").exit_code == 0  # before a learner has learned the ledger again
     assert len(Path("store/dropped_tables/archive_segments.jsonl").read_text().splitlines()) == 2
     settings = load("config.yaml").settings
     for lost in (False, True):

@@ -193,7 +193,7 @@ def compared(
         adds = stands * np.abs(1.0 - np.where(mine, inverse, 0.0))
         heavy = float((adds**3 / stands).sum() / (adds**2 / stands).sum()) / rated
     middle = float(difference.mean())
-    below, above = _reach(difference - middle, variance=variance, far=max(heavy * (most - least) / n, 1e-300))
+    below, above = _reach(difference - middle, variance=variance, far=heavy * (most - least) / n)
     width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
     times, edge = width * math.sqrt(effective), unknown * (most - least)
     low, high = middle - times * below - edge, middle + times * above + edge
@@ -218,6 +218,8 @@ def _reach(off: Vector, *, variance: float, far: float) -> tuple[float, float]:
     rare rows, of which a few were seen: as Wilson's interval (1927) of a share, that of a mean leans to that side. To
     the other side _UNSEEN_ROWS are allowed for only as far as the rows show that they lie there seldom.
     """
+    if far <= 0.0:  # nothing that an arm of no cost adds is unseen
+        return math.sqrt(variance), math.sqrt(variance)
     rows = off / (len(off) * far)
     lean = float(rows @ rows**2) / max(float(rows @ rows), 1e-300)  # in units of `far`
     seldom = min(math.hypot(lean, 1.0 / math.sqrt(1.0 + 2.0 * float(rows**2 @ rows**2))), 1.0)

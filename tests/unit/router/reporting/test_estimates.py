@@ -30,6 +30,16 @@ def test_costs_of_all_outcomes():
     assert found.draws == found.seen == arm.sum()
 
 
+def test_an_arm_that_costs_nothing():
+    """Against an arm of no cost the whole cost of what was served is the difference, with an interval about it."""
+    random = np.random.default_rng(2)
+    arm = (random.random(2_000) < 0.5).astype(np.intp)
+    value, pmf = np.where(arm == 1, 0.0, random.uniform(0.5, 1.5, 2_000)), np.full((2_000, 2), 0.5)
+    found = compared(value, arm=arm, pmf=pmf, predicted=np.full((2_000, 2), np.nan), against=1, least=0.0, most=0.0)
+    assert found.always == 0.0
+    assert found.low < 0.5 < found.high < 0.6
+
+
 def test_ratings_that_depend_on_the_arm():
     """An arm that is rated eight times as often counts in what was served by its share of the questions."""
     arm = np.tile(np.array([0, 0, 0, 1], dtype=np.intp), 400)

@@ -2,7 +2,7 @@
 
 There is no batching delay: the first request is served at once, and all that arrive meanwhile form the next batch.
 A single request pays one hand-over between threads; under load the batches grow by themselves. What would wait too
-long is refused when it comes (`admission`), and what nobody waits for any more is dropped before any work is done.
+long is refused when it comes, and what nobody waits for any more is dropped before any work is done.
 """
 
 import math
@@ -16,9 +16,8 @@ from typing import Final, Generic, TypeVar
 
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.queue.notifier import Notifier
-from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.errors import NotReady, Overloaded, TooManyRequests
-from ragbandit.shared.types import Feedback, Outcome, Receipt
+from ragbandit.shared.types import Receipt
 
 #: batches that are not measured: the first ones load, connect and warm up
 WARM_UP: Final = 3
@@ -90,107 +89,6 @@ class TenantCounts(dict[str, int]):
             del self[tenant]
 
 
-class Admission:
-    """Who waits in one queue, and whether one more may. Not safe by itself: the queue's lock is held at every call.
-
-    limit: most items in a batch.
-    """
-
-    def __init__(self, limits: ServerSettings, *, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
-        self._limit = limit
-        self._clock = clock
-        self._time = BatchTime()
-        self._began: float | None = None
-        self._running = 0
-        self._waiting = 0
-        self._by_tenant = TenantCounts()
-        # The tenant that asked last, and the last other one: the two that tell whether there are several.
-        self._latest, self._other = ("", -math.inf), ("", -math.inf)
-        self._refused = {"wait": 0, "count": 0, "tenant": 0}
-        self._dropped = {"gone": 0, "expired": 0}
-
-    def check_all(self) -> None:
-        """Whether one more item may wait, whoever sends it; a refusal is counted. Raises Overloaded."""
-        limits, waiting = self._limits, self._waiting
-        if waiting >= limits.max_waiting:
-            self._refused["count"] += 1
-            raise self._refusal(Overloaded, f"{waiting} requests are waiting already", wait_s=self.expected_wait_s())
-        # One may always wait: else a batch that takes long would keep everybody out until the queue is idle.
-        wait_s = self.expected_wait_s()
-        if waiting and wait_s > limits.max_wait_s:
-            self._refused["wait"] += 1
-            message = f"the expected wait is {wait_s:.1f} s, longer than server.max_wait_s ({limits.max_wait_s:g} s)"
-            raise self._refusal(Overloaded, message, wait_s=wait_s)
-
-    def check_tenant(self, tenant: str) -> None:
-        """Whether one more item of this tenant may wait; a refusal is counted. Raises TooManyRequests."""
-        now = self._clock()
-        if tenant != self._latest[0]:
-            self._other = self._latest
-        self._latest = (tenant, now)
-        mine, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
-        if not mine or share >= 1.0 or now > self._other[1] + TENANT_S:
-            return
-        wait_s = self.expected_wait_s(mine)
-        if mine >= share * self._limits.max_waiting or wait_s > share * self._limits.max_wait_s:
-            self._refused["tenant"] += 1
-            message = f"{mine} requests of the tenant {tenant!r} are waiting already, its share of the queue"
-            raise self._refusal(TooManyRequests, message, wait_s=wait_s, field="tenant")
-
-    def add(self, *, tenant: str = "") -> None:
-        """One more waits."""
-        self._waiting += 1
-        self._by_tenant.add(tenant, 1)
-
-    def remove(self, *, tenant: str = "", dropped: str | None = None) -> None:
-        """One waits no more. dropped: why it is not worked on, "gone" or "expired"; None: it is in the next batch."""
-        self._waiting -= 1
-        self._by_tenant.add(tenant, -1)
-        if dropped is not None:
-            self._dropped[dropped] += 1
-
-    def begin(self, size: int) -> None:
-        """A batch of so many items begins."""
-        self._began, self._running = self._clock(), size
-
-    def end(self) -> None:
-        """The batch is done."""
-        assert self._began is not None
-        self._time.record(self._clock() - self._began, size=self._running)
-        self._began = None
-
-    @property
-    def waiting(self) -> int:
-        """Items whose batch has not begun."""
-        return self._waiting
-
-    def expected_wait_s(self, ahead: int | None = None) -> float:
-        """Seconds until the batch of an item begins. ahead: items before it; None: all that wait."""
-        running_s = 0.0
-        if self._began is not None:
-            # One that is late is expected to be late as long again, by one batch at most: a stall of the database is
-            # waited for, as long as the queue has room.
-            batch_s = self._time.of(self._running)
-            running_s = min(batch_s, abs(batch_s - (self._clock() - self._began)))
-        full_batches = (self._waiting if ahead is None else ahead) // self._limit
-        return running_s + full_batches * self._time.of(self._limit)
-
-    def state(self) -> QueueState:
-        """State and counts."""
-        return QueueState(
-            waiting=self._waiting,
-            expected_wait_s=self.expected_wait_s(),
-            refused=dict(self._refused),
-            dropped=dict(self._dropped),
-        )
-
-    def _refusal(self, kind: type[Overloaded], message: str, *, wait_s: float, field: str | None = None) -> Overloaded:
-        after_s = min(MAX_RETRY_S, max(1.0, math.ceil(wait_s)))
-        remedy = f"try again in {after_s:g} s, with the same id"
-        return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
-
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -224,12 +122,20 @@ class MicroBatcher(Generic[Item, Result]):
         limit: int,
         limits: ServerSettings,
         expire_s: float = SERVE_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._work = work
-        self._limit = limit
-        self._expire_s = expire_s
+        self._work, self._limit, self._limits = work, limit, limits
+        self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
-        self._admission = Admission(limits, limit=limit)
+        #: of the batches so far
+        self.batch_time = BatchTime()
+        #: when the batch that runs began, and its size; None: none runs
+        self._running: tuple[float, int] | None = None
+        self._by_tenant = TenantCounts()
+        # The tenant that asked last, and the last other one: the two that tell whether there are several.
+        self._latest, self._other = ("", -math.inf), ("", -math.inf)
+        self._refused = {"wait": 0, "count": 0, "tenant": 0}
+        self._dropped = {"gone": 0, "expired": 0}
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -250,8 +156,8 @@ class MicroBatcher(Generic[Item, Result]):
         with self._changed:
             self._check_open()
             if not admitted:
-                self._admission.check_all()
-                self._admission.check_tenant(tenant)
+                self.check_admission()
+                self._check_tenant(tenant)
             return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
@@ -265,8 +171,8 @@ class MicroBatcher(Generic[Item, Result]):
             self._check_open()
             for item, tenant in zip(items, tenants, strict=True):
                 try:
-                    self._admission.check_all()
-                    self._admission.check_tenant(tenant)
+                    self.check_admission()
+                    self._check_tenant(tenant)
                     futures.append(self._add(item, tenant=tenant))
                 except Overloaded as error:
                     if not futures and not isinstance(error, TooManyRequests):
@@ -278,9 +184,19 @@ class MicroBatcher(Generic[Item, Result]):
         return futures
 
     def check_admission(self) -> None:
-        """Raises Overloaded if whatever came now would wait too long."""
+        """Whether one more item may wait, whoever sends it; a refusal is counted. Raises Overloaded."""
+        limits = self._limits
         with self._changed:
-            self._admission.check_all()
+            waiting, wait_s = len(self._queue), self._expected_wait_s()
+            if waiting >= limits.max_waiting:
+                self._refused["count"] += 1
+                raise _refusal(Overloaded, f"{waiting} requests are waiting already", wait_s=wait_s)
+            # One may always wait: else a batch that takes long would keep everybody out until the queue is idle.
+            if waiting and wait_s > limits.max_wait_s:
+                self._refused["wait"] += 1
+                bound = f"server.max_wait_s ({limits.max_wait_s:g} s)"
+                message = f"the expected wait is {wait_s:.1f} s, longer than {bound}"
+                raise _refusal(Overloaded, message, wait_s=wait_s)
 
     def alive(self) -> bool:
         """True while the thread runs."""
@@ -288,12 +204,17 @@ class MicroBatcher(Generic[Item, Result]):
 
     def depth(self) -> int:
         """Items waiting for the next batch."""
-        return self._admission.waiting
+        return len(self._queue)
 
     def state(self) -> QueueState:
         """State of the queue, and its counts."""
         with self._changed:
-            return self._admission.state()
+            return QueueState(
+                waiting=len(self._queue),
+                expected_wait_s=self._expected_wait_s(),
+                refused=dict(self._refused),
+                dropped=dict(self._dropped),
+            )
 
     def close(self, *, timeout_s: float = 10.0) -> None:
         """Serve what has been handed over, then end the thread."""
@@ -308,9 +229,36 @@ class MicroBatcher(Generic[Item, Result]):
         if self._closed:
             raise NotReady("the service is shutting down")
 
+    def _check_tenant(self, tenant: str) -> None:
+        """Whether one more item of this tenant may wait; a refusal is counted. Raises TooManyRequests."""
+        now = self._clock()
+        if tenant != self._latest[0]:
+            self._other = self._latest
+        self._latest = (tenant, now)
+        mine, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
+        if not mine or share >= 1.0 or now > self._other[1] + TENANT_S:
+            return
+        wait_s = self._expected_wait_s(mine)
+        if mine >= share * self._limits.max_waiting or wait_s > share * self._limits.max_wait_s:
+            self._refused["tenant"] += 1
+            message = f"{mine} requests of the tenant {tenant!r} are waiting already, its share of the queue"
+            raise _refusal(TooManyRequests, message, wait_s=wait_s, field="tenant")
+
+    def _expected_wait_s(self, ahead: int | None = None) -> float:
+        """Seconds until the batch of an item begins. ahead: items before it; None: all that wait."""
+        running_s = 0.0
+        if self._running is not None:
+            # One that is late is expected to be late as long again, by one batch at most: a stall of the database is
+            # waited for, as long as the queue has room.
+            began, size = self._running
+            batch_s = self.batch_time.of(size)
+            running_s = min(batch_s, abs(batch_s - (self._clock() - began)))
+        full_batches = (len(self._queue) if ahead is None else ahead) // self._limit
+        return running_s + full_batches * self.batch_time.of(self._limit)
+
     def _add(self, item: Item, *, tenant: str) -> "Future[Result]":
-        waiting = _Waiting(item, Future[Result](), tenant, time.monotonic() + self._expire_s)
-        self._admission.add(tenant=tenant)
+        waiting = _Waiting(item, Future[Result](), tenant, self._clock() + self._expire_s)
+        self._by_tenant.add(tenant, 1)
         self._queue.append(waiting)
         self._changed.notify()
         return waiting.future
@@ -320,7 +268,10 @@ class MicroBatcher(Generic[Item, Result]):
             if batch:
                 self._serve(batch)
                 with self._changed:
-                    self._admission.end()
+                    assert self._running is not None
+                    began, size = self._running
+                    self.batch_time.record(self._clock() - began, size=size)
+                    self._running = None
 
     def _next_batch(self) -> "list[_Waiting[Item, Result]] | None":
         """The next items that somebody still waits for; None: closed, and nothing is left."""
@@ -331,19 +282,19 @@ class MicroBatcher(Generic[Item, Result]):
                 if self._closed:
                     return None
                 self._changed.wait()
-            now = time.monotonic()
+            now = self._clock()
             while self._queue and len(batch) < self._limit:
                 first = self._queue.popleft()
+                self._by_tenant.add(first.tenant, -1)
                 if not first.future.set_running_or_notify_cancel():
-                    self._admission.remove(tenant=first.tenant, dropped="gone")
+                    self._dropped["gone"] += 1
                 elif first.expires_at < now:
-                    self._admission.remove(tenant=first.tenant, dropped="expired")
+                    self._dropped["expired"] += 1
                     expired.append(first)
                 else:
-                    self._admission.remove(tenant=first.tenant)
                     batch.append(first)
             if batch:
-                self._admission.begin(len(batch))
+                self._running = self._clock(), len(batch)
         for late in expired:  # without the lock: a Future calls its callbacks here
             late.future.set_exception(
                 NotReady(f"not served within {self._expire_s:g} s, and dropped", remedy="try again with the same id")
@@ -366,34 +317,32 @@ class MicroBatcher(Generic[Item, Result]):
                 each.future.set_result(result)
 
 
+def _refusal(kind: type[Overloaded], message: str, *, wait_s: float, field: str | None = None) -> Overloaded:
+    after_s = min(MAX_RETRY_S, max(1.0, math.ceil(wait_s)))
+    remedy = f"try again in {after_s:g} s, with the same id"
+    return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
+
+
 #: most outcomes, or items of feedback, in one transaction
 MAX_WRITES: Final = 500
 
 
-def feedback_writes(
-    store: DecisionStore, *, notifier: Notifier, limits: ServerSettings
-) -> MicroBatcher[Feedback, Receipt]:
-    """The queue of feedback."""
+def writes(
+    write: Callable[[Sequence[Item]], Sequence[Result | Exception]],
+    *,
+    name: str,
+    notifier: Notifier,
+    limits: ServerSettings,
+) -> MicroBatcher[Item, Result]:
+    """The queue of what callers report, outcomes or feedback; the learner is told where any of it is new."""
 
-    def add(batch: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
-        results = store.add_feedback(batch)
-        if any(isinstance(result, Receipt) and not result.duplicate for result in results):
+    def add(batch: Sequence[Item]) -> Sequence[Result | Exception]:
+        results = write(batch)
+        if any(one is True or (isinstance(one, Receipt) and not one.duplicate) for one in results):
             notifier.notify_learner()
         return results
 
-    return MicroBatcher(add, name="ragbandit-feedback", limit=MAX_WRITES, limits=limits)
-
-
-def outcome_writes(store: DecisionStore, *, notifier: Notifier, limits: ServerSettings) -> MicroBatcher[Outcome, bool]:
-    """The queue of outcomes that callers report."""
-
-    def add(batch: Sequence[Outcome]) -> Sequence[bool | Exception]:
-        results = store.add_outcomes(batch)
-        if True in results:
-            notifier.notify_learner()
-        return results
-
-    return MicroBatcher(add, name="ragbandit-outcomes", limit=MAX_WRITES, limits=limits)
+    return MicroBatcher(add, name=name, limit=MAX_WRITES, limits=limits)
 
 
 def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:

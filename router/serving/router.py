@@ -20,14 +20,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
 from ragbandit.router.serving import pending
-from ragbandit.router.serving.batching import (
-    SERVE_S,
-    MicroBatcher,
-    QueueState,
-    feedback_writes,
-    outcome_writes,
-    reply_of,
-)
+from ragbandit.router.serving.batching import SERVE_S, MicroBatcher, QueueState, reply_of, writes
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
@@ -85,7 +78,7 @@ class Router(AbstractContextManager["Router"]):
         self.settings = settings
         self.encoder, self.database, self.jobs = encoder, database, jobs
         self._owns_jobs = False
-        label, limits = PolicyLabel(settings.policy.label), settings.server
+        label = PolicyLabel(settings.policy.label)
         self.store = DecisionStore(
             database,
             label=label,
@@ -116,8 +109,12 @@ class Router(AbstractContextManager["Router"]):
         self.following = PolicyFollower(own, service=self.service, wake=self.poll.wake)
         #: what workers are asked to answer
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
-        self._feedback = feedback_writes(self.store, notifier=self.notifier, limits=limits)
-        self._outcomes = outcome_writes(self.store, notifier=self.notifier, limits=limits)
+        self._feedback: MicroBatcher[Feedback, Receipt] = writes(
+            self.store.add_feedback, name="ragbandit-feedback", notifier=self.notifier, limits=settings.server
+        )
+        self._outcomes: MicroBatcher[Outcome, bool] = writes(
+            self.store.add_outcomes, name="ragbandit-outcomes", notifier=self.notifier, limits=settings.server
+        )
         #: of this process, by name
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
             "questions": self.service.batcher,

@@ -35,30 +35,13 @@ from ragbandit.shared.types import ArmName, Decision, DecisionId, Json, Message,
 _GAP: Final = " [...] "
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chat:
-    """A list of messages, read: the question, and what is kept of what was said before it."""
+def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
+    """The query that asks what these messages ask, the oldest first; the last of user and assistant must be the user's.
 
-    #: the last user message
-    question: str
-    #: system's words first, then the turns, the oldest first
-    history: tuple[Message, ...] = ()
-    #: messages that were left out or shortened, by how: {"left_out": 12, "shortened": 1}
-    lost: dict[str, Json] = field(default_factory=dict)
-
-    @property
-    def has_turns(self) -> bool:
-        """Whether user and assistant have said something before the question: it may lean on that."""
-        return any(message.role != "system" for message in self.history)
-
-
-def chat_of(messages: Sequence[Message], *, settings: ConversationSettings) -> Chat:
-    """The chat of these messages, the oldest first; the last of user and assistant must be the user's question.
-
-    Kept are the last `conversation.turns` messages of user and assistant, and the words of the system, together at most
-    `conversation.chars` characters: of the system at most half of them. What does not fit loses its middle, or is left
-    out from the oldest on. Blank messages do not count. Raises InvalidInput where there is no question, and for what
-    is no text.
+    `text` is the last user message; `asked` is the same where user or assistant have said something before it, on which
+    it may lean. Blank messages do not count. What was left out of `messages`, or shortened, is counted in
+    `request.history`: {"left_out": 12, "shortened": 1}. Raises InvalidInput where there is no question, and for what is
+    no text.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
     spoken: list[Message] = []
@@ -75,6 +58,21 @@ def chat_of(messages: Sequence[Message], *, settings: ConversationSettings) -> C
         )
     question = checked_text(turns.pop().text, field="messages")
     system = "\n\n".join(message.text for message in spoken if message.role == "system")
+    kept, lost = _kept(system, turns, settings=settings)
+    asked = question if any(message.role != "system" for message in kept) else None
+    request = {**query.request, **({"history": lost} if lost else {})}
+    return replace(query, text=question, asked=asked, messages=kept, request=request)
+
+
+def _kept(
+    system: str, turns: Sequence[Message], *, settings: ConversationSettings
+) -> tuple[tuple[Message, ...], dict[str, Json]]:
+    """What is kept of the words of the system and of the turns before the question, and what was lost, by how.
+
+    Kept are the system's words first, then the last `conversation.turns` messages of user and assistant, together at
+    most `conversation.chars` characters: of the system at most half of them. What does not fit loses its middle, or is
+    left out from the oldest on.
+    """
     instructions, shortened = [], 0
     room = settings.chars
     if system and room > 0:
@@ -92,18 +90,7 @@ def chat_of(messages: Sequence[Message], *, settings: ConversationSettings) -> C
         room -= len(shown)
     left_out = len(turns) - len(latest) + bool(system and not instructions)
     lost: dict[str, Json] = {name: count for name, count in (("left_out", left_out), ("shortened", shortened)) if count}
-    return Chat(question=question, history=(*instructions, *reversed(latest)), lost=lost)
-
-
-def with_chat(query: Query, *, chat: Chat, text: str | None = None, facts: dict[str, Json] | None = None) -> Query:
-    """The query with the chat's question and history.
-
-    text: the question rewritten to stand alone, None where it was not. facts: of the rewrite, for `Query.request`.
-    """
-    request = {**query.request, **({"history": chat.lost} if chat.lost else {})}
-    request |= {"rewrite": facts} if facts is not None else {}
-    asked = chat.question if chat.has_turns else None
-    return replace(query, text=text or chat.question, asked=asked, messages=chat.history, request=request)
+    return (*instructions, *reversed(latest)), lost
 
 
 def _shortened(text: str, *, most: int) -> str:
@@ -295,22 +282,21 @@ class ConversationQueries:
         A request that has come before, by its id, gets the rewrite of then: its decision stands. The Future raises
         nothing, and comes within `conversation.rewrite.seconds`. Raises InvalidInput.
         """
-        chat = chat_of(messages, settings=self.settings)
+        query = with_chat(query, messages, settings=self.settings)
         # A turn of a loop of tools draws no arm and searches nothing.
-        if self.rewriter is not None and chat.has_turns and TOOL_TURN not in query.request:
-            rewritten = self._rewritten(query, chat=chat, rewriter=self.rewriter)
-            return asyncio.run_coroutine_threadsafe(rewritten, event_loop())
+        if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
+            return asyncio.run_coroutine_threadsafe(self._rewritten(query, rewriter=self.rewriter), event_loop())
         as_it_is: Future[Query] = Future()
-        as_it_is.set_result(with_chat(query, chat=chat))
+        as_it_is.set_result(query)
         return as_it_is
 
-    async def _rewritten(self, query: Query, *, chat: Chat, rewriter: Rewriter) -> Query:
+    async def _rewritten(self, query: Query, *, rewriter: Rewriter) -> Query:
         known = None
         if query.id is not None and self._store.text == "full":  # else the store has no texts
             known = partial(self._decided_text, DecisionId(query.id))
-        text, facts = await rewriter.rewrite(chat.history, question=chat.question, known=known)
+        text, facts = await rewriter.rewrite(query.messages, question=query.text, known=known)
         await self._book(query, facts.get("dollars"))
-        return with_chat(query, chat=chat, text=text, facts=facts)
+        return replace(query, text=text or query.text, request={**query.request, "rewrite": facts})
 
     async def _book(self, query: Query, dollars: Json) -> None:
         """Count what a rewrite cost, whatever becomes of its question."""

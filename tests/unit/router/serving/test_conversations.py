@@ -8,14 +8,7 @@ from hypothesis import example, given, strategies as st
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import checked_query
-from ragbandit.router.serving.conversations import (
-    MAX_REWRITE,
-    chat_of,
-    messages_of,
-    parsed_rewrite,
-    rewriter_of,
-    with_chat,
-)
+from ragbandit.router.serving.conversations import MAX_REWRITE, messages_of, parsed_rewrite, rewriter_of, with_chat
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.openai_client import ChatReply
 from ragbandit.shared.types import MAX_TEXT, Message, Query
@@ -29,44 +22,42 @@ def said(*texts):
 
 
 def chat(*texts, **settings):
-    return chat_of(said(*texts), settings=ConversationSettings(**settings))
+    return with_chat(Query(text=""), said(*texts), settings=ConversationSettings(**settings))
 
 
 def test_without_history_the_last_user_message_is_the_question():
     """One message is the question as it is, and nothing else is kept."""
     found = chat("user:  Who wrote Dracula? ")
-    assert (found.question, found.history, found.lost, found.has_turns) == (" Who wrote Dracula? ", (), {}, False)
-    query = with_chat(Query(text=""), chat=found)
-    assert (query.text, query.asked, query.messages, query.request) == (found.question, None, (), {})
+    assert (found.text, found.asked, found.messages, found.request) == (" Who wrote Dracula? ", None, (), {})
 
 
 def test_words_of_the_system_are_no_turns():
     """A question under a system's instructions stands alone: they are kept, and it is not rewritten."""
     found = chat("system: Be kind.", "user: Who?", "system: Be short.")
-    assert found.history == (Message(role="system", text="Be kind.\n\nBe short."),)
-    assert not found.has_turns
+    assert found.messages == (Message(role="system", text="Be kind.\n\nBe short."),)
+    assert found.asked is None
 
 
 def test_the_last_turns_are_kept():
     """Of a long chat the last messages before the question are kept, the system's words first, and the rest counted."""
     turns = [f"{role}: {n}" for n in range(10) for role in ("user", "assistant")]
     found = chat("system: Be kind.", *turns, "user: And now?", turns=3)
-    assert [(each.role, each.text) for each in found.history] == [
+    assert [(each.role, each.text) for each in found.messages] == [
         ("system", "Be kind."),
         ("assistant", "8"),
         ("user", "9"),
         ("assistant", "9"),
     ]
-    assert found.lost == {"left_out": 17}
-    assert with_chat(Query(text=""), chat=found).request == {"history": {"left_out": 17}}
+    assert found.asked == found.text == "And now?"
+    assert found.request == {"history": {"left_out": 17}}
 
 
 def test_characters_are_bounded_from_the_newest_on():
     """What does not fit into conversation.chars loses its middle; what is older is left out."""
     found = chat("user: old", f"user: {'a' * 300}", f"assistant: {'b' * 60}z", "user: And now?", chars=150)
-    assert [len(each.text) for each in found.history] == [89, 61]
-    assert "[...]" in found.history[0].text
-    assert found.lost == {"left_out": 1, "shortened": 1}
+    assert [len(each.text) for each in found.messages] == [89, 61]
+    assert "[...]" in found.messages[0].text
+    assert found.request == {"history": {"left_out": 1, "shortened": 1}}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +85,7 @@ def test_a_chat_without_a_question_is_refused(texts):
 def test_what_is_no_conversation_is_refused(wrong):
     """Other types, roles and texts that cannot be stored are InvalidInput that names the field."""
     with pytest.raises(InvalidInput) as caught:
-        chat_of(wrong, settings=ConversationSettings())
+        with_chat(Query(text=""), wrong, settings=ConversationSettings())
     assert caught.value.field == "messages"
 
 
@@ -110,10 +101,9 @@ message_lists = st.lists(st.builds(Message, role=st.sampled_from(["system", "use
 def test_any_list_is_a_bounded_query_or_invalid(messages):
     """Whatever is sent: a query that passes the checks, with bounded history and the last words, or InvalidInput."""
     try:
-        found = chat_of(messages, settings=KEPT)
+        query = with_chat(Query(text="", session="s"), messages, settings=KEPT)
     except InvalidInput:
         return
-    query = with_chat(Query(text="", session="s"), chat=found)
     checked_query(query, arms=["none"], settings=Settings())
     assert query.text == [each.text for each in messages if each.role == "user" and each.text.strip()][-1]
     assert (query.asked is not None) == any(each.role != "system" for each in query.messages)

@@ -61,13 +61,6 @@ def attempt_key(decision_id: str) -> str:
     return f"ragbandit:stream-attempt:{decision_id}"
 
 
-def position(entry_id: bytes | str) -> tuple[int, int]:
-    """(attempt, number) of an entry."""
-    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
-    attempt, _, number = text.partition("-")
-    return int(attempt), int(number)
-
-
 log = logging.getLogger("ragbandit.jobs")
 
 StreamEvent = TextPiece | DeltaPiece | StatusNote
@@ -234,7 +227,7 @@ class ReadStream:
     def __init__(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> None:
         self.decision_id = decision_id
         self._wake = wake
-        self._entries: deque[tuple[tuple[int, int], StreamEvent]] = deque()
+        self._entries: deque[tuple[int, StreamEvent]] = deque()
         #: position of the last entry that came
         self.last = (0, 0)
         #: entries were missed, or Redis cannot be reached: nothing more will come
@@ -242,10 +235,7 @@ class ReadStream:
 
     def take(self) -> tuple[int, StreamEvent] | None:
         """(attempt, the next piece or note), or None if there is none now."""
-        if not self._entries:
-            return None
-        (attempt, _), piece = self._entries.popleft()
-        return attempt, piece
+        return self._entries.popleft() if self._entries else None
 
     def put(self, at: tuple[int, int], piece: StreamEvent) -> None:
         """Take an entry of the stream in; one that does not follow the last one ends it."""
@@ -256,7 +246,7 @@ class ReadStream:
             self.lose()
             return
         self.last = at
-        self._entries.append((at, piece))
+        self._entries.append((at[0], piece))
         self._wake()
 
     def lose(self) -> None:
@@ -324,10 +314,6 @@ class StreamReader:
             if left:
                 self._streams[stream.decision_id] = left
 
-    def count(self) -> int:
-        """Answers that are read along now."""
-        return len(self._streams)
-
     def close(self) -> None:
         """End the thread."""
         with self._lock:
@@ -364,9 +350,10 @@ class StreamReader:
         for name, entries in _items(reply):
             decision_id = DecisionId(name.decode().removeprefix(stream_key("")))
             for entry_id, fields in entries:
+                attempt, number = map(int, entry_id.split(b"-"))
                 piece = _event(fields)
                 for stream in streams[decision_id]:
-                    stream.put(position(entry_id), piece)
+                    stream.put((attempt, number), piece)
 
 
 def _event(fields: Mapping[bytes, bytes]) -> StreamEvent:

@@ -12,11 +12,10 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 from ragbandit.router.config.sections import ConversationSettings, GeneratorSettings, RewriteSettings
@@ -153,11 +152,12 @@ def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
 
 
 class Rewriter:
-    """Asks one chat model, from one event loop; every rewrite has an end."""
+    """Asks one chat model, from one event loop; every rewrite has an end. store: knows the rewrites of before."""
 
-    def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings) -> None:
+    def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings, store: DecisionStore) -> None:
         self.model = chosen.model
         self.settings = settings
+        self._store = store
         self._options, self._prices = chosen.openai, chosen.prices_by_model
         self._server = ChatServer(
             base_url=chosen.openai.base_url, api_key_env=chosen.openai.api_key_env, headers=chosen.openai.headers
@@ -170,17 +170,15 @@ class Rewriter:
         #: "prompt" and "completion" tokens of them all, where the server told
         self.tokens: Counter[str] = Counter()
 
-    async def rewrite(
-        self, history: Sequence[Message], *, question: str, known: Callable[[], str | None] | None = None
-    ) -> tuple[str | None, dict[str, Json]]:
-        """The question that stands alone, None where that failed, within `conversation.rewrite.seconds`; and its facts.
+    async def rewritten(self, query: Query) -> Query:
+        """The query with a question that stands alone, as it was where that failed, within the seconds of the setting.
 
-        known: gives the rewrite of before, for a request that has come before; it may block, and raise.
-        facts: {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens": 12, "dollars": 0.0001,
-        "failed": the reason}; what is not known, or not so, is left out. Raises nothing.
+        A request that has come before, by its id, gets the rewrite of then. `request.rewrite` has the facts: {"by":
+        model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens": 12, "dollars": 0.0001, "failed": the reason,
+        "repeated": true}; what is not known, or not so, is left out. Raises nothing.
         """
         text, facts = None, dict[str, Json](by=self.model)
-        if len(question) > MAX_QUESTION:
+        if len(query.text) > MAX_QUESTION:
             facts["failed"] = "question_long"
         elif time.monotonic() < self._rest_until:
             facts["failed"] = "down"
@@ -189,28 +187,28 @@ class Rewriter:
         else:
             self._under_way += 1
             try:
-                text, more = await self._bounded(history, question=question, known=known)
+                text, more = await self._bounded(query)
             finally:
                 self._under_way -= 1
             facts |= more
         if "repeated" not in facts:
-            self.results[str(facts.get("failed") or ("unchanged" if text == question else "rewritten"))] += 1
-        return text, facts
+            self.results[str(facts.get("failed") or ("unchanged" if text == query.text else "rewritten"))] += 1
+        await self._book(query, facts.get("dollars"))
+        return replace(query, text=text or query.text, request={**query.request, "rewrite": facts})
 
-    async def _bounded(
-        self, history: Sequence[Message], *, question: str, known: Callable[[], str | None] | None
-    ) -> tuple[str | None, dict[str, Json]]:
+    async def _bounded(self, query: Query) -> tuple[str | None, dict[str, Json]]:
+        """The question that stands alone, None where that failed, and what the rewrite took."""
         began, before = time.monotonic(), None
         try:
             async with asyncio.timeout(self.settings.seconds):
-                if known is not None:
+                if query.id is not None and self._store.text == "full":  # else the store has no texts
                     with suppress(Exception):  # a store that cannot be read says so when the decision is made
-                        before = await asyncio.to_thread(known)
+                        before = await asyncio.to_thread(self._decided_text, DecisionId(query.id))
                 if before is not None:
                     return before, {"repeated": True}
                 # The package takes a second to load, which must not be the event loop's.
                 await asyncio.to_thread(__import__, "openai")
-                reply = await self._server.complete(self._fields(history, question=question))
+                reply = await self._server.complete(self._fields(query.messages, question=query.text))
         except TimeoutError:
             reply = ChatReply(failed="timeout")
         except Exception:  # a rewrite must never cost a caller the answer
@@ -250,54 +248,6 @@ class Rewriter:
                 "questions of conversations are not rewritten for a while: the model does not answer", extra=facts
             )
 
-
-def rewriter_of(settings: RewriteSettings, *, generator: GeneratorSettings) -> Rewriter | None:
-    """The rewriter of these settings; None: nobody rewrites. generator: the service's own."""
-    if settings.by == "off":
-        return None
-    chosen = settings.generator or generator
-    if chosen.name != "openai" or importlib.util.find_spec("openai") is None:
-        return None
-    if (
-        chosen.openai.base_url is None
-        and not os.environ.get("OPENAI_BASE_URL")
-        and not os.environ.get(chosen.openai.api_key_env)
-    ):
-        return None  # OpenAI itself without a key: it would refuse every call; workers with that setting do not start
-    return Rewriter(chosen, settings=settings)
-
-
-class ConversationQueries:
-    """Makes queries of chats; safe to use from several threads."""
-
-    def __init__(self, settings: Settings, *, store: DecisionStore) -> None:
-        self.settings = settings.conversation
-        #: None: questions are used as users write them
-        self.rewriter: Rewriter | None = rewriter_of(settings.conversation.rewrite, generator=settings.generator)
-        self._store = store
-
-    def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
-        """The query with the question of these messages, and what is kept of the others.
-
-        A request that has come before, by its id, gets the rewrite of then: its decision stands. The Future raises
-        nothing, and comes within `conversation.rewrite.seconds`. Raises InvalidInput.
-        """
-        query = with_chat(query, messages, settings=self.settings)
-        # A turn of a loop of tools draws no arm and searches nothing.
-        if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
-            return asyncio.run_coroutine_threadsafe(self._rewritten(query, rewriter=self.rewriter), event_loop())
-        as_it_is: Future[Query] = Future()
-        as_it_is.set_result(query)
-        return as_it_is
-
-    async def _rewritten(self, query: Query, *, rewriter: Rewriter) -> Query:
-        known = None
-        if query.id is not None and self._store.text == "full":  # else the store has no texts
-            known = partial(self._decided_text, DecisionId(query.id))
-        text, facts = await rewriter.rewrite(query.messages, question=query.text, known=known)
-        await self._book(query, facts.get("dollars"))
-        return replace(query, text=text or query.text, request={**query.request, "rewrite": facts})
-
     async def _book(self, query: Query, dollars: Json) -> None:
         """Count what a rewrite cost, whatever becomes of its question."""
         if isinstance(dollars, float):
@@ -312,6 +262,46 @@ class ConversationQueries:
         """The text that was decided on; None where there is no such decision, or its texts were erased."""
         decision, _ = self._store.decisions_by_id([decision_id]).get(decision_id, (None, ""))
         return decision.query.text or None if isinstance(decision, Decision) else None
+
+
+def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
+    """The rewriter of these settings; None: nobody rewrites."""
+    rewrite = settings.conversation.rewrite
+    if rewrite.by == "off":
+        return None
+    chosen = rewrite.generator or settings.generator
+    if chosen.name != "openai" or importlib.util.find_spec("openai") is None:
+        return None
+    if (
+        chosen.openai.base_url is None
+        and not os.environ.get("OPENAI_BASE_URL")
+        and not os.environ.get(chosen.openai.api_key_env)
+    ):
+        return None  # OpenAI itself without a key: it would refuse every call; workers with that setting do not start
+    return Rewriter(chosen, settings=rewrite, store=store)
+
+
+class ConversationQueries:
+    """Makes queries of chats; safe to use from several threads."""
+
+    def __init__(self, settings: Settings, *, store: DecisionStore) -> None:
+        self.settings = settings.conversation
+        #: None: questions are used as users write them
+        self.rewriter: Rewriter | None = rewriter_of(settings, store=store)
+
+    def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
+        """The query with the question of these messages, and what is kept of the others.
+
+        A request that has come before, by its id, gets the rewrite of then: its decision stands. The Future raises
+        nothing, and comes within `conversation.rewrite.seconds`. Raises InvalidInput.
+        """
+        query = with_chat(query, messages, settings=self.settings)
+        # A turn of a loop of tools draws no arm and searches nothing.
+        if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
+            return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), event_loop())
+        as_it_is: Future[Query] = Future()
+        as_it_is.set_result(query)
+        return as_it_is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

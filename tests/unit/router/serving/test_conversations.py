@@ -169,6 +169,5 @@ def test_what_is_taken_as_a_rewrite(reply, rewrite, failed):
 )
 def test_who_rewrites(given, who):
     """The server of the rewrite's own generator, else that of the service; a model in the workers cannot."""
-    chosen = Settings(**given)
-    found = rewriter_of(chosen.conversation.rewrite, generator=chosen.generator)
+    found = rewriter_of(Settings(**given), store=None)
     assert (None if found is None else found.model) == who

@@ -4,6 +4,7 @@ A Router decides and commits, takes outcomes and feedback, follows the snapshots
 workers for answers. It never learns by itself unless `learn()` is called.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
@@ -28,15 +29,7 @@ from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.following.snapshots import SnapshotFollower
 from ragbandit.router.serving.following.versions import PolicyFollower
-from ragbandit.router.serving.health.readiness import (
-    LEARNER,
-    REDIS,
-    Readiness,
-    RouterState,
-    TrialWrites,
-    learner_check,
-    state_of,
-)
+from ragbandit.router.serving.health.readiness import LEARNER, REDIS, Readiness, RouterState, TrialWrites, state_of
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_encoder, make_jobs, make_learner, open_database
@@ -44,7 +37,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.routines import Routine, StoreOutage
-from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, RagBanditError
+from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, QueueError, RagBanditError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -129,7 +122,7 @@ class Router(AbstractContextManager["Router"]):
             {
                 "database": TrialWrites(database).write,
                 REDIS: self._check_redis,
-                LEARNER: learner_check(lambda: self.jobs, label=label),
+                LEARNER: self._check_learner,
             },
             alive=self.service.batcher.alive,
             serving=lambda: self.service.serving,
@@ -442,6 +435,12 @@ class Router(AbstractContextManager["Router"]):
         self.jobs.ping()
         if fault := self.redis_fault():
             raise NotReady(fault)
+
+    def _check_learner(self) -> None:
+        with contextlib.suppress(QueueError):  # the part "redis" says so
+            fault = self.jobs.learner_fault(PolicyLabel(self.settings.policy.label))
+            if fault is not None:
+                raise NotReady(f"learning is late, the learner cannot use its store: {fault}")
 
     def _hear(self, notification: str) -> None:
         """Take what a worker or the learner says: "snapshot:<version>", "outcome:<decision id>"."""

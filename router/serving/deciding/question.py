@@ -76,9 +76,10 @@ def offer_arms(
        what the request needs.
     5. A turn that stays keeps the arm of its draw alone, if that arm is still among these.
     """
-    offers = breaker.offer([one.allowed for one in questions], now=now, tenants=[one.query.tenant for one in questions])
-    for question, offer in zip(questions, offers, strict=True):
-        question.arms, question.excluded, question.fail_open = offer.arms, offer.excluded_arms, offer.fail_open
+    wanted, tenants = [one.allowed for one in questions], [one.query.tenant for one in questions]
+    for question, healthy in zip(questions, breaker.healthy(wanted, now=now, tenants=tenants), strict=True):
+        question.arms, question.fail_open = healthy or question.allowed, not healthy
+        question.excluded = tuple(arm for arm in question.allowed if arm not in question.arms)
     if live.candidates:
         _add_arms(
             [one for one in questions if one.query.arms is None and not one.lacking],
@@ -99,9 +100,9 @@ def _add_arms(questions: Sequence[Question], *, live: LiveVersions, breaker: Cir
         return
     added = [(one, arms) for one in questions if (arms := live.added_for(one.run_by))]
     tenants = [one.query.tenant for one, _ in added]
-    offers = breaker.offer([arms for _, arms in added], now=now, tenants=tenants)
-    for (question, _), offer in zip(added, offers, strict=True):
-        question.added = () if offer.fail_open else offer.arms
+    healthy = breaker.healthy([arms for _, arms in added], now=now, tenants=tenants)
+    for (question, _), arms in zip(added, healthy, strict=True):
+        question.added = arms
 
 
 #: the key of a query's `request` with what its key and its tenant say of prices: {"cost_weight": the default,

@@ -6,8 +6,9 @@ The texts below the fields are their descriptions in /openapi.json.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Any
+from typing import Annotated, Final
 
+from pydantic import GetPydanticSchema
 from sqlalchemy import select
 
 from ragbandit.client.replies.decisions import RecordReply
@@ -28,16 +29,8 @@ from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShownAs:
-    """Marks a field that replies show as a value of another type."""
-
-    kind: Any
-
-    def __get_pydantic_core_schema__(self, _source: Any, handler: Any) -> Any:
-        """The schema of the type that is shown."""
-        return handler.generate_schema(self.kind)
+#: replies show a record as that
+_AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,16 +89,11 @@ class Explanation:
     """The offered arms, in the order of the draw."""
     draw: DrawShown
     """The draw."""
-    record: Annotated[DecisionRecord, ShownAs(kind=RecordReply)]
+    record: Annotated[DecisionRecord, _AS_REPLY]
     """What `GET /v1/decisions/{decision_id}` gives."""
 
 
-def explain(
-    store: DecisionStore,
-    decision_id: str,
-    *,
-    rule: ClosingRule,
-) -> Explanation:
+def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule) -> Explanation:
     """One decision explained.
 
     rule: when a waiting decision is closed. Raises NotFound, InvalidInput, StoreError.
@@ -145,8 +133,10 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
     count = min(len(decision.arms), len(decision.pmf))
     quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
     scores = numbers_of(decision.scores, count=count)
-    trial = _trial(decision)
-    champion, candidate = trial if trial is not None else (None, None)
+    trial = mapping_of(decision.facts.get(CANDIDATE))
+    champion, candidate = (numbers_of(trial.get(name), count=len(decision.pmf)) for name in ("champion", "pmf"))
+    if champion is None or candidate is None:  # no mixture of both was drawn from
+        champion = candidate = None
     untried = frozenset(names_of(decision.facts.get(UNTRIED)))
     edges = [0.0, *accumulate(decision.pmf)]
     most = max(decision.pmf, default=0.0)
@@ -186,13 +176,6 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
         return None
     sound = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
     return [float(each) for each in value] if sound else None
-
-
-def _trial(decision: Decision) -> tuple[list[float], list[float]] | None:
-    """The pmfs of champion and candidate, where both had a part in the draw."""
-    facts, count = mapping_of(decision.facts.get(CANDIDATE)), len(decision.pmf)
-    champion, candidate = (numbers_of(facts.get(name), count=count) for name in ("champion", "pmf"))
-    return None if champion is None or candidate is None else (champion, candidate)
 
 
 def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> tuple[str, ...]:

@@ -91,17 +91,6 @@ class ArmHealth:
     since: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
-    """The arms that one question may be offered."""
-
-    arms: tuple[ArmName, ...]
-    #: arms that it may not be offered because they fail
-    excluded_arms: tuple[ArmName, ...] = ()
-    #: every arm would have been excluded, so none is
-    fail_open: bool = False
-
-
 #: (made_at, decision id, failed): one outcome of an arm
 _Past = tuple[float, str, bool]
 #: whose outcomes: of an arm by our workers (None), or as reported by a tenant
@@ -139,15 +128,15 @@ class CircuitBreaker:
                 del self._past[source]
                 self._probes.pop(source, None)
 
-    def offer(
+    def healthy(
         self, wanted: Sequence[tuple[ArmName, ...]], *, now: float, tenants: Sequence[str] | None = None
-    ) -> list[Offer]:
-        """The arms that each question of a batch may be offered, of those that it wants: at least one.
+    ) -> list[tuple[ArmName, ...]]:
+        """The healthy ones of the arms that each question of a batch wants; () where none of them is.
 
         tenants: of the questions; None: nobody's, so that our workers' outcomes alone count. A half-open arm is
-        offered to the first question of the batch that wants it, and to no other.
+        healthy for the first question of the batch that wants it, and for no other.
         """
-        offers = []
+        found = []
         with self._lock:
             given: set[_Source] = set()
             seen: dict[_Source, tuple[ArmHealth, _Source]] = {}
@@ -158,13 +147,10 @@ class CircuitBreaker:
                     if source not in seen:
                         seen[source] = self._health(source, now=now)
                     circuits.append(seen[source])
-                excluded = tuple(one.arm for one, circuit in circuits if not one.offered or circuit in given)
-                if len(excluded) == len(arms):
-                    offers.append(Offer(arms=arms, fail_open=True))
-                    continue
+                circuits = [(one, circuit) for one, circuit in circuits if one.offered and circuit not in given]
                 given.update(circuit for one, circuit in circuits if one.state == "half_open")
-                offers.append(Offer(arms=tuple(arm for arm in arms if arm not in excluded), excluded_arms=excluded))
-        return offers
+                found.append(tuple(one.arm for one, _ in circuits))
+        return found
 
     def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float, tenant: str | None = None) -> None:
         """A decision drew this arm; where the arm is half open, that is its probe. tenant: of the question."""

@@ -4,7 +4,6 @@ The database is tried by a committed write of one small row: a disk that is full
 read from. Each try runs on a thread of its own and is shared by everybody who asks within RETRY_S.
 """
 
-import contextlib
 import threading
 import time
 import uuid
@@ -16,15 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ragbandit.router.learning.status import Status
-from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.overview import Earned, earned
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget
-from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
-from ragbandit.shared.types import PolicyLabel
+from ragbandit.shared.errors import QueueError, RagBanditError, StoreError
 
 if TYPE_CHECKING:
     from ragbandit.router.serving.router import Router
@@ -69,18 +66,6 @@ class TrialWrites:
         failed = self._database.failed_write
         if failed is not None and time.monotonic() < failed.at + FAULT_S:
             raise StoreError(f"the last write failed: {failed.reason}")
-
-
-def learner_check(jobs: Callable[[], Jobs], *, label: PolicyLabel) -> Callable[[], None]:
-    """A check of LEARNER: raises NotReady with what the learner of this ledger said of a store that fails."""
-
-    def check() -> None:
-        with contextlib.suppress(QueueError):  # the part "redis" says so
-            fault = jobs().learner_fault(label)
-            if fault is not None:
-                raise NotReady(f"learning is late, the learner cannot use its store: {fault}")
-
-    return check
 
 
 def _tried(check: Callable[[], object]) -> "Future[str]":

@@ -119,14 +119,12 @@ def test_walk(walk):
             trials = {arm for _, arm, at, probe in drawn if probe and now < at + COOL_DOWN}
             wanted = [tuple(sorted(arms)) for arms in value]
             taken: set[str] = set()
-            for arms, offer in zip(wanted, breaker.offer(wanted, now=now), strict=True):
+            for arms, healthy in zip(wanted, breaker.healthy(wanted, now=now), strict=True):
                 fit = [arm for arm in arms if states[arm] == "closed" or (states[arm] == "half_open")]
                 fit = [arm for arm in fit if states[arm] == "closed" or arm not in trials | taken]
-                assert offer.arms == (tuple(fit) or arms)
-                assert offer.fail_open is (not fit)
-                assert offer.excluded_arms == (tuple(arm for arm in arms if arm not in fit) if fit else ())
+                assert healthy == tuple(fit)
                 taken |= {arm for arm in fit if states[arm] == "half_open"}
-                key, arm = f"d{len(known) + len(drawn):04}", offer.arms[-1]
+                key, arm = f"d{len(known) + len(drawn):04}", (healthy or arms)[-1]
                 breaker.record_probe(arm, decision_id=key, now=now)
                 probe = states[arm] == "half_open" and arm not in trials
                 trials |= {arm} if probe else set()
@@ -182,7 +180,7 @@ def test_nobody_moves_an_arm_of_another_tenant(ours, theirs, now):
     quiet.record(ours)
     loud.record([*ours, *(replace(one, decision_id=f"{who}-{one.decision_id}", reporter=who) for one, who in theirs)])
     wanted = [ARMS] * 3
-    assert loud.offer(wanted, now=now, tenants=["a"] * 3) == quiet.offer(wanted, now=now, tenants=["a"] * 3)
+    assert loud.healthy(wanted, now=now, tenants=["a"] * 3) == quiet.healthy(wanted, now=now, tenants=["a"] * 3)
 
 
 @steady
@@ -194,7 +192,7 @@ def test_one_tenant_sees_its_reports_and_our_workers_together(known, now, data):
     plain, split = CircuitBreaker(SETTINGS), CircuitBreaker(SETTINGS)
     plain.record(known)
     split.record(mixed)
-    assert split.offer([ARMS], now=now, tenants=["a"]) == plain.offer([ARMS], now=now)
+    assert split.healthy([ARMS], now=now, tenants=["a"]) == plain.healthy([ARMS], now=now)
 
 
 def test_suspended_for_one_tenant():
@@ -211,12 +209,11 @@ def test_probe_of_one_tenant():
     breaker = CircuitBreaker(SETTINGS)
     breaker.record([failed(f"f{n}", float(n), reporter="a") for n in range(FAILURES)])
     later = 3.0 + COOL_DOWN
-    first, second, other = breaker.offer([ARMS] * 3, now=later, tenants=["a", "a", "b"])
-    assert (first.arms, second.excluded_arms, other.arms) == (ARMS, ("one",), ARMS)
+    assert breaker.healthy([ARMS] * 3, now=later, tenants=["a", "a", "b"]) == [ARMS, ARMS[1:], ARMS]
     breaker.record_probe("one", decision_id="probe", now=later, tenant="a")
-    assert breaker.offer([ARMS], now=later, tenants=["a"])[0].excluded_arms == ("one",)
+    assert breaker.healthy([ARMS], now=later, tenants=["a"]) == [ARMS[1:]]
     breaker.record([failed("probe", later, status="answered", reporter="a")])
-    assert breaker.offer([ARMS], now=later, tenants=["a"])[0].arms == ARMS
+    assert breaker.healthy([ARMS], now=later, tenants=["a"]) == [ARMS]
 
 
 def test_our_workers_failures_share_one_probe():
@@ -224,7 +221,6 @@ def test_our_workers_failures_share_one_probe():
     breaker = opened()
     breaker.record([failed("f", 2.5, reporter="a")])
     later = 3.0 + COOL_DOWN
-    offers = breaker.offer([ARMS] * 3, now=later, tenants=["a", "b", "a"])
-    assert [offer.excluded_arms for offer in offers] == [(), ("one",), ("one",)]
+    assert breaker.healthy([ARMS] * 3, now=later, tenants=["a", "b", "a"]) == [ARMS, ARMS[1:], ARMS[1:]]
     breaker.record_probe("one", decision_id="probe", now=later, tenant="a")
-    assert breaker.offer([ARMS], now=later, tenants=["b"])[0].excluded_arms == ("one",)
+    assert breaker.healthy([ARMS], now=later, tenants=["b"]) == [ARMS[1:]]

@@ -1,16 +1,13 @@
-"""Params that name an arm: one check for `serve`, `simulate` and `replay`."""
+"""Params that name an arm: one check for `serve`, `simulate` (test_simulation.py) and `replay`."""
 
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.replay.candidates import check_candidate
 from ragbandit.router.offline.replay.plan import parse_candidates
-from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_arms, check_policy
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import TableRow
 from tests.support.policy_examples import EXAMPLES
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -48,17 +45,6 @@ def test_the_arm_of_a_holdback():
         with pytest.raises(ConfigError, match=message) as caught:
             check_policy(Settings.model_validate({"policy": policy}))
         assert caught.value.field == "policy.holdback.arm"
-
-
-@pytest.mark.parametrize(("name", "params", "field"), MISTYPED, ids=lambda value: str(value)[:30])
-def test_simulate_refuses_a_mistyped_arm(name, params, field):
-    """Before anything is learned, with the policy's name."""
-    row = {"correct": dict.fromkeys(ARMS, 1.0), "steps": dict.fromkeys(ARMS, 1.0)}
-    rows = tuple(TableRow(id=f"q{n}", question=f"who {n}?", **row) for n in range(4))
-    table = LabelledTable(rows=rows, arms=ARMS)
-    with pytest.raises(ConfigError, match="'typo' is not among the arms") as caught:
-        simulate(table, policies={name: params}, folds=2, seeds=1)
-    assert caught.value.field == f"{name}.{field}"
 
 
 @pytest.mark.parametrize(("name", "params", "field"), MISTYPED, ids=lambda value: str(value)[:30])

@@ -13,7 +13,7 @@ from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
-from tests.support.policy_examples import maker
+from tests.support.policy_examples import context_maker, maker
 from tests.support.posteriors import averaged, separate
 
 SIZE = 24
@@ -52,44 +52,32 @@ def design(features):
 
 
 def solution(updates, arm, *, ridge, bias_ridge):
-    """By linear solves: inverse precision (d+1, d+1), means (2, d+1), scatter that is left (2, 2)."""
+    """By linear solves over the weighted rows: inverse precision (d+1, d+1), means (2, d+1)."""
     rows = [update for update in updates if update.arm == arm]
     z = np.array([design(update.features) for update in rows])  # (n, d+1)
     y = np.array([(update.reward.quality, update.reward.cost) for update in rows])  # (n, 2)
-    precision = np.diag([bias_ridge] + [ridge] * (z.shape[1] - 1)) + z.T @ z
-    mean = np.linalg.solve(precision, z.T @ y).T
-    return np.linalg.inv(precision), mean, y.T @ y - mean @ precision @ mean.T
+    weighted = z * np.array([[update.reward.sample_weight] for update in rows])
+    precision = np.diag([bias_ridge] + [ridge] * (z.shape[1] - 1)) + weighted.T @ z
+    return np.linalg.inv(precision), np.linalg.solve(precision, weighted.T @ y).T
 
 
-@pytest.mark.parametrize(("ridge", "bias_ridge", "size"), [(10.0, 1.0, 24), (0.3, 2.0, 48), (3.0, 0.01, 5)])
-def test_posterior_is_the_ridge_solution(ridge, bias_ridge, size):
-    """After 300 rows per arm means and inverses of both heads equal the closed form to 1e-9."""
-    updates = made_updates(900, seed=3, size=size)
-    heads = heads_after(updates, ridge=ridge, bias_ridge=bias_ridge)
-    for arm in ARMS:
-        inverse, mean, _ = solution(updates, arm, ridge=ridge, bias_ridge=bias_ridge)
-        assert np.abs(separate(heads, arm).covariance - inverse).max() < 1e-9
-        assert np.abs(separate(heads, arm).mean - mean).max() < 1e-9
-
-
-def test_weights_are_those_of_weighted_least_squares():
-    """Rows that count as w give inverse and means of the regression weighted by w, to 1e-9."""
+@pytest.mark.parametrize(
+    ("ridge", "bias_ridge", "size", "weights"),
+    [(10.0, 1.0, 24, (1.0, 1.0)), (0.3, 2.0, 48, (1.0, 1.0)), (3.0, 0.01, 5, (1.0, 1.0)), (10.0, 1.0, 24, (0.05, 4.0))],
+)
+def test_posterior_is_the_ridge_solution(ridge, bias_ridge, size, weights):
+    """After 300 rows per arm means and inverses equal the closed form to 1e-9, whatever the rows count as."""
     rng = np.random.default_rng(7)
     updates = [
-        replace(update, reward=replace(update.reward, sample_weight=float(rng.uniform(0.05, 4.0))))
-        for update in made_updates(900, seed=4)
+        replace(update, reward=replace(update.reward, sample_weight=float(rng.uniform(*weights))))
+        for update in made_updates(900, seed=3, size=size)
     ]
-    heads, total = heads_after(updates), 0.0
+    heads = heads_after(updates, ridge=ridge, bias_ridge=bias_ridge)
     for arm in ARMS:
-        rows = [update for update in updates if update.arm == arm]
-        z = np.array([design(update.features) for update in rows])
-        y = np.array([(update.reward.quality, update.reward.cost) for update in rows])
-        w = np.array([update.reward.sample_weight for update in rows])
-        precision = np.diag([1.0] + [10.0] * (z.shape[1] - 1)) + z.T @ (w[:, None] * z)
-        mean = np.linalg.solve(precision, z.T @ (w[:, None] * y)).T
-        assert np.abs(separate(heads, arm).covariance - np.linalg.inv(precision)).max() < 1e-9
+        inverse, mean = solution(updates, arm, ridge=ridge, bias_ridge=bias_ridge)
+        assert np.abs(separate(heads, arm).covariance - inverse).max() < 1e-9
         assert np.abs(separate(heads, arm).mean - mean).max() < 1e-9
-        total += w.sum()
+    total = sum(update.reward.sample_weight for update in updates)
     assert heads._models["question"].noise.rows == pytest.approx(total)
 
 
@@ -177,25 +165,24 @@ def test_learning_one_arm_leaves_the_others():
         assert name.endswith((ARMS[0], "scatter")) or np.array_equal(array, before[name])
 
 
-@pytest.mark.parametrize("name", ["linucb", "mba"])
+@pytest.mark.parametrize("name", ["linucb", "mba", "mba with context", "conservative"])
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e200])
 def test_number_that_cannot_be_learned_is_refused(name, number):
     """A quality, cost, weight or feature that is not finite or too large is a PolicyFault and changes nothing."""
-    params = {"alarm": 100.0} if name == "mba" else {}  # so low that sums and alarms are there
-    policy = taught(lambda: make_policy(name, params=params), made_updates(200))
-    row = made_updates(1, first=201)[0]
-    before = sha_of(policy)
-    spoilt = row.features.copy()
-    spoilt[3] = number if not math.isfinite(number) else math.inf
-    names = ("quality", "cost", "weight")
-    if number == 1e200:
-        names = ("quality", "weight")  # a cost that is only too large counts as the most that the reward can say
-    bad = [replace(row, reward=replace(row.reward, **{name: number})) for name in names]
-    for update in (*bad, replace(row, features=spoilt)):
+    policy = taught(context_maker("mba") if "context" in name else maker(name), made_updates(200))
+    row, before = made_updates(1, first=201)[0], sha_of(policy)
+    parts = ["quality", "weight", *(["value"] if name == "conservative" else [])]
+    if number != 1e200:  # a cost that is only too large counts as the most that the reward can say
+        parts.append("cost")
+    for part in parts:
         with pytest.raises(PolicyFault):
-            policy.learn(update)
-        assert not apply(policy, update)
-        assert sha_of(policy) == before
+            policy.learn(replace(row, reward=replace(row.reward, **{part: number})))
+    for feature in (number if not math.isfinite(number) else math.inf, 256.0, -1e9):
+        features = np.where(np.arange(SIZE) == 3, np.float32(feature), row.features)
+        with pytest.raises(PolicyFault, match="a feature is not finite, or beyond 250; use an encoder"):
+            policy.learn(replace(row, features=features))
+        assert not apply(policy, replace(row, features=features))
+    assert sha_of(policy) == before
     assert apply(policy, row)
 
 
@@ -238,20 +225,6 @@ def test_a_price_of_its_own_hides_no_cost():
 
     assert cost_after([own] * 30) == cost_after([usual] * 30)
     assert cost_after([row_of(zero, cost=1e6, weight=0.1)] * 30) < 20.0
-
-
-@pytest.mark.parametrize("bad", [256.0, -1e9, float("inf"), float("nan")])
-def test_features_that_are_too_large_are_refused(bad):
-    """A feature far from 1 is a PolicyFault that names the way out, and leaves no trace."""
-    policy = make_policy("mba", params={})
-    first, second = made_updates(2)
-    policy.learn(first)
-    before = sha_of(policy)
-    features = second.features.copy()
-    features[3] = bad
-    with pytest.raises(PolicyFault, match="a feature is not finite, or beyond 250; use an encoder"):
-        policy.learn(replace(second, features=features))
-    assert sha_of(policy) == before
 
 
 def test_an_alarm_restarts_the_arm():

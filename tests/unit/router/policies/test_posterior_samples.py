@@ -33,10 +33,7 @@ def rows_of(count, *, arms=ARMS, weights=(1.0,), **more):
     """Rows with sample weights drawn from `weights`."""
     rng = np.random.default_rng(4)
     return [
-        replace(
-            update,
-            reward=replace(update.reward, sample_weight=float(rng.choice(weights))),
-        )
+        replace(update, reward=replace(update.reward, sample_weight=float(rng.choice(weights))))
         for update in made_updates(count, arms=arms, size=SIZE, **more)
     ]
 

@@ -1,4 +1,4 @@
-"""Arms that share parts: the joint posterior against one linear solve, arms without rows, what fades, snapshots."""
+"""Arms that share parts: the joint posterior against one linear solve, arms without rows, what fades."""
 
 import math
 from dataclasses import replace
@@ -8,10 +8,9 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy, with_settings
-from ragbandit.router.policies.base import pmf_of_one, restored
+from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.posterior import COMMON, OWN, PART, Heads, Row, design
 from ragbandit.shared.types import Query
-from ragbandit.testing.policies import sha_of
 from ragbandit.testing.policy_examples import made_features, made_reward, made_updates
 
 ARMS = ("a", "b", "c", "d")
@@ -121,28 +120,6 @@ def test_rows_fade_and_an_arm_restarts():
     assert mean_after(values) == pytest.approx(0.575, abs=0.01)
     assert mean_after(values, memory=100.0) < 0.3
     assert mean_after(values, share=0.006) < 0.22
-
-
-@pytest.mark.parametrize("count", [3, 200])
-def test_a_snapshot_goes_on(count):
-    """A policy with facts that was saved and restored gives the same pmf, then and after 60 rows more."""
-    params = {"facts": {arm: FACTS[arm] for arm in ("a", "b")}}
-    updates = made_updates(count + 60, arms=("a", "b", "c"))
-    policy = make_policy("mba", params=params)
-    for update in updates[:count]:
-        policy.learn(update)
-    other = restored(make_policy("mba", params=params), *policy.state())
-    assert sha_of(other) == sha_of(policy)
-    for more in ((), updates[count:]):
-        for update in more:
-            policy.learn(update)
-            other.learn(update)
-        one, two = (
-            pmf_of_one(each, Query(text="q"), features=made_features(5), arms=("a", "b", "c", "d"))
-            for each in (policy, other)
-        )
-        assert one.pmf == two.pmf
-        assert one.scores == pytest.approx(two.scores, abs=1e-9)
 
 
 def test_facts_come_from_the_configuration():

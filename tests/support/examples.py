@@ -7,10 +7,24 @@ from typing import Any
 import numpy as np
 from hypothesis import settings
 
+from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.shared.types import Decision, DecisionId, Query, TableRow
+
+
+class CountingEncoder(HashingEncoder):
+    """A hashing encoder of 8 features that knows which batches it has been given."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.given: list[list[str]] = []
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        self.given.append(list(texts))
+        return super().encode(texts)
+
 
 #: hypothesis without chance and without a stop watch: the same examples on every machine
 steady = settings(derandomize=True, deadline=None, max_examples=30)

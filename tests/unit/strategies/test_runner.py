@@ -31,8 +31,10 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.run import Answer, Run
+from ragbandit.strategies.run import Answer
 from ragbandit.strategies.runner import made_by, run_strategy
+
+PROMPT = Prompt(instructions="", body="b")
 
 
 class Arm:
@@ -190,18 +192,6 @@ def test_a_budget_of_no_seconds_is_used_up_at_once():
     assert (outcome.cost.llm_calls, outcome.cost.retriever_calls) == (0, 0)
 
 
-def test_a_timeout_of_the_retriever_itself_is_a_failure():
-    """A retriever that raises TimeoutError within the budget has failed; the budget did not run out."""
-
-    class Unreachable(MemoryRetriever):
-        async def search(self, query, *, k):
-            raise TimeoutError("no server")
-
-    outcome = ended(Arm(good), retriever=Unreachable([]), seconds=30)
-
-    assert (outcome.status, outcome.error) == ("failed", "TimeoutError: no server")
-
-
 class Own(Arm):
     """Whatever the test wants, with the run at hand."""
 
@@ -286,22 +276,26 @@ def test_a_failed_call_of_the_model_counts_without_tokens():
     assert failed.seconds == outcome.cost.seconds_generate
 
 
-def test_a_failed_search_is_in_the_trace():
-    """A search that raises is counted, and the trace says CallFailed instead of Retrieved."""
-    outcome = ended(Arm(good), retriever=MemoryRetriever([], fail_at=[1]))
-
-    assert (outcome.cost.retriever_calls, outcome.status) == (1, "failed")
-    assert [type(event) for event in outcome.trace[1:]] == [CallFailed]
-    assert (outcome.trace[1].purpose, outcome.trace[1].error) == ("search", "the retriever fails at search 1")
+class Unreachable(MemoryRetriever):
+    async def search(self, query, *, k):
+        raise TimeoutError("no server")
 
 
-def test_a_search_cut_off_by_the_budget_is_in_the_trace():
-    """A search that the seconds ended is a CallFailed that says so; it is in the cost, and nothing is called after."""
-    outcome = ended(Arm(good), retriever=MemoryRetriever([], seconds=30), seconds=0.02)
+@pytest.mark.parametrize(
+    ("retriever", "seconds", "ended_by", "error"),
+    [
+        (MemoryRetriever([], fail_at=[1]), 30, ("failed", "error"), "the retriever fails at search 1"),
+        (Unreachable([]), 30, ("failed", "error"), "TimeoutError: no server"),
+        (MemoryRetriever([], seconds=30), 0.02, ("exhausted", "budget_seconds"), "the budget of seconds ran out"),
+    ],
+)
+def test_a_failed_search_is_in_the_trace(retriever, seconds, ended_by, error):
+    """A search that raises, or that the seconds ended, is counted, a CallFailed, and the last call that is made."""
+    outcome = ended(Arm(good), retriever=retriever, seconds=seconds)
 
-    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+    assert (outcome.status, outcome.stop_reason) == ended_by
     assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 0)
-    assert outcome.trace[-1].error == "the budget of seconds ran out"
+    assert [(type(event), event.purpose, event.error) for event in outcome.trace[1:]] == [(CallFailed, "search", error)]
 
 
 def test_a_call_that_hangs_is_counted_and_in_the_trace():
@@ -341,13 +335,13 @@ def test_a_partial_text_does_not_outlive_the_next_call():
             done = await super().complete(request)
             return replace(done, finish="deadline") if len(self.requests) == 1 else done
 
-    prompt, seen = Prompt(instructions="", body="b"), []
+    seen = []
 
     async def twice(run):
         with pytest.raises(OutOfBudget):
-            await run.complete(prompt, purpose="p", max_tokens=3)
+            await run.complete(PROMPT, purpose="p", max_tokens=3)
         seen.append(run.partial)
-        await run.complete(prompt, purpose="p", max_tokens=3)
+        await run.complete(PROMPT, purpose="p", max_tokens=3)
         seen.append(run.partial)
         return Answer(text="x", stop_reason="x")
 
@@ -361,9 +355,7 @@ def test_details_come_back_with_the_completion():
     seen = []
 
     async def look(run):
-        done = await run.complete(
-            Prompt(instructions="", body="b"), purpose="p", max_tokens=3, want=frozenset({"logprobs"})
-        )
+        done = await run.complete(PROMPT, purpose="p", max_tokens=3, want=frozenset({"logprobs"}))
         seen.append(done.details)
         return Answer(text=done.text, stop_reason="x")
 
@@ -375,7 +367,7 @@ def test_wanting_what_the_generator_does_not_offer_fails_before_the_call():
     """A need that was not declared is found at the call, which is not made."""
 
     async def look(run):
-        await run.complete(Prompt(instructions="", body="b"), purpose="p", max_tokens=3, want=frozenset({"entropy"}))
+        await run.complete(PROMPT, purpose="p", max_tokens=3, want=frozenset({"entropy"}))
 
     outcome = ended(Own(look))
     assert "wants entropy, which scripted does not offer" in outcome.error
@@ -385,7 +377,7 @@ def test_wanting_what_the_generator_does_not_offer_fails_before_the_call():
 def test_the_scripted_generator_writes_half_until_the_deadline():
     """A scripted answer that takes too long comes back half, with finish="deadline"."""
     generator = ScriptedGenerator(["one two three four"], seconds=30)
-    request = Request(prompt=Prompt(instructions="", body="b"), max_tokens=9, deadline=time.monotonic() + 0.01)
+    request = Request(prompt=PROMPT, max_tokens=9, deadline=time.monotonic() + 0.01)
     done = asyncio.run(generator.complete(request))
 
     assert (done.text, done.completion_tokens, done.finish) == ("one two", 2, "deadline")
@@ -456,7 +448,6 @@ def test_a_cancellation_from_outside_passes_through(asked):
 
 # ------------------------------------------------------------------------------------------ rounds and passages
 
-PROMPT = Prompt(instructions="", body="b")
 TITLES = ("one", "two", "three")
 
 
@@ -621,15 +612,12 @@ def test_a_draft_that_is_too_long_and_an_endless_message_are_not_kept():
 def test_an_answer_that_the_tokens_cut_says_so(tokens, cut):
     """A text that ends where the budget's tokens ended leaves a branch in the trace; one that had room leaves none."""
 
-    async def written():
-        generator = ScriptedGenerator(["one two three four five six"])
-        given = Run(
-            query=Query(text="q"), retriever=MemoryRetriever([]), generator=generator, budget=Budget(tokens=tokens)
-        )
-        await given.complete(Prompt(instructions="", body="b"), purpose="p", max_tokens=30)
-        return [event.value for event in given.trace if getattr(event, "rule", "") == "cut_by_budget_tokens"]
+    async def written(run):
+        await run.complete(PROMPT, purpose="p", max_tokens=30)
+        return Answer(text="x", stop_reason="x")
 
-    assert asyncio.run(written()) == cut
+    outcome = ended(Own(written), generator=ScriptedGenerator(["one two three four five six"]), tokens=tokens)
+    assert [event.value for event in outcome.trace if getattr(event, "rule", "") == "cut_by_budget_tokens"] == cut
 
 
 def test_an_arm_reports_the_cost_of_its_own_model():

@@ -35,6 +35,13 @@ def loaded(**given):
     return ArmLoader(settings).load(worker_arms(settings))
 
 
+def answered(arm):
+    """The outcome of this loaded arm for a question."""
+    parts = {"retriever": arm.retriever, "generator": arm.generator}
+    query = Query(id=DecisionId("d"), text="Who wrote Dracula?")
+    return asyncio.run(run_strategy(arm.strategy, query=query, budget=Budget(), **parts))
+
+
 def named(name, **params):
     return {"class": "no_retrieval", "generator": name, **params}
 
@@ -151,10 +158,8 @@ def test_parts_of_a_cascade_run_on_what_they_name():
     settings = Settings.model_validate(CASCADE)
     loader = ArmLoader(settings)
     arms = loader.load(worker_arms(settings))
-    query = Query(id=DecisionId("d"), text="Who wrote Dracula?")
-    for strategy in (arms["both"], loader.load({"both": worker_arms(settings)["both"]})["both"]):
-        parts = {"retriever": strategy.retriever, "generator": strategy.generator}
-        outcome = asyncio.run(run_strategy(strategy.strategy, query=query, budget=Budget(), **parts))
+    for arm in (arms["both"], loader.load({"both": worker_arms(settings)["both"]})["both"]):
+        outcome = answered(arm)
         assert (outcome.status, outcome.answer, outcome.cost.llm_calls) == ("answered", "Stoker", 2)
     assert arms["small"].generator in parts_of([arms["both"]])
 
@@ -189,9 +194,7 @@ def test_parts_defined_in_place():
     first = {"class": "no_retrieval", "generator": "unsure", "max_tokens": 20}
     both = CASCADE["arms"]["both"] | {"first": first}
     settings = Settings.model_validate(CASCADE | {"arms": CASCADE["arms"] | {"both": both}})
-    arm = ArmLoader(settings).load(worker_arms(settings))["both"]
-    query, parts = Query(id=DecisionId("d"), text="Who?"), {"retriever": arm.retriever, "generator": arm.generator}
-    outcome = asyncio.run(run_strategy(arm.strategy, query=query, budget=Budget(), **parts))
+    outcome = answered(ArmLoader(settings).load(worker_arms(settings))["both"])
     assert (outcome.answer, outcome.cost.llm_calls) == ("Stoker", 2)
     assert outcome.made_by["params"]["parts"]["first"]["params"]["max_tokens"] == 20
     for wrong, field in (({"max_tokens": 0}, "max_tokens"), ({"generator": "nobody"}, "generator")):
@@ -213,9 +216,7 @@ def test_a_check_and_a_judge_of_a_cascade(tmp_path, monkeypatch):
         arms = CASCADE["arms"] | {"both": {"class": "cascade", "first": "large", "then": "small", **condition}}
         settings = Settings.model_validate(CASCADE | {"arms": arms, "judge": judge})
         arm = ArmLoader(settings).load(worker_arms(settings))["both"]
-        parts = {"retriever": arm.retriever, "generator": arm.generator}
-        query = Query(id=DecisionId("d"), text="Who wrote Dracula?")
-        outcome = asyncio.run(run_strategy(arm.strategy, query=query, budget=Budget(), **parts))
+        outcome = answered(arm)
         assert [event.value for event in outcome.trace if getattr(event, "rule", "") == "first_answer"] == [reason]
         for part in parts_of([arm]):
             asyncio.run(part.close())

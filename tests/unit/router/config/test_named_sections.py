@@ -52,6 +52,11 @@ WRONG = [
     ("retrievers: {wiki: {nme: x}}", "retrievers.wiki.nme", "did you mean name"),
     ("generator: {token_prices: {input: 1}}", "generator.token_prices.output", "is needed"),
     ("generators: {l: {token_prices: {input: -1, output: 1}}}", "generators.l.token_prices.input", "at least 0"),
+    ("generator: {openai: {token_prices: {gpt: [1.0]}}}", "generator.openai.token_prices.gpt", ""),
+    ("generator: {openai: {token_prices: {gpt: [1.0, -1.0]}}}", "generator.openai.token_prices.gpt.1", ""),
+    ("generator: {openai: {prefix: talk}}", "generator.openai.prefix", ""),
+    ("generator: {openai: {colour: blue}}", "generator.openai.colour", "unknown"),
+    ("generator: {openai: {retries: -1}}", "generator.openai.retries", "at least 0"),
     (
         "generator: {model: m, token_prices: {input: 1, output: 1}, openai: {token_prices: {m: [1, 1]}}}",
         "token_prices",
@@ -60,7 +65,7 @@ WRONG = [
     (
         "judge: {generator: {name: scripted}, dollars_per_day: 1}",
         "judge.dollars_per_day",
-        "set judge.generator.token_prices",
+        "judge.generator.token_prices",
     ),
 ]
 

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
@@ -38,24 +37,3 @@ def test_cache_goes_around_any_generator(tmp_path):
         texts.append(asyncio.run(generator.complete(asked)))
     assert [done.text for done in texts] == ["here", "there", "here"]
     assert [done.seconds is None for done in texts] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("openai", "field"),
-    [
-        ({"token_prices": {"gpt": [1.0]}}, "generator.openai.token_prices.gpt"),
-        ({"token_prices": {"gpt": [1.0, -1.0]}}, "generator.openai.token_prices.gpt.1"),
-        ({"prefix": "talk"}, "generator.openai.prefix"),
-        ({"colour": "blue"}, "generator.openai.colour"),
-        ({"retries": -1}, "generator.openai.retries"),
-    ],
-)
-def test_wrong_settings(openai, field, tmp_path):
-    """A wrong setting is refused by its whole name."""
-    import yaml
-
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump({"generator": {"name": "openai", "openai": openai}}))
-    with pytest.raises(ConfigError) as caught:
-        load(file, environ={})
-    assert caught.value.field == field

@@ -7,20 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.router.encoders.base import CachingEncoder, HashingEncoder
-from tests.support.examples import steady
-
-
-class Counting(HashingEncoder):
-    """A hashing encoder that knows which texts it has been given."""
-
-    def __init__(self):
-        super().__init__(8)
-        self.given = []
-
-    def encode(self, texts):
-        self.given.append(list(texts))
-        return super().encode(texts)
-
+from tests.support.examples import CountingEncoder, steady
 
 questions = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=6), max_size=12)
 
@@ -29,7 +16,7 @@ questions = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=6), max_size
 @given(batches=questions, entries=st.integers(1, 5))
 def test_batches_get_the_features_of_their_texts(batches, entries):
     """Whatever was asked before, every row is the text's own; no text is computed twice in a batch; counts add up."""
-    inner, plain = Counting(), HashingEncoder(8)
+    inner, plain = CountingEncoder(), HashingEncoder(8)
     encoder = CachingEncoder(inner, entries=entries)
     for batch in batches:
         assert np.array_equal(encoder.encode(batch), plain.encode(batch))
@@ -41,7 +28,7 @@ def test_batches_get_the_features_of_their_texts(batches, entries):
 
 def test_the_question_not_asked_for_longest_is_given_up():
     """Of three questions where two fit, the one that was asked again stays."""
-    inner = Counting()
+    inner = CountingEncoder()
     encoder = CachingEncoder(inner, entries=2)
     for text in ("a", "b", "a", "c", "a", "b"):
         encoder.encode([text])
@@ -51,7 +38,7 @@ def test_the_question_not_asked_for_longest_is_given_up():
 
 def test_an_error_leaves_the_cache_as_it_was():
     """Where the encoder fails its error comes through, and the question is computed the next time."""
-    inner = Counting()
+    inner = CountingEncoder()
     encoder = CachingEncoder(inner, entries=3)
     real, inner.encode = inner.encode, lambda _: 1 / 0
     with pytest.raises(ZeroDivisionError):

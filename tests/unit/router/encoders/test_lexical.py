@@ -96,10 +96,3 @@ def test_any_text_has_finite_counts(texts):
     assert (rows >= 0.0).all()
     for text, row in zip(texts, rows, strict=True):
         assert np.array_equal(lexical_counts([text])[0], row)
-
-
-# --- against the counts as they were first written: one regular expression per cue, one question at a time -----------
-
-
-#: what stands beside a cue decides whether it is a word: apostrophes, digits, underscores, marks without a width,
-#: letters whose small form has other letters, digits that are no decimals

@@ -131,25 +131,6 @@ def test_walk(walk):
                 drawn.append((key, arm, now, probe))
 
 
-@pytest.mark.parametrize(
-    ("changes", "state"),
-    [
-        ({"status": "answered"}, "closed"),
-        ({}, "open"),
-        ({"stop_reason": "cancelled"}, "half_open"),
-        ({"status": "exhausted", "stop_reason": "budget_seconds"}, "open"),
-        ({"status": "exhausted", "stop_reason": "budget_seconds", "short_deadline": True}, "half_open"),
-    ],
-)
-def test_trial_ends(changes, state):
-    """A probe that succeeds closes the circuit, one that fails opens it, one that tells nothing leaves the next."""
-    breaker = opened()
-    breaker.record_probe("one", decision_id="t1", now=20.0)
-    breaker.record([failed("t1", 21.0, **changes)])
-    assert health(breaker, 21.0).state == state
-    assert health(breaker, 21.0).offered is (state != "open")
-
-
 def test_half_open_after_the_cool_down():
     """The cool-down begins at the last failure, and its end is the first moment of the probe."""
     breaker = opened()

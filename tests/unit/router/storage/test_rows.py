@@ -184,21 +184,8 @@ def test_outcome_round_trip(outcome):
 
 def test_outcome_text_is_made_storable():
     """NUL and lone surrogates, which models and arms may write, are replaced; a long stop reason is cut."""
-    made = Outcome(
-        decision_id="d",
-        status="answered",
-        answer="a\x00b",
-        trace=(Branch(rule="r", value="\ud800"),),
-        cost=Cost(),
-        steps=0.0,
-        stop_reason="x" * 100,
-        error="\udfff",
-        run_by="worker",
-        made_by={},
-        made_at=0.0,
-    )
-
-    row = outcome_row(made)
+    odd = {"answer": "a\x00b", "error": "\udfff", "stop_reason": "x" * 100}
+    row = outcome_row(replace(made_outcome(), trace=(Branch(rule="r", value="\ud800"),), **odd))
 
     assert (row["answer"], row["error"], row["stop_reason"]) == ("a\ufffdb", "?", "x" * 64)
     assert outcome_value(row).trace == (Branch(rule="r", value="?"),)

@@ -30,9 +30,7 @@ def test_a_judge_that_can_be_made_is_taken():
             "OPENAI_API_KEY",
         ),
         (
-            settings(
-                {**SERVER, "openai": {"base_url": "http://127.0.0.1:9/v1", "token_prices": {"other": [1.0, 1.0]}}}
-            ),
+            settings({**SERVER, "openai": {**SERVER["openai"], "token_prices": {"other": [1.0, 1.0]}}}),
             "judge.generator.openai.token_prices",
             "judge.generator.token_prices, {input: 0.0, output: 0.0}",
         ),

@@ -1,7 +1,6 @@
 """The estimators against arithmetic by hand, against their identities, and against a simulation with known truth."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -69,23 +68,6 @@ def test_on_policy_is_the_mean(seed):
         assert found.value == pytest.approx(log["reward"].mean(), abs=1e-12)
         assert found.effective_rows == pytest.approx(60.0)
     assert terms(Estimator(name="ips"), **log)[0] == pytest.approx(1.0, abs=1e-12)
-
-
-@given(seed=seeds, estimator=st.sampled_from(KINDS), cuts=st.lists(st.integers(0, 60), max_size=4))
-def test_pieces_make_the_whole(seed, estimator, cuts):
-    """A log read in pieces gives the estimate of the whole."""
-    log = log_of(seed)
-    ends = [0, *sorted(cuts), 60]
-    moments = Moments.of(*np.empty((3, 0)))
-    for start, end in pairwise(ends):
-        piece = {name: values[start:end] for name, values in log.items()}
-        moments = moments.merged(Moments.of(*terms(estimator, **piece)))
-
-    found, whole = estimated(estimator, moments=moments), estimate_of(estimator, log)
-
-    assert found.rows == 60
-    for name in ("value", "effective_rows"):
-        assert getattr(found, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-12)
 
 
 def test_truth_is_found():

@@ -19,7 +19,7 @@ from ragbandit.router.policies.confusion import shares_by_label
 from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName, TableRow
-from tests.support.examples import made_table as worked_table
+from tests.support.examples import CountingEncoder, made_table as worked_table
 
 ARMS = ("none", "single_step", "multi_step")
 
@@ -279,30 +279,18 @@ def test_what_cannot_be_simulated_is_refused(given, error, field):
     assert caught.value.remedy
 
 
-class Counting(HashingEncoder):
-    """Keeps the texts that it encoded."""
-
-    def __init__(self, dimension=8):
-        super().__init__(dimension)
-        self.texts = []
-
-    def encode(self, texts):
-        self.texts += texts
-        return super().encode(texts)
-
-
 TEXTS = ["who?", "where?", "who?", "why?"]
 
 
 def test_features_are_made_once(tmp_path):
     """A second call reads all from disk; a text that is new is encoded alone; each row is the encoder's."""
-    encoder = Counting()
+    encoder = CountingEncoder()
     first = embedded(TEXTS, encoder=encoder, data_dir=tmp_path)
-    assert sorted(encoder.texts) == ["where?", "who?", "why?"]
+    assert sorted(text for batch in encoder.given for text in batch) == ["where?", "who?", "why?"]
     assert np.array_equal(first, HashingEncoder(8).encode(TEXTS))
-    encoder.texts = []
+    encoder.given = []
     again = embedded([*TEXTS, "when?"], encoder=encoder, data_dir=tmp_path)
-    assert encoder.texts == ["when?"]
+    assert encoder.given == [["when?"]]
     assert np.array_equal(again[:4], first)
     assert first.dtype == again.dtype == np.float32
 

@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
@@ -95,7 +96,6 @@ _WORDS = 80
 def tiny_writer(architecture: str, *, seed: int = 0) -> str:
     """The path of a Hugging Face folder of a random language model that writes the words w0 to w79, and </s>."""
     import torch
-    from safetensors.torch import save as saved
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     vocabulary = {"</s>": 0, "<unk>": 1} | {f"w{number}": number + 2 for number in range(_WORDS)}
@@ -119,21 +119,11 @@ def tiny_writer(architecture: str, *, seed: int = 0) -> str:
         for weight in model.parameters():
             if weight.dim() == 2:
                 torch.nn.init.normal_(weight, std=0.3)
-    config.architectures = [type(model).__name__]
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = BertPreTokenizer()
     if config.is_encoder_decoder:
         tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
-    weights = {name: value.clone() for name, value in model.state_dict().items()}
-    files = {
-        "config.json": config.to_json_string(use_diff=False).encode(),
-        "model.safetensors": saved(weights, metadata={"format": "pt"}),
-        "tokenizer.json": tokenizer.to_str().encode(),
-        "tokenizer_config.json": json.dumps(
-            {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "unk_token": "<unk>"}
-        ).encode(),
-    }
-    return str(_placed(files))
+    return _whole(model, config=config, tokenizer=tokenizer, settings={"eos_token": "</s>", "unk_token": "<unk>"})
 
 
 #: tokens that a tiny cross-encoder reads of a pair: BERT gives both texts the same half of what is left beside three
@@ -172,7 +162,6 @@ def tiny_cross_encoder(architecture: str = "bert", *, outputs: int = 1, told: bo
     only the model, if at all.
     """
     import torch
-    from safetensors.torch import save as saved
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     own, pair, settings = PAIR_MODELS[architecture]
@@ -197,7 +186,6 @@ def tiny_cross_encoder(architecture: str = "bert", *, outputs: int = 1, told: bo
         for weight in model.parameters():
             if weight.dim() >= 2:
                 torch.nn.init.normal_(weight, std=0.4)
-    config.architectures = [type(model).__name__]
     tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = BertNormalizer()
     tokenizer.pre_tokenizer = BertPreTokenizer()
@@ -205,12 +193,20 @@ def tiny_cross_encoder(architecture: str = "bert", *, outputs: int = 1, told: bo
         single="[CLS] $A [SEP]", pair=pair, special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
     )
     described = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
         **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "pad", "sep", "unk")},
         **settings,
         **({"model_max_length": PAIR_TOKENS} if told else {}),
     }
+    return _whole(model, config=config, tokenizer=tokenizer, settings=described)
+
+
+def _whole(model: Any, *, config: Any, tokenizer: Tokenizer, settings: dict[str, object]) -> str:
+    """The path of a folder with this model and its tokenizer."""
+    from safetensors.torch import save as saved
+
+    config.architectures = [type(model).__name__]
     weights = {name: value.clone() for name, value in model.state_dict().items()}
+    described = {"tokenizer_class": "PreTrainedTokenizerFast", **settings}
     files = {
         "config.json": config.to_json_string(use_diff=False).encode(),
         "model.safetensors": saved(weights, metadata={"format": "pt"}),

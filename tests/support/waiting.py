@@ -1,5 +1,6 @@
 """Waiting in tests: until something is so, and not for ever."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -11,6 +12,15 @@ def until(seen, *, seconds=60.0):
         assert time.monotonic() < give_up, "it did not happen in time"
         time.sleep(0.01)
     return found
+
+
+def at_once(*work):
+    """Calls all of these at once, each in a thread of its own, and waits for them."""
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def runs(pid):

@@ -13,13 +13,13 @@ from ragbandit.shared.types import Budget, CallFailed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.arms.all_arms import ARMS_HERE, outcomes
-from tests.unit.strategies.arms.test_arm_contract import make
+from tests.support.arms.arm_runs import made
 
 pytestmark = pytest.mark.timeout(60)
 
 #: those that an OpenAI-compatible server can serve
 BY_HTTP = sorted(
-    name for name, settings in ARMS_HERE.items() if make(name, settings).needs <= {"completion", "stop", "logprobs"}
+    name for name, settings in ARMS_HERE.items() if made(name, **settings).needs <= {"completion", "stop", "logprobs"}
 )
 
 

@@ -4,7 +4,8 @@ import asyncio
 
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES, generator, outcome_of
-from tests.unit.strategies.arms.test_arm_contract import CASES, make
+from tests.support.arms.arm_runs import made
+from tests.unit.strategies.arms.test_arm_contract import CASES
 
 #: the first settings of every arm that asks a retriever and a generator of ours
 ARMS_HERE = dict(reversed(CASES))
@@ -18,7 +19,7 @@ def outcomes(names, *, budget=None, retriever=None, generator_=None):
         found = retriever or MemoryRetriever(PASSAGES)
         try:
             runs = [
-                outcome_of(make(name, ARMS_HERE[name]), budget=budget, retriever=found, generator_=asked)
+                outcome_of(made(name, **ARMS_HERE[name]), budget=budget, retriever=found, generator_=asked)
                 for name in names
             ]
             return dict(zip(names, await asyncio.gather(*runs), strict=True))

@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.support.cases import every_case
 
@@ -161,13 +160,6 @@ def test_the_index_lists_every_page():
 
     assert len(listed) == len(set(listed))
     assert set(PAGES) - {"docs/index.md", "README.md"} <= pages
-
-
-def test_the_example_configuration_is_the_default():
-    """config.yaml at the top level is YAML with sections that exist."""
-    from ragbandit.router.config.settings import Settings
-
-    Settings.model_validate(yaml.safe_load(text_of("config.yaml")))
 
 
 def test_metrics_are_those_of_the_service():

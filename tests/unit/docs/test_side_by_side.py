@@ -1,7 +1,5 @@
 """Arms side by side: the sample, the tables of the demo and of the benchmark, and where a benchmark puts them."""
 
-import json
-
 import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
@@ -10,20 +8,14 @@ from benchmarks.publish import FIGURES, PAGE, README, WORLDS_PAGE, fenced, figur
 from ragbandit.examples.handbook.command import read_questions
 from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, ended, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.logs.tables import read_table
+from tests.support.examples import made_table
 
 QUESTIONS = read_questions()
 
 
-def table_of(tmp_path, *rows):
+def table_of(*rows):
     """A table of two arms: per question the quality of cheap and dear; their steps are 0 and 2."""
-    lines = [
-        {"id": f"q{n}", "question": f"{n}?", "correct": {"cheap": a, "dear": b}, "steps": {"cheap": 0, "dear": 2}}
-        for n, (a, b) in enumerate(rows)
-    ]
-    file = tmp_path / "table.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return read_table(file)
+    return made_table(rows, [(0, 2)] * len(rows), arms=("cheap", "dear"))
 
 
 def printed(table, capsys):
@@ -48,9 +40,9 @@ def test_every_kind_is_drawn_alike(each):
 # ---------------------------------------------------------------------------------------------------------- the tables
 
 
-def test_shares_and_rewards_are_those_of_the_table(tmp_path):
+def test_shares_and_rewards_are_those_of_the_table():
     """Shares right, steps and rewards are means over the questions of a kind or of all, with standard errors."""
-    table = table_of(tmp_path, (1, 1), (0, 1), (0, 1), (0, 0))
+    table = table_of((1, 1), (0, 1), (0, 1), (0, 0))
     kinds = {"q0": "none", "q1": "one", "q2": "two", "q3": "two"}
 
     cheap, dear, oracle = by_kind(table, kinds=kinds, reward=RewardSettings(weight=0.1, cost={"steps": 2.0}))
@@ -62,9 +54,9 @@ def test_shares_and_rewards_are_those_of_the_table(tmp_path):
     assert (dear["two_se"], dear["one_se"], cheap["right_se"]) == (pytest.approx(0.5), None, pytest.approx(0.25))
 
 
-def test_the_oracle_earns_most(tmp_path):
+def test_the_oracle_earns_most():
     """The oracle takes the cheap arm where it is as good, and the dear one where the answer is worth its steps."""
-    table = table_of(tmp_path, (1, 1), (0, 1), (0, 0))
+    table = table_of((1, 1), (0, 1), (0, 0))
     kinds = dict.fromkeys(("q0", "q1", "q2"), "one")
 
     *arms, oracle = by_kind(table, kinds=kinds | {"q0": "none", "q2": "two"}, reward=RewardSettings())

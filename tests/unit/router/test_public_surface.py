@@ -1,5 +1,6 @@
 """What `import ragbandit` gives, and what it costs."""
 
+import math
 from dataclasses import fields, is_dataclass
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import ragbandit
 from ragbandit.shared import errors, types
 from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types import finite_json
 
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RagBanditError)]
 
@@ -102,3 +104,9 @@ def test_counters_balance():
     whole = {"decided": 15, "learned": 5, "defaulted": 4, "waiting": 3, "closed": 2, "quarantined": 1}
     assert ragbandit.Counters(**whole, feedback=9, late_feedback=9).balanced
     assert not ragbandit.Counters(**whole | {"closed": 3}, feedback=0, late_feedback=0).balanced
+
+
+def test_no_json_holds_a_number_that_is_not_finite():
+    """NaN and infinity are null at any depth; all else, also a whole number too large for a float, stays as it is."""
+    value = {"a": math.nan, "b": [1.5, -math.inf, {"c": (math.inf, "nan", True, None)}], "d": 10**400}
+    assert finite_json(value) == {"a": None, "b": [1.5, None, {"c": [None, "nan", True, None]}], "d": 10**400}

@@ -1,4 +1,4 @@
-"""Generators and retrievers by name, and what a generator's tokens cost, in the settings."""
+"""Generators and retrievers in the settings: by name, what tokens cost, and the way to the generator "openai"."""
 
 import asyncio
 
@@ -8,7 +8,9 @@ from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.workers.wiring.generators import generator_version, make_generator
+from ragbandit.workers.wiring.loading import check_generators
 from tests.support.cases import every_case
 
 SERVER = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
@@ -101,3 +103,30 @@ def test_the_former_way_to_write_a_price():
     assert generator_version(former) == generator_version(new)
     priced = GeneratorSettings.model_validate({"name": "scripted", "token_prices": {"input": 1.0, "output": 1.0}})
     assert generator_version(priced) != generator_version(GeneratorSettings(name="scripted"))
+
+
+@pytest.mark.parametrize("fetch", [False, True])
+def test_a_generator_that_cannot_be_made_is_refused(monkeypatch, fetch):
+    """A key that is missing is said before any worker starts, unless no arm is ours to run."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    given = Settings(generator={"name": "openai", "model": "gpt"})
+    with pytest.raises(ConfigError) as caught:
+        check_generators(given, fetch=fetch)
+    assert caught.value.field == "generator.openai.api_key_env"
+    check_generators(given.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    check_generators(given, fetch=fetch)
+
+
+def test_cache_goes_around_any_generator(tmp_path):
+    """generator.cache puts a cache around the generator; other settings do not share its answers."""
+    asked = Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8)
+    texts = []
+    for said in ("here", "there", "here"):
+        given = {"name": "scripted", "script": {"": said}, "cache": str(tmp_path / "answers")}
+        generator = make_generator(Settings(generator=given).generator)
+        assert isinstance(generator, CachedGenerator)
+        texts.append(asyncio.run(generator.complete(asked)))
+    assert [done.text for done in texts] == ["here", "there", "here"]
+    assert [done.seconds is None for done in texts] == [True, True, False]

@@ -1,6 +1,6 @@
 """Features in memory: the same as computed, each question once, within the bound, from any thread."""
 
-import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from ragbandit.router.encoders.base import CachingEncoder, HashingEncoder
 from tests.support.examples import CountingEncoder, steady
+from tests.support.waiting import at_once
 
 questions = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=6), max_size=12)
 
@@ -60,11 +61,7 @@ def test_threads_share_it():
             batch = [texts[i] for i in random.integers(0, 20, 3)]
             wrong.extend(t for t, row in zip(batch, encoder.encode(batch), strict=True) if (row != wanted[t]).any())
 
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(ask, seed) for seed in range(8)))
     assert wrong == []
     assert encoder.hits + encoder.misses == 8 * 50 * 3
     assert len(encoder) == 5

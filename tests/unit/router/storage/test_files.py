@@ -1,12 +1,11 @@
 """Files and folders that are whole or not there, and the arrays that are kept."""
 
-import threading
-
 import numpy as np
 import pytest
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import Folder, cached_arrays, check_root, replace_folder, whole_folder, write_file
+from tests.support.waiting import at_once
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -116,14 +115,7 @@ def test_damaged_file_is_made_again(tmp_path, damage):
 def test_many_at_once_keep_one_whole_file(tmp_path):
     """Several that start together each get the arrays, and one whole file is left."""
     found, build = [], Counting()
-    threads = [
-        threading.Thread(target=lambda: found.append(cached_arrays("things", "a" * 64, build=build, cache=tmp_path)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[lambda: found.append(cached_arrays("things", "a" * 64, build=build, cache=tmp_path))] * 8)
     assert len(found) == 8
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     calls = build.calls

@@ -1,14 +1,12 @@
 """Every registered arm, with settings that are not its defaults, keeps the contract of arms."""
 
 import itertools
-from typing import get_args
 
 import pytest
 import yaml
 
 from ragbandit.shared.types import Budget
-from ragbandit.strategies.base import Need
-from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.registry import ARMS
 from ragbandit.testing.arms import (
     ARM_CHECKS,
     check_heeds_the_cap_on_seconds,
@@ -16,6 +14,7 @@ from ragbandit.testing.arms import (
     generator,
     run,
 )
+from tests.support.arms.arm_runs import made
 
 #: for every arm a value other than the default for every param
 SETTINGS = yaml.safe_load(r"""
@@ -87,10 +86,6 @@ BY_THE_CLOCK = {check_heeds_the_cap_on_seconds, check_lets_cancellation_through}
 NAMES = sorted(set(ARMS) - ELSEWHERE)
 
 
-def make(name, settings):
-    return make_arms({name: settings}, capabilities=frozenset(get_args(Need)))[name]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_arm_keeps_the_contract(name):
     """With each of its settings the arm passes all checks; those that it does not are named, with the settings."""
@@ -100,7 +95,7 @@ def test_every_arm_keeps_the_contract(name):
             if check in BY_THE_CLOCK and number:
                 continue
             try:
-                check(lambda settings=settings: make(name, settings))
+                check(lambda settings=settings: made(name, **settings))
             except Exception as error:
                 error.add_note(f"{check.__name__} of {name} with {settings}")
                 broken.append(error)
@@ -115,13 +110,13 @@ def test_caps_on_rounds_and_passages_end_none_of_our_arms(name):
     budgets += [cap for allowed in (0, 1, 2) for cap in (Budget(rounds=allowed), Budget(passages=allowed))]
     texts = (None, "Jaws was born somewhere. " * 3, "Jaws was born near " * 50, "Action 1: search[jaws]")
     for settings, budget, text in itertools.product(SETTINGS.get(name, [{}]), budgets, texts):
-        outcome = run(make(name, settings), budget=budget, generator_=generator(text=text))
+        outcome = run(made(name, **settings), budget=budget, generator_=generator(text=text))
         assert outcome.status == "answered", (settings, budget, text, outcome.stop_reason, outcome.error)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_contract_runs_with_settings_that_are_not_defaults(name):
     """Every param of every registered arm has a tested value other than its default."""
-    default, tested = make(name, {}).params, make(name, SETTINGS[name][0]).params
+    default, tested = made(name).params, made(name, **SETTINGS[name][0]).params
 
     assert [param for param in default if default[param] == tested[param]] == []

@@ -19,14 +19,15 @@ from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import generator, run
 from ragbandit.testing.doubles import LateGenerator, with_details
 from tests.support.arms.all_arms import ARMS_HERE, outcomes
-from tests.unit.strategies.arms.test_arm_contract import CASES, make
+from tests.support.arms.arm_runs import made
+from tests.unit.strategies.arms.test_arm_contract import CASES
 
 
 def test_a_question_beyond_the_model_is_no_fault_of_the_arm():
     """Every arm says "question_too_long" where the question alone fills the model, and "error" where the arm does."""
     for name, settings in CASES:
-        long = run(make(name, settings), question="long " * 5_000)
-        narrow = run(make(name, settings), generator_=generator(context_tokens=3))
+        long = run(made(name, **settings), question="long " * 5_000)
+        narrow = run(made(name, **settings), generator_=generator(context_tokens=3))
 
         ended = long.status, long.stop_reason, long.cost.llm_calls
         assert ended == ("failed", "question_too_long", 0), (name, settings)
@@ -68,7 +69,7 @@ def test_what_cannot_be_read_is_counted(name, text):
         ),
         capabilities=get_args(Need),
     )
-    outcome = run(make(name, settings), generator_=asked)
+    outcome = run(made(name, **settings), generator_=asked)
     assert outcome.status == "answered", outcome.error
     assert [event for event in outcome.trace if isinstance(event, Branch) and event.rule == "parse_failed"]
 

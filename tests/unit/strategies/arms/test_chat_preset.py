@@ -1,20 +1,13 @@
 """The preset "chat": answers of large chat models come whole."""
 
-from typing import get_args
-
 import pytest
 
-from ragbandit.strategies.base import Need
-from ragbandit.strategies.registry import ARMS, make_arms
-from tests.support.arms.arm_runs import outcome_of
+from ragbandit.strategies.registry import ARMS
+from tests.support.arms.arm_runs import made, outcome_of
 
 PARAGRAPHS = "Spielberg made Jaws. The answer is not one word.\n\nHe came from Cincinnati, in Ohio."
 #: every arm whose answer a reader writes freely
 CHAT = sorted(ARMS.keys() - {"http", "callable", "cascade", "model", "flare", "dragin", "seakr", "self_rag_trained"})
-
-
-def made(name, **params):
-    return make_arms({name: params}, capabilities=frozenset(get_args(Need)))[name]
 
 
 @pytest.mark.parametrize("name", CHAT)

@@ -2,23 +2,23 @@
 
 import asyncio
 import dataclasses
-from typing import get_args
 
 import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved
-from ragbandit.strategies.base import Need, Passage, Prompt, Request
+from ragbandit.strategies.base import Passage, Prompt, Request
 from ragbandit.strategies.generators.openai_generator import counted_tokens, request_fields
 from ragbandit.strategies.generators.response_cache import request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import chat_turns, plain_parts
 from ragbandit.strategies.prompting.prompts import fit, parsed_template
-from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.registry import ARMS
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, QUESTION, generator
+from tests.support.arms.arm_runs import made
 
 HISTORY = (
     Message(role="system", text="You speak like a librarian."),
@@ -40,13 +40,9 @@ def asked_text(prompt):
 
 def asked(name, *, history):
     """The outcome of an arm for a question with this history, and the generator that was asked."""
-    arm = make_arms({name: {}}, capabilities=frozenset(get_args(Need)))[name]
-    model = generator()
-    query = Query(id=DecisionId("d1"), text=QUESTION, messages=history)
-    outcome = asyncio.run(
-        run_strategy(arm, query=query, budget=Budget(), retriever=MemoryRetriever(PASSAGES), generator=model)
-    )
-    return outcome, model
+    model, query = generator(), Query(id=DecisionId("d1"), text=QUESTION, messages=history)
+    parts = {"retriever": MemoryRetriever(PASSAGES), "generator": model}
+    return asyncio.run(run_strategy(made(name), query=query, budget=Budget(), **parts)), model
 
 
 # An http arm has no prompt of ours; self_rag_trained has the form that its weights were trained on, and no other.

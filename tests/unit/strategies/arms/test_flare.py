@@ -29,8 +29,8 @@ def said(text, *, unlikely=(), p=0.1):
     )
 
 
-def model(*answers):
-    return ScriptedGenerator(answers, capabilities={"completion", "stop", "logprobs"})
+def model(*answers, **settings):
+    return ScriptedGenerator(answers, capabilities={"completion", "stop", "logprobs"}, **settings)
 
 
 def arm(**params):
@@ -99,14 +99,16 @@ def test_a_fully_masked_sentence_falls_back_to_the_question():
 
 
 def test_the_passages_of_a_search_replace_those_before():
-    """The second writing sees the passages of the second search only; the cost counts all that were shown."""
-    generator = model(said("Cincinnati, Ohio, surely. He", unlikely=["surely."]), said(SURE), "Ohio")
+    """The second writing sees the passages of the second search only; all that were shown count, as in the budget."""
+    script = [said("Cincinnati, Ohio, surely. He", unlikely=["surely."]), said(SURE), "Ohio"]
+    generator = model(*script)
     outcome = outcome_of(arm(sentences=1, passages=1), generator)
 
     assert "Jaws was made by Spielberg." in generator.prompts[0].body
     assert "Jaws was made by Spielberg." not in generator.prompts[1].body
     assert "Cincinnati lies in Ohio." in generator.prompts[1].body
     assert outcome.cost.passages == 2
+    assert outcome_of(arm(sentences=1, passages=1), model(*script), passages=1).cost.passages == 1
 
 
 def test_the_code_preset_writes_a_sure_sentence_twice():
@@ -138,16 +140,10 @@ def test_the_text_ends_by_every_rule(sentences, script, budget, ended):
 
 def test_the_draft_is_the_latest_sentence():
     """A budget that ends in mid-text leaves the latest sentence as the answer."""
-    generator = ScriptedGenerator(
-        [said(f"{SURE}He"), said(f"{SURE}He")], capabilities={"completion", "stop", "logprobs"}, dollars=1.0
-    )
-    outcome = outcome_of(arm(), generator, dollars=1.0)
+    outcome = outcome_of(arm(), model(*[said(f"{SURE}He")] * 2, dollars=1.0), dollars=1.0)
 
-    assert (outcome.status, outcome.stop_reason, outcome.answer) == (
-        "exhausted",
-        "budget_dollars",
-        "Spielberg made Jaws",
-    )
+    ended = ("exhausted", "budget_dollars", "Spielberg made Jaws")
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ended
 
 
 def test_a_generator_that_tells_nothing_is_a_failure():
@@ -201,11 +197,3 @@ def test_the_pool_of_the_latest_search_heeds_all_that_was_shown():
     assert pool.add([three]).added == ()
     assert [each.id for each in pool.passages] == ["b"]
     assert pool.add([one]).added == ("a",)
-
-
-def test_the_budget_of_passages_holds_over_all_searches():
-    """Replacing passages does not show more distinct ones than the budget allows."""
-    ahead = said("Cincinnati, Ohio, surely. He", unlikely=["surely."])
-    outcome = outcome_of(arm(sentences=1, passages=1), model(ahead, said(SURE), "Ohio"), passages=1)
-
-    assert outcome.cost.passages == 1

@@ -109,24 +109,30 @@ def test_every_note_may_be_kept():
     assert "Notes: Ohio note." in generator.prompts[-1].body
 
 
-def test_passages_of_a_dropped_note_count():
-    """The passages of a rejected note fill the cap as in the paper."""
-    arm = AdaptiveNote(passages_per_round=1, passages=2, failures=2)
+@pytest.mark.parametrize(
+    ("arm", "script", "budget", "ended", "found"),
+    [
+        (AdaptiveNote(passages_per_round=1, passages=1), ["First note."], {}, ("max_passages", 1), 1),
+        (AdaptiveNote(passages_per_round=1), ["First note."], {"passages": 1}, ("budget_passages", 1), 1),
+        (AdaptiveNote(), [], {"passages": 0}, ("budget_passages", 1), 0),
+        (AdaptiveNote(passages_per_round=1), ["First note."], {"rounds": 1}, ("budget_rounds", 1), 1),
+        (AdaptiveNote(), [], {"rounds": 0}, ("budget_rounds", 0), 0),
+        # the passages of a note that was dropped count as well, as in the paper
+        (
+            AdaptiveNote(passages_per_round=1, passages=2, failures=2),
+            ["First note.", "Where did Spielberg come from?", "Bad note.", WORSE],
+            {},
+            ("max_passages", 2),
+            2,
+        ),
+    ],
+)
+def test_the_updates_end_when_passages_or_rounds_are_used_up(arm, script, budget, ended, found):
+    """Before another question is asked, under the name of the cap; the reader answers with what there is."""
+    outcome = outcome_of(arm, [*script, "Ohio"], **budget)
 
-    outcome = outcome_of(arm, ["First note.", "Where did Spielberg come from?", "Bad note.", WORSE, "Ohio"])
-
-    assert (outcome.stop_reason, outcome.steps, outcome.cost.passages) == ("max_passages", 2, 2)
-
-
-def test_the_updates_end_when_the_passages_are_gathered():
-    """A full pool ends the updates before a question is asked, under the name of the cap that filled it."""
-    own = outcome_of(AdaptiveNote(passages_per_round=1, passages=1), ["First note.", "Ohio"])
-    budget = outcome_of(AdaptiveNote(passages_per_round=1), ["First note.", "Ohio"], passages=1)
-    none = outcome_of(AdaptiveNote(), ["Ohio"], passages=0)
-
-    assert [each.stop_reason for each in (own, budget, none)] == ["max_passages", "budget_passages", "budget_passages"]
-    assert [each.steps for each in (own, budget, none)] == [1, 1, 1]
-    assert none.cost.passages == none.cost.retriever_calls == 0
+    assert (outcome.answer, (outcome.stop_reason, outcome.steps)) == ("Ohio", ended)
+    assert outcome.cost.passages == outcome.cost.retriever_calls == found
 
 
 def test_near_the_cap_only_what_fits_is_taken():
@@ -138,16 +144,6 @@ def test_near_the_cap_only_what_fits_is_taken():
 
     assert (outcome.stop_reason, outcome.cost.passages) == ("max_passages", 2)
     assert any(each.endswith("pool full at 2") for each in branches(outcome, "passage_skipped"))
-
-
-def test_the_updates_end_when_the_budget_has_no_more_rounds():
-    """The budget's rounds end the updates under a reason of their own; without any the reader is alone."""
-    one = outcome_of(AdaptiveNote(passages_per_round=1), ["First note.", "Ohio"], rounds=1)
-    none = outcome_of(AdaptiveNote(), ["Ohio"], rounds=0)
-
-    assert (one.answer, one.stop_reason, one.steps) == ("Ohio", "budget_rounds", 1)
-    assert (none.answer, none.stop_reason, none.steps) == ("Ohio", "budget_rounds", 0)
-    assert none.cost.retriever_calls == 0
 
 
 def test_no_new_question_ends_the_updates():

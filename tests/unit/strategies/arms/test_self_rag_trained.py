@@ -38,10 +38,11 @@ def reading(answer, **settings):
     return said(f"[Relevant]{answer}[Fully supported][Utility:5]", told=told, **settings)
 
 
-def model(first, **readings):
+def model(first, *, dollars=0.0, **readings):
     """Answers the gate with `first`, and the prompt that shows the passage of a title with its reading."""
     shown = {f"<paragraph>{title}": each for title, each in readings.items()}
-    return ScriptedGenerator({**shown, "": first}, capabilities={"completion", "logprobs", "trained_tokens"})
+    able = {"completion", "logprobs", "trained_tokens"}
+    return ScriptedGenerator({**shown, "": first}, capabilities=able, dollars=dollars)
 
 
 def arm(**params):
@@ -195,10 +196,7 @@ def test_an_empty_answer_is_called_empty():
 
 def test_the_draft_is_the_first_answer():
     """A budget that ends before the readings leaves the first call's answer."""
-    generator = ScriptedGenerator(
-        [first(WANTED)], capabilities={"completion", "logprobs", "trained_tokens"}, dollars=1.0
-    )
-    outcome = outcome_of(arm(), generator, dollars=1.0)
+    outcome = outcome_of(arm(), model(first(WANTED), dollars=1.0), dollars=1.0)
 
     assert (outcome.status, outcome.answer) == ("exhausted", "Toledo")
 

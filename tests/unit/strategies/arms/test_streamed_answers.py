@@ -3,29 +3,25 @@
 import asyncio
 import logging
 from types import SimpleNamespace
-from typing import get_args
 
 import pytest
 
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
-from ragbandit.strategies.base import Need, Prompt, Request
+from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import Reading
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.registry import ARMS
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import MAX_NOTE, Answer, AnswerStream, in_words
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, RecordingReader, generator, run
+from tests.support.arms.arm_runs import made
 
 PARAGRAPHS = "  Spielberg made Jaws.\n\nThe answer is not one word.\nHe came from Cincinnati, in Ohio. "
 #: whose last call is the answer whatever that says, with a model that writes paragraphs and no verdicts
 STREAMING = sorted(
     ARMS.keys() - {"http", "callable", "cascade", "model", "flare", "dragin", "seakr", "self_rag_trained", "self_rag"}
 )
-
-
-def made(name, **params):
-    return make_arms({name: params}, capabilities=frozenset(get_args(Need)))[name]
 
 
 @pytest.mark.parametrize("name", STREAMING)

@@ -10,6 +10,7 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import FORMAT, Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
+from tests.support.arms.rerankers import ids
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS
 
 ROWS = [
@@ -29,10 +30,6 @@ def folder(tmp_path):
 def search(folder, query, *, k=3):
     retriever = folder if isinstance(folder, Bm25Retriever) else Bm25Retriever(folder)
     return asyncio.run(retriever.search(query, k=k))
-
-
-def ids(hits):
-    return [hit.passage.id for hit in hits]
 
 
 @pytest.mark.parametrize("check", RETRIEVER_CHECKS, ids=lambda check: check.__name__)

@@ -7,15 +7,12 @@ from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, MemoryRetriever, fuse
+from tests.support.arms.rerankers import ids
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 
 
 def hits(letters):
     return tuple(Hit(passage=Passage(id=one, title="", text="t"), score=-float(n)) for n, one in enumerate(letters))
-
-
-def ids(found):
-    return [hit.passage.id for hit in found]
 
 
 @pytest.mark.parametrize("check", RETRIEVER_CHECKS, ids=lambda check: check.__name__)

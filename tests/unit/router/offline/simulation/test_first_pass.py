@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.measure import LEAST_PREFIX, first_pass, footnotes
 from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.kinds.fixed import Uniform
-from ragbandit.shared.types import TableRow
+from tests.support.examples import made_table
 
 ARMS = ("low", "high")
 PLAIN = Settings(policy={"floor": 0.0, "cold_start_floor": 0.0})
@@ -42,16 +41,7 @@ def said(seeds, *, high, low=0.0, incumbent="high", harm=0.05):
 
 def table_of(count):
     """`high` is right on every question but each fourth, `low` on these; one step each."""
-    rows = tuple(
-        TableRow(
-            id=f"q{n}",
-            question=f"{n}?",
-            correct={"low": float(n % 4 == 0), "high": float(n % 4 != 0)},
-            steps={"low": 1.0, "high": 1.0},
-        )
-        for n in range(count)
-    )
-    return LabelledTable(rows=rows, arms=ARMS)
+    return made_table([(float(n % 4 == 0), float(n % 4 != 0)) for n in range(count)], [(1.0, 1.0)] * count, arms=ARMS)
 
 
 def test_break_even_of_the_middle_pass():

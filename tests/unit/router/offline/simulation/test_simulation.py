@@ -1,7 +1,10 @@
 """What a simulated policy is told, what is made of its word, and what the report says, on tables worked out by hand."""
 
+import json
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +25,7 @@ from ragbandit.shared.types import ArmName, TableRow
 from tests.support.examples import CountingEncoder, made_table as worked_table
 
 ARMS = ("none", "single_step", "multi_step")
+DOC = Path(__file__).parents[5] / "docs" / "simulate.md"
 
 
 def made_table(count=40, *, seed=0, arms=ARMS):
@@ -363,3 +367,17 @@ def test_seconds_and_shares_by_label():
     assert uniform.by_dataset[1].seconds == pytest.approx((7 + 12 + 18) / 9)
     bare = row_of(simulate(SMALL, policies={"uniform": {}}, folds=2, seeds=1), "oracle")
     assert (bare.seconds, bare.arm_seconds, bare.by_hops, bare.by_dataset) == (None, None, [], [])
+
+
+def test_the_lines_of_the_document(tmp_path, monkeypatch):
+    """The Python block in docs/simulate.md runs as it stands on a table of its format."""
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"question": f"Which {n}?", "correct": {"a": n % 2, "b": 1}, "steps": {"a": 0, "b": 1 + n % 3}}
+        for n in range(20)
+    ]
+    Path("T.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (block,) = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.S)
+    names = {}
+    exec(block, names)
+    assert {"mba", "uniform"} <= {row.policy for row in names["rows"]}

@@ -25,9 +25,14 @@ from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import CandidatePolicy, crossfitted, settings_in_force
-from ragbandit.router.offline.replay.engine import estimate_candidates, memory_part
-from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
+from ragbandit.router.offline.replay.candidates import (
+    CandidatePolicy,
+    MemoryLog,
+    crossfitted,
+    memory_log,
+    settings_in_force,
+)
+from ragbandit.router.offline.replay.engine import estimate_candidates
 from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
     CandidateSpec,
@@ -37,6 +42,7 @@ from ragbandit.router.offline.replay.plan import (
     array_pmf,
     baselines,
 )
+from ragbandit.router.offline.replay.sums import memory_part
 from ragbandit.router.offline.simulation.measure import FirstPass, first_pass
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, played
 from ragbandit.router.offline.warm import Outcomes, numbered, outcomes_of

@@ -1,10 +1,16 @@
 """The tree is as docs/architecture.md says."""
 
 import re
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
+from typer.testing import CliRunner
+
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.workers.cli import app
+from tests.support.logs.replay_logs import lived_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,3 +43,25 @@ def test_rooms_are_described():
     ]
 
     assert [room for room in sorted(rooms) if f"| `{room}`" not in text and f"`{room}`" not in text] == []
+
+
+def test_a_replay_walks_through_the_files_that_are_named(tmp_path, monkeypatch):
+    """A row of a Parquet log passes through ten files, those of docs/architecture.md."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    way, beside = text.split("**A row of a Parquet log")[1].split("\n## ")[0].split("Beside the way")
+    named, others = (set(re.findall(r"`(router/[\w/]+\.py)`", part)) for part in (way, beside))
+    write_rows(tmp_path / "log.parquet", lived_rows(60))
+    monkeypatch.chdir(tmp_path)
+    entered = set()
+    sys.setprofile(lambda frame, event, _: entered.add(frame.f_code) if event == "call" else None)
+    try:
+        result = CliRunner().invoke(app, ["replay", "--log", "log.parquet"])
+    finally:
+        sys.setprofile(None)
+
+    walked = {code.co_filename.split("/ragbandit/")[-1] for code in entered if code.co_name != "<module>"}
+    assert result.exit_code == 0, result.output
+    offline = {name for name in walked if name.startswith("router/offline/")}
+    assert sorted(offline - named - others) == []
+    assert sorted(named - walked) == []
+    assert len(named) <= 10

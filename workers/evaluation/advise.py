@@ -28,7 +28,7 @@ from ragbandit.router.offline.charts import check_page, number_table, write_page
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.logs.tables import read_table
-from ragbandit.router.offline.replay.opening import open_log
+from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.offline.simulation.measure import check_labelled, while_learning
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material

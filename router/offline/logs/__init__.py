@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
 from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.storage.rows.conversion import price_text
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import remote_system
@@ -209,6 +210,12 @@ def reward_defaults(
     return defaults
 
 
+#: a Path; or a str, which is a URL
+Place = Path | str
+Row = TypeVar("Row")
+
+#: bad rows that an error names
+MOST_NAMED = 5
 #: format -> how its files' names end
 FORMATS = {
     "jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
@@ -230,6 +237,46 @@ def read_rows(
     format_name = format_of(path, format=format)
     module = import_module(f"ragbandit.router.offline.logs.{format_name}")
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
+
+
+def usable_rows(
+    path: Place,
+    *,
+    format: str | None,  # noqa: A002 - as above
+    defaults: Defaults,
+    skip_bad: bool,
+    bad: list[BadRow],
+    progress: Progress,
+) -> Iterator[Logged]:
+    """The rows of a log that can be used; the others are put into `bad`.
+
+    Raises as `read_rows`, and InvalidInput at the end: for bad rows that are not skipped, and where all rows are bad.
+    """
+    good = 0
+    for row in told_rows(read_rows(path, format=format, defaults=defaults), progress):
+        if isinstance(row, BadRow):
+            bad.append(row)
+        else:
+            good += 1
+            yield row
+    if bad and not (skip_bad and good):
+        named = "; ".join(f"line {row.line} {row.field} {row.reason} ({row.remedy})" for row in bad[:MOST_NAMED])
+        more = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+        raise InvalidInput(
+            f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{more}",
+            field=shown(path),
+            remedy="correct them, or give --skip-bad to continue without them"
+            if good
+            else "correct them: no row is left",
+        )
+
+
+def told_rows(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
+    """The same rows; progress is told of every thousandth."""
+    for done, row in enumerate(rows, start=1):
+        yield row
+        if done % 1000 == 0:
+            progress("rows read", done, total)
 
 
 def write_rows(
@@ -261,8 +308,21 @@ def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A
     return format
 
 
-#: a Path; or a str, which is a URL
-Place = Path | str
+def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as above
+    """The format of a log to replay; several files, and files at a URL, are Parquet. Raises InvalidInput."""
+    if not is_several(path):
+        named = format_of(path, format=format)
+        if is_remote(path) and named != "parquet":
+            raise InvalidInput(
+                f"a log at a URL must be Parquet, not {named}",
+                field="log",
+                remedy="copy the file to this machine, or export it with --format parquet",
+            )
+        return named
+    if format not in (None, "parquet"):
+        raise InvalidInput("several files can be read as Parquet only", field="format", remedy="name one file")
+    return "parquet"
+
 
 _SUFFIX: Final = ".parquet"
 

@@ -7,10 +7,11 @@
 the parts of a log with the candidates' probabilities. How each number is computed: docs/replay.md.
 """
 
-from ragbandit.router.offline.replay.engine import LogPart, estimate_candidates, memory_part
-from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, memory_log, open_log
+from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log
+from ragbandit.router.offline.replay.engine import OpenLog, estimate_candidates, open_log, replay
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, ReplayResult, parse_candidates
-from ragbandit.router.offline.replay.prepare import PreparedLog, prepare, replay
+from ragbandit.router.offline.replay.prepare import PreparedLog, prepare
+from ragbandit.router.offline.replay.sums import LogPart, memory_part
 
 __all__ = [
     "CandidateSpec",

@@ -1,24 +1,29 @@
 """Candidates of a replay: what is compared with what, and the probability that each gives to every arm of every row."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from ragbandit.router.config.settings import FLOORS, Settings
 from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay.opening import MemoryLog
+from ragbandit.router.offline.logs.batches import LINE, BatchSpec, check_choice, decoded, drawn, offered_arms
+from ragbandit.router.offline.logs.parquet import rows_batch
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
     CandidatePmf,
     CandidateSpec,
+    LoggedPolicies,
     LoggedPolicy,
     Plan,
+    Skipped,
 )
 from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
@@ -31,6 +36,62 @@ from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Mat
 ASKED_AT_ONCE = 256
 #: rows between two reports of progress in progressive validation
 PROGRESS_STEP = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryLog:
+    """Rows in memory."""
+
+    rows: Sequence[Logged]
+    log: Log
+    #: the ledger that learned the rows; None: that of each decision's own label
+    ledger: str | None = None
+    #: where the rows come from, for the report
+    described: str = "a log in memory"
+    #: rows decided before were left out, seconds since the epoch; None: all rows are here
+    since: float | None = None
+    #: rows that were left out because they cannot be used
+    skipped: Sequence[Skipped] = ()
+    #: decisions that were left out: their arm was not drawn, or their label was chosen for its use
+    undrawn: int = 0
+    #: the policies of its store; none of a log that comes from elsewhere
+    logged: LoggedPolicies = field(default_factory=dict)
+
+    def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
+        """With these fields, and the candidates' pmfs that stand in the rows. Raises InvalidInput for a row without."""
+        if not fields and not own:
+            return self
+        spec = BatchSpec(
+            arms=self.log.arms, mixed_arms=True, fields=("version", *fields), own=tuple(own), features=True
+        )
+        return replace(self, log=decoded(rows_batch(self.rows, [*spec.columns, LINE]), spec=spec))
+
+
+def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any) -> MemoryLog:
+    """Rows in memory, checked as arrays too.
+
+    mixed_arms: rows may offer different arms; their columns are then all arms that occur. about: the fields of
+    MemoryLog that say where the rows come from: ledger, described, since, skipped, logged.
+    Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out:
+    nobody drew their arm. Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
+    """
+    everything = list(rows)
+    spec = BatchSpec(arms=(), mixed_arms=mixed_arms, fields=("version",), features=True)
+    batch = rows_batch(everything, [*spec.columns, LINE])
+    here = drawn(batch)
+    batch = batch.filter(pa.array(here))
+    if not batch.num_rows:
+        raise InvalidInput(
+            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
+        )
+    spec = replace(spec, arms=tuple(offered_arms(batch if mixed_arms else batch.slice(0, 1))))
+    check_choice(spec.arms)
+    return MemoryLog(
+        rows=[row for row, kept in zip(everything, here, strict=True) if kept],
+        log=decoded(batch, spec=spec),
+        undrawn=int(np.count_nonzero(~here)),
+        **about,
+    )
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:

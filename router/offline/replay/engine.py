@@ -1,4 +1,4 @@
-"""The engine: folds the batches of a log into sums, in two passes, and the sums into results.
+"""The engine: opens a log, folds its batches into sums, in two passes, and the sums into results.
 
     pass 1   counts, weights, draws, keys of the ids; sums of the reward model     -> checked, the model solved
     pass 2   sums of the estimates, by segment                                     -> the result
@@ -7,21 +7,39 @@ A log has one part, or one for each of its files. Parts are read one after the o
 what they give is merged in the order of the files.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial, reduce
+from pathlib import Path
 from typing import Final, TypeVar
 
-import numpy as np
-
+from ragbandit.router.config.loading import load as load_settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
-from ragbandit.router.offline.estimation.bandit_log import Log, WeightTally
-from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named
-from ragbandit.router.offline.logs.parquet import BATCH
+from ragbandit.router.offline.logs import (
+    BadRow,
+    Defaults,
+    Logged,
+    Place,
+    check_shared,
+    files_of,
+    is_several,
+    log_format,
+    place_of,
+    reward_defaults,
+    shown,
+    told_rows,
+    usable_rows,
+)
+from ragbandit.router.offline.logs.batches import LogSource, arms_of, check_choice
+from ragbandit.router.offline.logs.ledger_source import LedgerSource
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource
 from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.opening import check_times
+from ragbandit.router.offline.replay.candidates import MemoryLog, current_candidate, is_current, memory_log
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
@@ -31,9 +49,26 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     ReplayResult,
     Skipped,
-    array_pmf,
+    baselines,
+    described,
+    instant,
+    parse_candidates,
 )
-from ragbandit.router.offline.replay.sums import LeftOut, LogSummary, RewardModel, Scores, ScoreSums, shown_segments
+from ragbandit.router.offline.replay.prepare import MakeEncoder, logged_policies, prepare, serving_settings
+from ragbandit.router.offline.replay.sums import (
+    LogPart,
+    LogSummary,
+    Scores,
+    ScoreSums,
+    SourcePart,
+    check_ids,
+    check_summary,
+    check_times,
+    learn_part,
+    measure_part,
+    shown_segments,
+)
+from ragbandit.router.serving.setup.bootstrap import encoder_of, ledger_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName
 
@@ -43,90 +78,310 @@ Sums = TypeVar("Sums", bound=Tally)
 FEWEST_ROWS = 2
 #: bytes of arrays that are kept from one pass to the next, of all parts
 KEPT_BYTES: Final = 1 << 28
+_ONE_FILE: Final = "give it one file"
 
 
-@dataclass(kw_only=True)
-class LogPart:
-    """A log or a part of it, in its order, as often as it is asked for."""
+def open_log(
+    path: str | Path | None = None,
+    *,
+    format: str | None = None,  # noqa: A002 - as in read_rows
+    config: str | Path | Settings | None = None,
+    label: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    since: float | None = None,
+    mixed_arms: bool = False,
+    skip_bad: bool = False,
+) -> "OpenLog":
+    """A log for `replay`. Nothing but the configuration is read here.
 
-    #: of its rows, for messages
-    place: str = "row"
-    #: the arrays, where they are in memory
-    kept: list[Log] | None = None
-    #: bytes of arrays that may stay in memory from one pass to the next: it is read once then
-    room: int = 0
-    #: rows that the last pass left out
-    left_out: LeftOut = field(default_factory=LeftOut)
-
-    def batches(self) -> Iterator[Log]:
-        """Some rows at a time, with what every candidate does on them."""
-        if self.kept is not None:
-            yield from self.kept
-            return
-        kept: list[Log] = []
-        used = 0
-        for log in self.read():
-            used += log.nbytes
-            kept = [*kept, log] if used <= self.room else []
-            yield log
-        self.kept = kept if used <= self.room else None
-
-    def read(self) -> Iterator[Log]:
-        """The arrays from where they are stored."""
-        raise NotImplementedError
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        """The rows with this key of their id, in words."""
-        lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
-        return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
-
-
-def memory_part(log: Log, *, undrawn: int = 0) -> LogPart:
-    """The arrays of a whole log in memory, a batch at a time; they were checked when they were made."""
-    kept = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
-    return LogPart(kept=kept, left_out=LeftOut(undrawn=undrawn))
+    path: a file (JSONL, Parquet); a folder of Parquet files, or a pattern with * for several; for Parquet
+    also a URL of fsspec; None: the ledger `label` of the configured store.
+    format: of a file whose name does not tell it.
+    config: a file, ready Settings, or None for ./config.yaml and the environment.
+    label: default policy.label.
+    minimum, maximum: bounds of rewards that name none; default reward.minimum and reward.maximum.
+    since: rows decided before are left out, seconds since the epoch.
+    mixed_arms: rows may offer different arms.
+    skip_bad: rows that cannot be used are left out and counted, instead of refused.
+    Raises InvalidInput for an unknown format, and for bounds that are not finite or not in order; ConfigError for a
+    wrong setting.
+    """
+    settings = config if isinstance(config, Settings) else load_settings(config).settings
+    return OpenLog(
+        path=None if path is None else place_of(path),
+        format=None if path is None else log_format(place_of(path), format=format),
+        settings=settings,
+        label=label or settings.policy.label,
+        defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
+        since=since,
+        mixed_arms=mixed_arms,
+        skip_bad=skip_bad,
+    )
 
 
-@dataclass(kw_only=True)
-class SourcePart(LogPart):
-    """The rows of a source, for candidates that are arithmetic on arrays. It can be pickled where the source can."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenLog:
+    """A log that `replay` reads: in pieces where it can, otherwise into memory."""
 
-    source: LogSource
-    candidates: Sequence[CandidateSpec]
-    plan: Plan
-    arms: tuple[ArmName, ...]
-    mixed_arms: bool = False
-    #: rows decided before are left out, seconds since the epoch
+    #: None: the ledger of the store
+    path: Place | None
+    format: str | None
+    settings: Settings
+    label: str
+    defaults: Defaults
     since: float | None = None
+    mixed_arms: bool = False
+    skip_bad: bool = False
 
-    def __post_init__(self) -> None:
-        self.place = self.source.place
+    @property
+    def several(self) -> bool:
+        """Whether it is a folder of files, or a pattern. Lists nothing."""
+        return self.path is not None and is_several(self.path)
 
-    def read(self) -> Iterator[Log]:
-        """As `LogPart` says. Raises InvalidInput for a row that cannot be true."""
-        self.left_out = left = LeftOut()
-        spec = BatchSpec(
-            arms=self.arms,
-            mixed_arms=self.mixed_arms,
-            fields=tuple(dict.fromkeys(["version", *self.plan.segments])),
-            own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
-            features=self.plan.reward_model != "mean",
+    def files(self) -> Sequence[Place]:
+        """The files of a folder or a pattern, by name, or the one file. Raises InvalidInput."""
+        assert self.path is not None
+        if not self.several:
+            return [self.path]
+        files = files_of(self.path)
+        if not files:
+            raise InvalidInput(
+                "has no Parquet files", field=shown(self.path), remedy="name a folder with *.parquet in it"
+            )
+        if self.skip_bad:
+            raise InvalidInput(
+                "a log of several files is judged whole", field="skip_bad", remedy="remove the rows, or name one file"
+            )
+        return files
+
+    @contextmanager
+    def sources(
+        self, candidates: Sequence[CandidateSpec], *, skipped: list[Skipped], whole: bool = False
+    ) -> Iterator[Sequence[LogSource] | None]:
+        """What can be judged in batches; None where all rows are needed in memory: where a candidate reads questions.
+
+        skipped: takes the rows that are left out because they cannot be used. whole: the baseline reads questions.
+        Raises InvalidInput for a ledger without rows, StoreError where it cannot be read.
+        """
+        own = {spec.what for spec in candidates if spec.kind == "column"}
+        if whole or any(spec.needs_rows for spec in candidates):
+            yield None
+        elif self.path is None:
+            with ledger_of(self.settings, label=self.label) as ledger:
+                yield [LedgerSource.of(ledger, since=self.since)]
+        else:
+            path = self.path
+            files = [ParquetSource(path=one, defaults=self.defaults) for one in self._parquet()]
+            in_columns = self.several or bool(files and own <= set(files[0].columns()))
+            yield files if in_columns else [RowsSource(rows=lambda: self._usable(path, skipped=skipped))]
+
+    def _parquet(self) -> Sequence[Place]:
+        """The files that are read as columns: rows that cannot be used are left out one by one."""
+        return self.files() if self.several or (self.format == "parquet" and not self.skip_bad) else ()
+
+    def _usable(self, path: Place, *, skipped: list[Skipped], progress: Progress = no_progress) -> Iterator[Logged]:
+        """The rows of a file; those that cannot be used are put into `skipped`, or refused at the end."""
+        bad: list[BadRow] = []
+        yield from usable_rows(
+            path, format=self.format, defaults=self.defaults, skip_bad=self.skip_bad, bad=bad, progress=progress
         )
-        for batch in self.source.batches(spec.columns):
-            rows = drawn_rows(batch)
-            left.undrawn += batch.num_rows - rows.num_rows
-            if not rows.num_rows:
-                continue
-            log = self.plan.read_at_weight(decoded(rows, spec=spec, place=self.place))
-            named = partial(row_named, rows, place=self.place)
-            log = replace(log, candidates=tuple(array_pmf(each, log=log, named=named) for each in self.candidates))
-            if self.since is not None:
-                recent = log.made_at >= self.since
-                left.timeless += int(np.count_nonzero(log.made_at == 0.0))
-                left.older += int(np.count_nonzero(~recent))
-                log = log.part(recent)
-            if len(log):
-                yield log
+        skipped[:] = [Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in bad]
+
+    def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
+        """The arms of the log: those of its first row, or all that any row offers where these may differ."""
+        names: dict[ArmName, None] = {}
+        for source in sources:
+            names |= dict.fromkeys(arms_of(source, every=self.mixed_arms))
+            if names and not self.mixed_arms:
+                break
+        if not names:
+            raise self.empty(sources)
+        check_choice(tuple(names))
+        return tuple(names)
+
+    def empty(self, sources: Sequence[LogSource]) -> InvalidInput:
+        """The error of a log without rows."""
+        if self.path is None:
+            return self._no_rows()
+        what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
+        return InvalidInput(what, field="log", remedy="give a log with at least one decision")
+
+    def _no_rows(self) -> InvalidInput:
+        later = "" if self.since is None else f" decided since {instant(self.since)}"
+        return InvalidInput(
+            f"the ledger {self.label!r} has no rows{later}",
+            field="log",
+            remedy="decisions count once their feedback is learned; `ragbandit status` says where they are",
+        )
+
+    @property
+    def described(self) -> str:
+        """Where the rows come from, for the report."""
+        return f"the ledger {self.label}" if self.path is None else shown(self.path)
+
+    def logged(self) -> LoggedPolicies | None:
+        """The policies of the store; None of a file."""
+        if self.path is not None:
+            return None
+        with ledger_of(self.settings, label=self.label) as ledger:
+            return logged_policies(ledger.database)
+
+    def current(self) -> Settings | None:
+        """The settings that the store serves by, for a ledger that a service wrote; None for any other, and a file."""
+        if self.path is not None:
+            return None
+        with ledger_of(self.settings, label=self.label) as ledger:
+            return serving_settings(ledger, settings=self.settings)
+
+    def read(self, progress: Progress = no_progress, *, older: bool = False) -> MemoryLog:
+        """All rows in memory; older: of the store also those before `since`, to learn from.
+
+        Raises InvalidInput, and StoreError for a store that cannot be read.
+        """
+        skipped: list[Skipped] = []
+        logged: LoggedPolicies = {}
+        if self.path is not None:
+            rows = self._later(self.path, list(self._usable(self.path, skipped=skipped, progress=progress)))
+        else:
+            with ledger_of(self.settings, label=self.label) as ledger:
+                stored = ledger_rows(ledger, since=None if older else self.since)
+                rows = list(told_rows(stored, progress, total=ledger.last_seq()))
+                logged = logged_policies(ledger.database)
+            if all(self.since is not None and row.decision.made_at < self.since for row in rows):
+                raise self._no_rows()
+        return memory_log(
+            rows,
+            mixed_arms=self.mixed_arms,
+            ledger=self.label if self.path is None else None,
+            described=self.described,
+            since=self.since,
+            skipped=skipped,
+            logged=logged,
+        )
+
+    def _later(self, path: Place, rows: list[Logged]) -> list[Logged]:
+        """The rows decided since `since`. Raises InvalidInput where rows have no time, and where none is left."""
+        since = self.since
+        if since is None:
+            return rows
+        timeless = sum(row.decision.made_at == 0.0 for row in rows)
+        later = [row for row in rows if row.decision.made_at >= since]
+        older = len(rows) - len(later)
+        check_times(kept=len(later), older=older, timeless=timeless, since=since, log=shown(path))
+        return later
+
+
+def replay(
+    log: OpenLog | MemoryLog,
+    *,
+    candidates: Sequence[str | CandidateSpec] | None = None,
+    plan: Plan | None = None,
+    settings: Settings | None = None,
+    encoder: MakeEncoder | None = None,
+    executor: Executor | None = None,
+    progress: Progress = no_progress,
+) -> ReplayResult:
+    """Judge candidates on a log.
+
+    log: of `open_log`, or rows in memory (`memory_log`). Parquet files and the ledger of the store are read in batches
+    where no candidate reads questions, so that they need not fit in memory. candidates: names as of `ragbandit replay
+    --policy`, or specs; None: each arm of the log, and uniform. settings: the service's, by which policies and
+    snapshots are served (floors, cold start, incumbent, fallback), and folders of snapshots and of cached features;
+    default those of the opened log. encoder: makes the encoder, for rows without features or with another encoder's;
+    default the configured one for an opened log. executor: judges the files of a folder or a pattern, for example a
+    `concurrent.futures.ProcessPoolExecutor`, or Dask's `Client.get_executor()`; default one after the other, in this
+    process.
+    Raises InvalidInput, ConfigError, StoreError or SnapshotError for what cannot be judged.
+    """
+    if isinstance(log, OpenLog):
+        settings = settings or log.settings
+        encoder = encoder or partial(encoder_of, settings)
+    plan, settings = plan or Plan(), settings or Settings()
+    plan = replace(plan, usual_weight=settings.reward.weight)
+    specs = None if candidates is None else _specs(candidates)
+    judging = partial(estimate_candidates, executor=executor, progress=progress)
+    current = None
+    if isinstance(log, MemoryLog):
+        rows = log
+    else:
+        check_spread(log, plan=plan, candidates=specs or (), executor=executor)
+        current = log.current() if plan.baseline in (CURRENT, None) else None
+        skipped: list[Skipped] = []
+        whole = current is not None or plan.baseline == CURRENT
+        with log.sources(specs or (), skipped=skipped, whole=whole) as sources:
+            if sources is not None:
+                plan = replace(plan, baseline=plan.baseline or LOGGED)
+                judging = partial(judging, plan=plan, skipped=skipped)
+                return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging)
+        # What a snapshot learned before `since`, the others learn too.
+        rows = log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
+    specs = baselines(rows.log.arms) if specs is None else specs
+    if current is None and is_current(rows, candidates=specs, plan=plan, settings=settings):
+        current = settings
+    if current is not None:
+        specs = [*specs, current_candidate(current, plan=plan)]
+        plan = replace(plan, baseline=specs[-1].name)
+    plan = replace(plan, baseline=plan.baseline or LOGGED)
+    ready = prepare(rows, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
+    return judging(
+        [ready.part()],
+        plan=plan,
+        candidates=specs,
+        candidate_pmfs=ready.candidate_pmfs,
+        log=rows.described,
+        logged=rows.logged,
+        since=rows.since,
+        notes=ready.notes,
+        skipped=rows.skipped,
+    )
+
+
+def _replay_sources(
+    sources: Sequence[LogSource],
+    *,
+    log: OpenLog,
+    specs: list[CandidateSpec] | None,
+    plan: Plan,
+    judging: Callable[..., ReplayResult],
+) -> ReplayResult:
+    """Judge candidates on a log that need not fit in memory."""
+    arms, mixed, since = log.arms(sources), log.mixed_arms, log.since
+    specs = baselines(arms) if specs is None else specs
+    return judging(
+        [
+            SourcePart(source=source, candidates=specs, plan=plan, arms=arms, mixed_arms=mixed, since=since)
+            for source in sources
+        ],
+        candidates=specs,
+        candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
+        log=log.described,
+        logged=log.logged(),
+        since=since,
+        empty=log.empty(sources),
+    )
+
+
+def check_spread(log: OpenLog, *, plan: Plan, candidates: Sequence[CandidateSpec], executor: Executor | None) -> None:
+    """Raises InvalidInput, with the reason, for what several files do not allow, and for files no worker can read."""
+    if not log.several:
+        return
+    if plan.learn or plan.baseline == CURRENT:
+        field = "learn" if plan.learn else "baseline"
+        raise InvalidInput("what learns from all rows in order is judged on one file", field=field, remedy=_ONE_FILE)
+    for spec in candidates:
+        if spec.needs_rows:
+            reason = f"{spec.name} reads questions, which are not read of several files"
+            raise InvalidInput(reason, field="policy", remedy=f"{_ONE_FILE}, or log its pmf as a column")
+    if executor is not None:
+        check_shared(log.files())
+
+
+def _specs(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
+    """Names parsed, specs as they are. Raises InvalidInput for a name that is given twice."""
+    parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
+    names = [one if isinstance(one, str) else one.name for one in candidates]
+    return [parsed.get(spec.name, spec) for spec in parse_candidates(names)]
 
 
 def estimate_candidates(
@@ -156,8 +411,8 @@ def estimate_candidates(
         parts = [replace(part, room=KEPT_BYTES // len(parts)) for part in parts]
     merged = partial(_merged, parts=parts, executor=executor, progress=progress)
     summary: LogSummary = merged("summarized", partial(learn_part, plan=plan, candidates=len(candidates)))
-    _check_summary(summary, since=since, log=log, empty=empty)
-    _check_ids(summary, parts=parts)
+    check_summary(summary, since=since, log=log, empty=empty)
+    check_ids(summary, parts=parts)
     summary.model.solve()
     modelled = Estimator(name=plan.estimator).needs_model or summary.rows >= FEWEST_ROWS * plan.folds
     middles = [sum(summary.bounds(target)) / 2.0 for target in range(3)]
@@ -169,34 +424,6 @@ def estimate_candidates(
         plan=plan, candidates=candidates, columns=columns, summary=summary, sums=sums, baseline=baseline
     )
     return assembler.result(candidate_pmfs, log=log, logged=logged or {}, since=since, notes=notes, skipped=skipped)
-
-
-def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> LogSummary:
-    """The first pass over a part: the summary with the reward model."""
-    summary = LogSummary(model=RewardModel(plan=plan), weights=[WeightTally() for _ in range(candidates)])
-    for log in part.batches():
-        summary.add(log)
-        progress("rows summarized", summary.rows, 0)
-    summary.left_out = part.left_out
-    return summary
-
-
-def measure_part(
-    part: LogPart,
-    *,
-    model: RewardModel,
-    columns: Scores,
-    segments: Mapping[str, Sequence[str]],
-    rows: int,
-    progress: Progress = no_progress,
-) -> ScoreSums:
-    """The second pass over a part: the sums of the estimates. rows: of the whole log."""
-    row, sums = 0, ScoreSums.empty(segments)
-    for log in part.batches():
-        sums.add(log, scores=columns.matrix(log, model=model))
-        row += len(log)
-        progress("rows judged", row, rows)
-    return sums
 
 
 def _merged(
@@ -215,34 +442,6 @@ def _merged(
         progress(f"parts {name}", done, len(parts))
 
     return reduce(lambda one, other: one.merged(other), each_part(work, parts, executor=executor, told=told))
-
-
-def _check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
-    """Raises InvalidInput for an id that stands in two rows: its decision would count twice."""
-    keys = np.sort(np.concatenate(summary.keys))
-    again = keys[1:][keys[1:] == keys[:-1]]
-    if len(again):
-        names = [name for part in parts for name in part.names_of(again[0])]
-        raise InvalidInput(
-            f"has the id of {names[0]}; {len(again)} rows repeat an id",
-            field=f"{names[-1]} id",
-            remedy="log every decision once; a row that is in two files would count twice",
-        )
-
-
-def _check_summary(summary: LogSummary, *, since: float | None, log: str, empty: InvalidInput | None) -> None:
-    """Raises InvalidInput for a log without rows, rows without the times asked for, and a segment that no row has."""
-    left = summary.left_out
-    check_times(kept=summary.rows, older=left.older, timeless=left.timeless, since=since, log=log)
-    if not summary.rows:
-        raise empty or InvalidInput(
-            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
-        )
-    for name in summary.model.plan.segments:
-        if not any(summary.fields[name]):
-            raise InvalidInput(
-                "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
-            )
 
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:

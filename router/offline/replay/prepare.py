@@ -1,26 +1,22 @@
-"""Replay: candidates and a log to results. A log in memory is prepared first: probabilities of every candidate."""
+"""A log in memory becomes a part of a replay: the probabilities of every candidate on its rows."""
 
+import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final
 
 import numpy as np
+from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Flags, Progress, no_progress
-from ragbandit.router.offline.logs import check_shared
-from ragbandit.router.offline.logs.batches import LogSource
 from ragbandit.router.offline.logs.parquet import row_name
 from ragbandit.router.offline.replay.candidates import (
     CandidatePolicy,
+    MemoryLog,
     check_candidate,
     crossfitted,
-    current_candidate,
-    is_current,
     judged_rows,
     load,
     notes_of,
@@ -30,140 +26,58 @@ from ragbandit.router.offline.replay.candidates import (
     settings_in_force,
     with_policies,
 )
-from ragbandit.router.offline.replay.engine import LogPart, SourcePart, estimate_candidates, memory_part
-from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.plan import (
-    CURRENT,
-    LOGGED,
     CandidatePmf,
     CandidateSpec,
+    LoggedPolicies,
+    LoggedPolicy,
     Plan,
-    ReplayResult,
-    Skipped,
     array_pmf,
-    baselines,
     described,
-    parse_candidates,
 )
+from ragbandit.router.offline.replay.sums import LogPart, memory_part
 from ragbandit.router.policies.base import Policy, serves_prices
-from ragbandit.router.serving.setup.bootstrap import encoder_of
+from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.policy_versions import versions_of
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import FeatureRows, SnapshotInfo
+from ragbandit.shared.types import IMPORTED, FeatureRows, PolicyLabel, SnapshotInfo
 
 MakeEncoder = Callable[[], Encoder]
-_ONE_FILE: Final = "give it one file"
 
 
-def replay(
-    log: OpenLog | MemoryLog,
-    *,
-    candidates: Sequence[str | CandidateSpec] | None = None,
-    plan: Plan | None = None,
-    settings: Settings | None = None,
-    encoder: MakeEncoder | None = None,
-    executor: Executor | None = None,
-    progress: Progress = no_progress,
-) -> ReplayResult:
-    """Judge candidates on a log.
+def logged_policies(database: Database) -> LoggedPolicies:
+    """Of a store. Raises StoreError where it cannot be read."""
+    known: dict[str, frozenset[LoggedPolicy]] = {}
+    with database.read() as connection:
+        recorded = connection.execute(
+            select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
+        ).all()
+        registered = connection.execute(
+            select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
+        )
+        for label, version, algorithm, params in [*recorded, *registered]:
+            made = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
+            known[label] = known.get(label, frozenset()) | made
+            known[version] = known[label] if version == label else made
+    return known
 
-    log: of `open_log`, or rows in memory (`memory_log`). Parquet files and the ledger of the store are read in batches
-    where no candidate reads questions, so that they need not fit in memory. candidates: names as of `ragbandit replay
-    --policy`, or specs; None: each arm of the log, and uniform. settings: the service's, by which policies and
-    snapshots are served (floors, cold start, incumbent, fallback), and folders of snapshots and of cached features;
-    default those of the opened log. encoder: makes the encoder, for rows without features or with another encoder's;
-    default the configured one for an opened log. executor: judges the files of a folder or a pattern, for example a
-    `concurrent.futures.ProcessPoolExecutor`, or Dask's `Client.get_executor()`; default one after the other, in this
-    process.
-    Raises InvalidInput, ConfigError, StoreError or SnapshotError for what cannot be judged.
+
+def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
+    """The settings that a store serves by: the configuration, with the changes of a version that was promoted.
+
+    None where no service wrote the ledger: imports did. Raises StoreError where it cannot be read, ConfigError for a
+    version that the configuration no longer allows.
     """
-    if isinstance(log, OpenLog):
-        settings = settings or log.settings
-        encoder = encoder or partial(encoder_of, settings)
-    plan, settings = plan or Plan(), settings or Settings()
-    plan = replace(plan, usual_weight=settings.reward.weight)
-    specs = None if candidates is None else _specs(candidates)
-    judging = partial(estimate_candidates, executor=executor, progress=progress)
-    current = None
-    if isinstance(log, MemoryLog):
-        rows = log
-    else:
-        check_spread(log, plan=plan, candidates=specs or (), executor=executor)
-        current = log.current() if plan.baseline in (CURRENT, None) else None
-        skipped: list[Skipped] = []
-        whole = current is not None or plan.baseline == CURRENT
-        with log.sources(specs or (), skipped=skipped, whole=whole) as sources:
-            if sources is not None:
-                plan = replace(plan, baseline=plan.baseline or LOGGED)
-                judging = partial(judging, plan=plan, skipped=skipped)
-                return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging)
-        # What a snapshot learned before `since`, the others learn too.
-        rows = log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
-    specs = baselines(rows.log.arms) if specs is None else specs
-    if current is None and is_current(rows, candidates=specs, plan=plan, settings=settings):
-        current = settings
-    if current is not None:
-        specs = [*specs, current_candidate(current, plan=plan)]
-        plan = replace(plan, baseline=specs[-1].name)
-    plan = replace(plan, baseline=plan.baseline or LOGGED)
-    ready = prepare(rows, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
-    return judging(
-        [ready.part()],
-        plan=plan,
-        candidates=specs,
-        candidate_pmfs=ready.candidate_pmfs,
-        log=rows.described,
-        logged=rows.logged,
-        since=rows.since,
-        notes=ready.notes,
-        skipped=rows.skipped,
-    )
-
-
-def _replay_sources(
-    sources: Sequence[LogSource],
-    *,
-    log: OpenLog,
-    specs: list[CandidateSpec] | None,
-    plan: Plan,
-    judging: Callable[..., ReplayResult],
-) -> ReplayResult:
-    """Judge candidates on a log that need not fit in memory."""
-    arms, mixed, since = log.arms(sources), log.mixed_arms, log.since
-    specs = baselines(arms) if specs is None else specs
-    return judging(
-        [
-            SourcePart(source=source, candidates=specs, plan=plan, arms=arms, mixed_arms=mixed, since=since)
-            for source in sources
-        ],
-        candidates=specs,
-        candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
-        log=log.described,
-        logged=log.logged(),
-        since=since,
-        empty=log.empty(sources),
-    )
-
-
-def check_spread(log: OpenLog, *, plan: Plan, candidates: Sequence[CandidateSpec], executor: Executor | None) -> None:
-    """Raises InvalidInput, with the reason, for what several files do not allow, and for files no worker can read."""
-    if not log.several:
-        return
-    if plan.learn or plan.baseline == CURRENT:
-        field = "learn" if plan.learn else "baseline"
-        raise InvalidInput("what learns from all rows in order is judged on one file", field=field, remedy=_ONE_FILE)
-    for spec in candidates:
-        if spec.needs_rows:
-            reason = f"{spec.name} reads questions, which are not read of several files"
-            raise InvalidInput(reason, field="policy", remedy=f"{_ONE_FILE}, or log its pmf as a column")
-    if executor is not None:
-        check_shared(log.files())
-
-
-def _specs(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
-    """Names parsed, specs as they are. Raises InvalidInput for a name that is given twice."""
-    parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
-    names = [one if isinstance(one, str) else one.name for one in candidates]
-    return [parsed.get(spec.name, spec) for spec in parse_candidates(names)]
+    registered = ledger.registered()
+    if registered is None or registered["algorithm"] == IMPORTED:
+        return None
+    with ledger.database.read() as connection:
+        versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
+    champion = next((version for version in versions if version.state == "champion" and version.changes), None)
+    return settings if champion is None else settings_of(settings, champion)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

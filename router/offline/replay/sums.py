@@ -1,142 +1,132 @@
-"""What a replay sums: in the first pass the summary of a log and the reward model, in the second the moments of the
-estimates.
+"""What a replay reads and sums: in the first pass the summary of a log and the reward model, in the second the moments
+of the estimates.
 
-Everything is a sum over rows, so that a log of any length gives the numbers of the same log in memory. The scores of a
-row, of all candidates and estimators and of the logged policy, are the columns of one matrix: its moments give every
-estimate, and every difference with the error that a paired comparison has.
-
-A reward model that scores the rows it was fitted on makes an estimate that looks surer than it is. So the rows are
-dealt into folds by their questions, and each fold is predicted by what was learned on the others (cross-fitting:
-Chernozhukov et al. 2018).
+A log has one part, or one for each of its files. Everything is a sum over rows, so that a log of any length gives the
+numbers of the same log in memory. The scores of a row, of all candidates and estimators and of the logged policy, are
+the columns of one matrix: its moments give every estimate, and every difference with the error that a paired comparison
+has.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from typing import Final
 
 import numpy as np
 
-from ragbandit.router.offline.estimation import Choices, Estimator, Keys, Moments, Tally, terms
+from ragbandit.router.offline.estimation import (
+    Choices,
+    Estimator,
+    Keys,
+    Moments,
+    Progress,
+    Ridge,
+    Tally,
+    no_progress,
+    terms,
+)
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, ArmTally, Log, WeightTally
-from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named
+from ragbandit.router.offline.logs.parquet import BATCH
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 
-#: prior rows of the features' weights: what the features of a question tell of its reward is little beside the noise
-_PENALTY = 10.0
-#: rows whose features are made float64, and multiplied, at a time
-ROWS = 1 << 11
+
+@dataclass(kw_only=True, slots=True)
+class LeftOut(Tally):
+    """Rows of a part that are not judged."""
+
+    #: nobody drew their arm
+    undrawn: int = 0
+    #: with a time asked for: rows that have none, and older rows
+    timeless: int = 0
+    older: int = 0
 
 
-class Ridge:
-    """Cross-fitted ridge regression per arm, closed form, of logs that are read in pieces: add all, then predict.
+@dataclass(kw_only=True)
+class LogPart:
+    """A log or a part of it, in its order, as often as it is asked for."""
 
-    Linear in z = (1, x); without features the arm's mean, shrunk by one row's worth towards the mean of all arms.
-    penalty: prior rows (> 0), in units of the features' mean squares and of 1 / d. Sums are kept per fold: of rows
-    and of the targets y for all arms together, of z z^T and z y^T by arm.
-    """
+    #: of its rows, for messages
+    place: str = "row"
+    #: the arrays, where they are in memory
+    kept: list[Log] | None = None
+    #: bytes of arrays that may stay in memory from one pass to the next: it is read once then
+    room: int = 0
+    #: rows that the last pass left out
+    left_out: LeftOut = field(default_factory=LeftOut)
 
-    def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
-        self._arms, self._folds, self._penalty = arms, folds, penalty
-        #: rows (folds,); y (folds, t); z z^T (folds, K, d+1, d+1); z y^T (folds, K, d+1, t); () before any row
-        self.sums: tuple[Matrix, ...] = ()
-        self._solved: dict[int, Matrix] = {}
-
-    def add(self, features: FeatureRows | None, *, action: Choices, targets: Matrix, folds: Choices) -> None:
-        """Take in rows: features (n, d) or None, action (n,), targets (n, t), folds (n,).
-
-        The rows are a checked log's: nothing is checked here.
-        """
-        if not len(targets):
+    def batches(self) -> Iterator[Log]:
+        """Some rows at a time, with what every candidate does on them."""
+        if self.kept is not None:
+            yield from self.kept
             return
-        size, columns = 1 if features is None else 1 + features.shape[1], targets.shape[1]
-        if not self.sums:
-            shapes = ((), (columns,), (self._arms, size, size), (self._arms, size, columns))
-            self.sums = tuple(np.zeros((self._folds, *shape)) for shape in shapes)
-        self._solved.clear()
-        count, total, gram, moment = self.sums
-        for cell, rows in _row_groups(folds * self._arms + action):
-            fold, arm = divmod(cell, self._arms)
-            z = np.ones((len(rows), size))
-            if features is not None:
-                z[:, 1:] = features[rows]
-            count[fold] += len(rows)
-            total[fold] += targets[rows].sum(axis=0)
-            gram[fold, arm] += z.T @ z
-            moment[fold, arm] += z.T @ targets[rows]
+        kept: list[Log] = []
+        used = 0
+        for log in self.read():
+            used += log.nbytes
+            kept = [*kept, log] if used <= self.room else []
+            yield log
+        self.kept = kept if used <= self.room else None
 
-    def merged(self, other: "Ridge") -> "Ridge":
-        """The one that has learned the rows of both, which are of one log; neither is changed."""
-        both = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
-        pairs = zip(self.sums, other.sums, strict=True) if self.sums and other.sums else ()
-        both.sums = tuple(mine + theirs for mine, theirs in pairs) or self.sums or other.sums
-        return both
+    def read(self) -> Iterator[Log]:
+        """The arrays from where they are stored."""
+        raise NotImplementedError
 
-    def without_features(self) -> "Ridge":
-        """The one that has learned the same rows without their features; this one is not changed."""
-        bare = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
-        if self.sums:
-            count, total, gram, moment = self.sums
-            bare.sums = count, total, gram[:, :, :1, :1], moment[:, :, :1]
-        return bare
-
-    def solve(self) -> None:
-        """Fit, and forget the sums: what is left predicts, and is small."""
-        for fold in range(self._folds if self.sums else 0):
-            if np.delete(self.sums[0], fold).any():
-                self._coefficients(fold)
-        self.sums = ()
-
-    def predict(self, features: FeatureRows | None, *, folds: Choices) -> Matrix:
-        """Matrix for these rows from the other folds, shape (n, K, t). Raises InvalidInput without any."""
-        predicted = np.empty((0, self._arms, self.sums[1].shape[1] if self.sums else 0))
-        for fold, rows in _row_groups(folds):
-            learned = self._coefficients(fold)  # (K, d+1, t)
-            if not len(predicted):
-                predicted = np.empty((len(folds), self._arms, learned.shape[2]))
-            predicted[rows] = learned[:, 0]
-            if features is not None:
-                slopes = learned[:, 1:].transpose(1, 0, 2).reshape(features.shape[1], -1)  # (d, K t)
-                predicted[rows] += (features[rows].astype(np.float64) @ slopes).reshape(len(rows), *predicted.shape[1:])
-        return predicted
-
-    def _coefficients(self, fold: int) -> Matrix:
-        """The coefficients of z for every arm, learned on all folds but this, shape (K, d+1, t).
-
-        Minimise the sum of |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is 1, of feature j penalty d
-        times the mean of x_j^2, means over the rows of all arms. So the scale of the features does not matter, and
-        an arm without rows predicts the mean of all.
-        """
-        if fold in self._solved:
-            return self._solved[fold]
-        counts = self.sums[0] if self.sums else np.zeros(self._folds)
-        if not np.delete(counts, fold).any():
-            if counts.sum() == 1.0:
-                what = "has one row: what a row would earn is learned from the other rows"
-                raise InvalidInput(what, field="log", remedy="replay a log of two rows or more")
-            remedy = "use a longer log, or a fixed model"
-            raise InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy=remedy)
-        count, total, gram, moment = (np.delete(one, fold, axis=0).sum(axis=0) for one in self.sums)
-        size, mean = gram.shape[1], total / count
-        scale = np.sqrt(np.einsum("kii->i", gram) / count)
-        scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
-        prior = np.diag([1.0, *[self._penalty * (size - 1)] * (size - 1)])
-        apart = (moment - gram[:, :, :1] * mean) / scale[:, None]  # z's first column is 1
-        found: Matrix = np.linalg.solve(gram / scale / scale[:, None] + prior, apart) / scale[:, None]
-        found[:, 0] += mean
-        self._solved[fold] = found
-        return found
+    def names_of(self, key: np.uint64) -> list[str]:
+        """The rows with this key of their id, in words."""
+        lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
+        return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
 
 
-def _row_groups(groups: Choices) -> Iterator[tuple[int, Choices]]:
-    """(group, its rows), ROWS of them at a time; groups (n,) are whole numbers from 0."""
-    order = np.argsort(groups, kind="stable")
-    ends = np.cumsum(np.bincount(groups)).tolist()
-    for group, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
-        for first in range(start, stop, ROWS):
-            yield group, order[first : min(first + ROWS, stop)]
+def memory_part(log: Log, *, undrawn: int = 0) -> LogPart:
+    """The arrays of a whole log in memory, a batch at a time; they were checked when they were made."""
+    kept = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
+    return LogPart(kept=kept, left_out=LeftOut(undrawn=undrawn))
+
+
+@dataclass(kw_only=True)
+class SourcePart(LogPart):
+    """The rows of a source, for candidates that are arithmetic on arrays. It can be pickled where the source can."""
+
+    source: LogSource
+    candidates: Sequence[CandidateSpec]
+    plan: Plan
+    arms: tuple[ArmName, ...]
+    mixed_arms: bool = False
+    #: rows decided before are left out, seconds since the epoch
+    since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.place = self.source.place
+
+    def read(self) -> Iterator[Log]:
+        """As `LogPart` says. Raises InvalidInput for a row that cannot be true."""
+        self.left_out = left = LeftOut()
+        spec = BatchSpec(
+            arms=self.arms,
+            mixed_arms=self.mixed_arms,
+            fields=tuple(dict.fromkeys(["version", *self.plan.segments])),
+            own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
+            features=self.plan.reward_model != "mean",
+        )
+        for batch in self.source.batches(spec.columns):
+            rows = drawn_rows(batch)
+            left.undrawn += batch.num_rows - rows.num_rows
+            if not rows.num_rows:
+                continue
+            log = self.plan.read_at_weight(decoded(rows, spec=spec, place=self.place))
+            named = partial(row_named, rows, place=self.place)
+            log = replace(log, candidates=tuple(array_pmf(each, log=log, named=named) for each in self.candidates))
+            if self.since is not None:
+                recent = log.made_at >= self.since
+                left.timeless += int(np.count_nonzero(log.made_at == 0.0))
+                left.older += int(np.count_nonzero(~recent))
+                log = log.part(recent)
+            if len(log):
+                yield log
 
 
 @dataclass(kw_only=True)
@@ -188,17 +178,6 @@ class RewardModel:
 
     def _read(self, log: Log) -> FeatureRows | None:
         return log.features if self.reads_features else None
-
-
-@dataclass(kw_only=True, slots=True)
-class LeftOut(Tally):
-    """Rows of a part that are not judged."""
-
-    #: nobody drew their arm
-    undrawn: int = 0
-    #: with a time asked for: rows that have none, and older rows
-    timeless: int = 0
-    older: int = 0
 
 
 def _each_merged(ours: list[WeightTally], theirs: list[WeightTally]) -> list[WeightTally]:
@@ -359,3 +338,72 @@ def shown_segments(counts: Mapping[str, int]) -> list[str]:
     """The values that get a segment of their own; the rest share one."""
     common = ranked(counts)[:MOST_SEGMENTS]
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
+
+
+def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> LogSummary:
+    """The first pass over a part: the summary with the reward model."""
+    summary = LogSummary(model=RewardModel(plan=plan), weights=[WeightTally() for _ in range(candidates)])
+    for log in part.batches():
+        summary.add(log)
+        progress("rows summarized", summary.rows, 0)
+    summary.left_out = part.left_out
+    return summary
+
+
+def measure_part(
+    part: LogPart,
+    *,
+    model: RewardModel,
+    columns: Scores,
+    segments: Mapping[str, Sequence[str]],
+    rows: int,
+    progress: Progress = no_progress,
+) -> ScoreSums:
+    """The second pass over a part: the sums of the estimates. rows: of the whole log."""
+    row, sums = 0, ScoreSums.empty(segments)
+    for log in part.batches():
+        sums.add(log, scores=columns.matrix(log, model=model))
+        row += len(log)
+        progress("rows judged", row, rows)
+    return sums
+
+
+def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
+    """Raises InvalidInput for an id that stands in two rows: its decision would count twice."""
+    keys = np.sort(np.concatenate(summary.keys))
+    again = keys[1:][keys[1:] == keys[:-1]]
+    if len(again):
+        names = [name for part in parts for name in part.names_of(again[0])]
+        raise InvalidInput(
+            f"has the id of {names[0]}; {len(again)} rows repeat an id",
+            field=f"{names[-1]} id",
+            remedy="log every decision once; a row that is in two files would count twice",
+        )
+
+
+def check_summary(summary: LogSummary, *, since: float | None, log: str, empty: InvalidInput | None) -> None:
+    """Raises InvalidInput for a log without rows, rows without the times asked for, and a segment that no row has."""
+    left = summary.left_out
+    check_times(kept=summary.rows, older=left.older, timeless=left.timeless, since=since, log=log)
+    if not summary.rows:
+        raise empty or InvalidInput(
+            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
+        )
+    for name in summary.model.plan.segments:
+        if not any(summary.fields[name]):
+            raise InvalidInput(
+                "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
+            )
+
+
+def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
+    """Raises InvalidInput where a time is asked for and rows have none, or all are older.
+
+    kept, older: rows decided since then, and before. timeless: of the latter, those without a time.
+    """
+    if timeless:
+        message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
+        raise InvalidInput(message, field=f"{log} since", remedy=remedy)
+    if older and not kept and since is not None:
+        message = f"has no rows decided since {instant(since)}: all {older} are older"
+        raise InvalidInput(message, field=log, remedy="give an earlier --since")

@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
-from ragbandit.router.offline.replay.engine import SourcePart
+from ragbandit.router.offline.replay.sums import SourcePart
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import InvalidInput, StoreError

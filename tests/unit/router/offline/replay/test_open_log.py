@@ -9,7 +9,7 @@ from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import OpenLog, Plan
-from ragbandit.router.offline.replay.engine import SourcePart
+from ragbandit.router.offline.replay.sums import SourcePart
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.replay_logs import close, lived_rows
 

@@ -167,8 +167,8 @@ class _Sources:
         read = open_log(path, format=given, config=self.settings, mixed_arms=True, skip_bad=skip_bad).read(
             self.progress
         )
-        for skipped in read.skipped[:5]:
-            errors.print(escape(f"left out: {skipped.where} {skipped.reason}"), soft_wrap=True, highlight=False)
+        for bad in read.skipped[:5]:
+            errors.print(escape(f"left out: line {bad.line} {bad.field} {bad.reason}"), soft_wrap=True, highlight=False)
         if read.undrawn:
             errors.print(f"left out: {read.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
         return log_material(

@@ -239,36 +239,24 @@ def read_rows(
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
 
 
-def usable_rows(
-    path: Place,
-    *,
-    format: str | None,  # noqa: A002 - as above
-    defaults: Defaults,
-    skip_bad: bool,
-    bad: list[BadRow],
-    progress: Progress,
-) -> Iterator[Logged]:
+def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad: list[BadRow]) -> Iterator[Logged]:
     """The rows of a log that can be used; the others are put into `bad`.
 
-    Raises as `read_rows`, and InvalidInput at the end: for bad rows that are not skipped, and where all rows are bad.
+    skip: bad rows are left out. Raises InvalidInput at the end where they are not, and where all rows are bad.
     """
-    good = 0
-    for row in told_rows(read_rows(path, format=format, defaults=defaults), progress):
+    good, bad[:] = 0, []
+    for row in rows:
         if isinstance(row, BadRow):
             bad.append(row)
         else:
             good += 1
             yield row
-    if bad and not (skip_bad and good):
+    if bad and not (skip and good):
         named = "; ".join(f"line {row.line} {row.field} {row.reason} ({row.remedy})" for row in bad[:MOST_NAMED])
         more = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-        raise InvalidInput(
-            f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{more}",
-            field=shown(path),
-            remedy="correct them, or give --skip-bad to continue without them"
-            if good
-            else "correct them: no row is left",
-        )
+        remedy = "correct them, or give --skip-bad to continue without them" if good else "correct them: no row is left"
+        message = f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{more}"
+        raise InvalidInput(message, field=shown(path), remedy=remedy)
 
 
 def told_rows(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, and_, delete, insert, select
 
 from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
 from ragbandit.router.learning.examples import made_update
+from ragbandit.router.offline.estimation import Tally
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
@@ -47,7 +48,7 @@ _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImportCounts:
+class ImportCounts(Tally):
     """Counts of imported rows."""
 
     #: rows that are in the ledger now and were not before
@@ -174,11 +175,9 @@ def take_in(
                 )
                 work.check_encoder(encoder)
                 added = work.write(end=end, now=clock())
-            taken = ImportCounts(
-                added=taken.added + len(added),
-                known=taken.known + len(page) - len(added),
-                made_elsewhere=taken.made_elsewhere + sum(IMPORTED in row.decision.facts for row in added),
-            )
+            elsewhere = sum(IMPORTED in row.decision.facts for row in added)
+            more = ImportCounts(added=len(added), known=len(page) - len(added), made_elsewhere=elsewhere)
+            taken = taken.merged(more)
             progress(taken)
     finally:
         ledger.release(holder=holder)

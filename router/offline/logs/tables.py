@@ -136,19 +136,20 @@ class LabelledTable:
     @cached_property
     def correct(self) -> Matrix:
         """Quality of every answer, shape (n, arms), in [0, 1]."""
-        return np.array([[row.correct[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
+        return self._numbers("correct")
 
     @cached_property
     def steps(self) -> Matrix:
         """Steps of every answer, shape (n, arms), >= 0."""
-        return np.array([[row.steps[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
+        return self._numbers("steps")
 
     @cached_property
     def seconds(self) -> Matrix | None:
         """Seconds of every answer, shape (n, arms), >= 0; None where some row does not tell them."""
-        if not all(row.seconds for row in self.rows):
-            return None
-        return np.array([[row.seconds[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
+        return self._numbers("seconds") if all(row.seconds for row in self.rows) else None
+
+    def _numbers(self, name: str) -> Matrix:
+        return np.array([[getattr(row, name)[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
 
 
 def read_table(path: str | Path) -> LabelledTable:

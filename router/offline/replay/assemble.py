@@ -23,6 +23,7 @@ from ragbandit.router.offline.estimation import (
     verdict,
 )
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_FEATURES, BY_ID, BY_TEXT, WeightTally
+from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (
     LOGGED,
     Arm,
@@ -71,7 +72,7 @@ class ResultAssembler:
         *,
         logged: LoggedPolicies,
         notes: Sequence[str],
-        skipped: Sequence[Skipped],
+        skipped: Sequence[BadRow],
         **about: Any,
     ) -> ReplayResult:
         """All of it; about: what it has of the log as it is."""
@@ -104,7 +105,9 @@ class ResultAssembler:
             faults=self.faults,
             notes=(*notes, *notes_on(summary)),
             skipped_rows=len(skipped),
-            skipped=tuple(skipped[:MOST_NAMED]),
+            skipped=tuple(
+                Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in skipped[:MOST_NAMED]
+            ),
         )
 
     @property

@@ -12,7 +12,7 @@ from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs import BadRow, Logged
 from ragbandit.router.offline.logs.batches import LINE, BatchSpec, check_choice, decoded, drawn, offered_arms
 from ragbandit.router.offline.logs.parquet import rows_batch
 from ragbandit.router.offline.replay.plan import (
@@ -23,7 +23,6 @@ from ragbandit.router.offline.replay.plan import (
     LoggedPolicies,
     LoggedPolicy,
     Plan,
-    Skipped,
 )
 from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
@@ -51,7 +50,7 @@ class MemoryLog:
     #: rows decided before were left out, seconds since the epoch; None: all rows are here
     since: float | None = None
     #: rows that were left out because they cannot be used
-    skipped: Sequence[Skipped] = ()
+    skipped: Sequence[BadRow] = ()
     #: decisions that were left out: their arm was not drawn, or their label was chosen for its use
     undrawn: int = 0
     #: the policies of its store; none of a log that comes from elsewhere

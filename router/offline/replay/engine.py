@@ -28,6 +28,7 @@ from ragbandit.router.offline.logs import (
     is_several,
     log_format,
     place_of,
+    read_rows,
     reward_defaults,
     shown,
     told_rows,
@@ -48,7 +49,6 @@ from ragbandit.router.offline.replay.plan import (
     LoggedPolicies,
     Plan,
     ReplayResult,
-    Skipped,
     baselines,
     described,
     instant,
@@ -69,10 +69,12 @@ from ragbandit.router.offline.replay.sums import (
     shown_segments,
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of, ledger_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName
 
 Sums = TypeVar("Sums", bound=Tally)
+Answer = TypeVar("Answer")
 
 #: rows per fold from which on estimators with a model are shown unasked
 FEWEST_ROWS = 2
@@ -157,7 +159,7 @@ class OpenLog:
 
     @contextmanager
     def sources(
-        self, candidates: Sequence[CandidateSpec], *, skipped: list[Skipped], whole: bool = False
+        self, candidates: Sequence[CandidateSpec], *, skipped: list[BadRow], whole: bool = False
     ) -> Iterator[Sequence[LogSource] | None]:
         """What can be judged in batches; None where all rows are needed in memory: where a candidate reads questions.
 
@@ -171,22 +173,17 @@ class OpenLog:
             with ledger_of(self.settings, label=self.label) as ledger:
                 yield [LedgerSource.of(ledger, since=self.since)]
         else:
-            path = self.path
-            files = [ParquetSource(path=one, defaults=self.defaults) for one in self._parquet()]
-            in_columns = self.several or bool(files and own <= set(files[0].columns()))
-            yield files if in_columns else [RowsSource(rows=lambda: self._usable(path, skipped=skipped))]
+            # Rows that cannot be used are left out one by one: then a file is not read as columns.
+            in_columns = self.several or (self.format == "parquet" and not self.skip_bad)
+            files = [ParquetSource(path=one, defaults=self.defaults) for one in self.files() if in_columns]
+            in_columns = self.several or (in_columns and own <= set(files[0].columns()))
+            rows = partial(self._usable, self.path, skipped=skipped)
+            yield files if in_columns else [RowsSource(rows=rows)]
 
-    def _parquet(self) -> Sequence[Place]:
-        """The files that are read as columns: rows that cannot be used are left out one by one."""
-        return self.files() if self.several or (self.format == "parquet" and not self.skip_bad) else ()
-
-    def _usable(self, path: Place, *, skipped: list[Skipped], progress: Progress = no_progress) -> Iterator[Logged]:
+    def _usable(self, path: Place, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterator[Logged]:
         """The rows of a file; those that cannot be used are put into `skipped`, or refused at the end."""
-        bad: list[BadRow] = []
-        yield from usable_rows(
-            path, format=self.format, defaults=self.defaults, skip_bad=self.skip_bad, bad=bad, progress=progress
-        )
-        skipped[:] = [Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in bad]
+        rows = read_rows(path, format=self.format, defaults=self.defaults)
+        return usable_rows(told_rows(rows, progress), path=path, skip=self.skip_bad, bad=skipped)
 
     def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
         """The arms of the log: those of its first row, or all that any row offers where these may differ."""
@@ -220,26 +217,19 @@ class OpenLog:
         """Where the rows come from, for the report."""
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
-    def logged(self) -> LoggedPolicies | None:
-        """The policies of the store; None of a file."""
+    def of_store(self, asked: Callable[[Ledger], Answer]) -> Answer | None:
+        """What is asked of the ledger; None of a file."""
         if self.path is not None:
             return None
         with ledger_of(self.settings, label=self.label) as ledger:
-            return logged_policies(ledger.database)
-
-    def current(self) -> Settings | None:
-        """The settings that the store serves by, for a ledger that a service wrote; None for any other, and a file."""
-        if self.path is not None:
-            return None
-        with ledger_of(self.settings, label=self.label) as ledger:
-            return serving_settings(ledger, settings=self.settings)
+            return asked(ledger)
 
     def read(self, progress: Progress = no_progress, *, older: bool = False) -> MemoryLog:
         """All rows in memory; older: of the store also those before `since`, to learn from.
 
         Raises InvalidInput, and StoreError for a store that cannot be read.
         """
-        skipped: list[Skipped] = []
+        skipped: list[BadRow] = []
         logged: LoggedPolicies = {}
         if self.path is not None:
             rows = self._later(self.path, list(self._usable(self.path, skipped=skipped, progress=progress)))
@@ -247,7 +237,7 @@ class OpenLog:
             with ledger_of(self.settings, label=self.label) as ledger:
                 stored = ledger_rows(ledger, since=None if older else self.since)
                 rows = list(told_rows(stored, progress, total=ledger.last_seq()))
-                logged = logged_policies(ledger.database)
+                logged = logged_policies(ledger)
             if all(self.since is not None and row.decision.made_at < self.since for row in rows):
                 raise self._no_rows()
         return memory_log(
@@ -306,13 +296,13 @@ def replay(
         rows = log
     else:
         check_spread(log, plan=plan, candidates=specs or (), executor=executor)
-        current = log.current() if plan.baseline in (CURRENT, None) else None
-        skipped: list[Skipped] = []
+        if plan.baseline in (CURRENT, None):
+            current = log.of_store(partial(serving_settings, settings=log.settings))
+        skipped: list[BadRow] = []
         whole = current is not None or plan.baseline == CURRENT
         with log.sources(specs or (), skipped=skipped, whole=whole) as sources:
             if sources is not None:
-                plan = replace(plan, baseline=plan.baseline or LOGGED)
-                judging = partial(judging, plan=plan, skipped=skipped)
+                judging = partial(judging, skipped=skipped)
                 return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging)
         # What a snapshot learned before `since`, the others learn too.
         rows = log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
@@ -346,18 +336,17 @@ def _replay_sources(
     judging: Callable[..., ReplayResult],
 ) -> ReplayResult:
     """Judge candidates on a log that need not fit in memory."""
-    arms, mixed, since = log.arms(sources), log.mixed_arms, log.since
+    arms, plan = log.arms(sources), replace(plan, baseline=plan.baseline or LOGGED)
     specs = baselines(arms) if specs is None else specs
+    part = partial(SourcePart, candidates=specs, plan=plan, arms=arms, mixed_arms=log.mixed_arms, since=log.since)
     return judging(
-        [
-            SourcePart(source=source, candidates=specs, plan=plan, arms=arms, mixed_arms=mixed, since=since)
-            for source in sources
-        ],
+        [part(source=source) for source in sources],
+        plan=plan,
         candidates=specs,
         candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
         log=log.described,
-        logged=log.logged(),
-        since=since,
+        logged=log.of_store(logged_policies),
+        since=log.since,
         empty=log.empty(sources),
     )
 
@@ -394,7 +383,7 @@ def estimate_candidates(
     logged: LoggedPolicies | None = None,
     since: float | None = None,
     notes: Sequence[str] = (),
-    skipped: Sequence[Skipped] = (),
+    skipped: Sequence[BadRow] = (),
     empty: InvalidInput | None = None,
     executor: Executor | None = None,
     progress: Progress = no_progress,

@@ -40,7 +40,6 @@ from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import IMPORTED, FeatureRows, PolicyLabel, SnapshotInfo
@@ -48,10 +47,10 @@ from ragbandit.shared.types import IMPORTED, FeatureRows, PolicyLabel, SnapshotI
 MakeEncoder = Callable[[], Encoder]
 
 
-def logged_policies(database: Database) -> LoggedPolicies:
-    """Of a store. Raises StoreError where it cannot be read."""
+def logged_policies(ledger: Ledger) -> LoggedPolicies:
+    """Of the store of this ledger. Raises StoreError where it cannot be read."""
     known: dict[str, frozenset[LoggedPolicy]] = {}
-    with database.read() as connection:
+    with ledger.database.read() as connection:
         recorded = connection.execute(
             select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
         ).all()

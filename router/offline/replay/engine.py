@@ -192,17 +192,13 @@ class OpenLog:
             names |= dict.fromkeys(arms_of(source, every=self.mixed_arms))
             if names and not self.mixed_arms:
                 break
+        if not names and self.path is None:
+            raise self._no_rows()
         if not names:
-            raise self.empty(sources)
+            what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
+            raise InvalidInput(what, field="log", remedy="give a log with at least one decision")
         check_choice(tuple(names))
         return tuple(names)
-
-    def empty(self, sources: Sequence[LogSource]) -> InvalidInput:
-        """The error of a log without rows."""
-        if self.path is None:
-            return self._no_rows()
-        what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
-        return InvalidInput(what, field="log", remedy="give a log with at least one decision")
 
     def _no_rows(self) -> InvalidInput:
         later = "" if self.since is None else f" decided since {instant(self.since)}"
@@ -347,7 +343,6 @@ def _replay_sources(
         log=log.described,
         logged=log.of_store(logged_policies),
         since=log.since,
-        empty=log.empty(sources),
     )
 
 
@@ -384,7 +379,6 @@ def estimate_candidates(
     since: float | None = None,
     notes: Sequence[str] = (),
     skipped: Sequence[BadRow] = (),
-    empty: InvalidInput | None = None,
     executor: Executor | None = None,
     progress: Progress = no_progress,
 ) -> ReplayResult:
@@ -392,7 +386,7 @@ def estimate_candidates(
 
     candidate_pmfs: descriptions and notes of the candidates, in the same order. log: description of the source. logged:
     the policies of its store, where it has one. since: rows decided before this time are left out, seconds since the
-    epoch. empty: the error of a log without rows. executor: reads the parts; None: this process, one after the other.
+    epoch. executor: reads the parts; None: this process, one after the other.
     Raises InvalidInput for a row that cannot be true, an empty log, a baseline that is no candidate.
     """
     baseline = baseline_of(plan, candidates)
@@ -400,7 +394,7 @@ def estimate_candidates(
         parts = [replace(part, room=KEPT_BYTES // len(parts)) for part in parts]
     merged = partial(_merged, parts=parts, executor=executor, progress=progress)
     summary: LogSummary = merged("summarized", partial(learn_part, plan=plan, candidates=len(candidates)))
-    check_summary(summary, since=since, log=log, empty=empty)
+    check_summary(summary, since=since, log=log)
     check_ids(summary, parts=parts)
     summary.model.solve()
     modelled = Estimator(name=plan.estimator).needs_model or summary.rows >= FEWEST_ROWS * plan.folds

@@ -381,12 +381,12 @@ def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
         )
 
 
-def check_summary(summary: LogSummary, *, since: float | None, log: str, empty: InvalidInput | None) -> None:
+def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None:
     """Raises InvalidInput for a log without rows, rows without the times asked for, and a segment that no row has."""
     left = summary.left_out
     check_times(kept=summary.rows, older=left.older, timeless=left.timeless, since=since, log=log)
     if not summary.rows:
-        raise empty or InvalidInput(
+        raise InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
         )
     for name in summary.model.plan.segments:

@@ -139,7 +139,8 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
         verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
     elif apart <= tolerance_of(policy):
         verdict.within_rounding = apart
-        verdict.note(f"{live.version}: the replay differs by {apart:.2g}: rounding by another processor explains it")
+        why = "rounding by another processor or number of threads explains it"
+        verdict.note(f"{live.version}: the replay differs by {apart:.2g}: {why}")
     else:
         allowed = tolerance_of(policy)
         verdict.note(f"{live.version}: the replay differs by {apart:.2g}, more than rounding ({allowed:.2g})")

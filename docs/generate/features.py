@@ -27,7 +27,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "the ledger": ("router/storage/ledgers/*.py",),
     "learning": ("router/learning/learner.py", "router/learning/examples.py", "router/learning/reward.py"),
     "raters": ("router/learning/sources.py",),
-    "sources: weights, caps, exclusion": ("router/learning/sources.py", "router/storage/ledgers/quarantines.py"),
+    "sources: weights, caps, exclusion": ("router/learning/sources.py",),
     "the judge": (
         "workers/judge/*.py",
         "workers/scoring.py",

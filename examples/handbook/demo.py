@@ -36,7 +36,7 @@ from ragbandit.examples.handbook.policies import PARAMS, prepared
 from ragbandit.examples.handbook.report import show, summarise
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.learning.answer_metrics import containment
+from ragbandit.router.learning.reward import containment
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import InvalidInput, missing_package
 

@@ -17,13 +17,12 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, 
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.relearning import checked_source, lifted, relearn, selected
-from ragbandit.router.learning.sources import IMPORTED_RATER
+from ragbandit.router.learning.learner import checked_source, relearn, selected
+from ragbandit.router.learning.sources import IMPORTED_RATER, lifted, quarantines_of
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.files import lines, parsed

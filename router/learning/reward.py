@@ -1,19 +1,221 @@
-"""From feedback and outcome to one reward: pure functions, no state, no clock.
+"""From feedback and outcome to one reward, by metrics of answers: pure functions, no state, no clock.
 
 reward = clip(quality - weight * cost): MBA-RAG's r = A(y, y_a) - lambda C(a), with the cost of the steps really
 taken. Quality and cost stay apart in the result, so that lambda can be changed on the log.
+
+`exact_match`, `f1` and `containment` are ours and what a reward is made of; `judged` gives what the papers' evaluations
+print: exact match, F1 and accuracy as every family of data sets has them. These differ between families in small ways
+that move the figures, so each difference is a field of `Rules`, and `FAMILIES` has the rules by name. Published code
+behaves like this; where it contradicts itself, the field says which way was taken. Every value is in [0, 1].
 """
 
 import math
+import re
+import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
-from ragbandit.router.learning.answer_metrics import containment, exact_match, f1
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput, required_module
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ANNOUNCED = re.compile(r".* answer is:? (.*)")
+#: what goes from a list in a text
+_LISTING = str.maketrans("", "", '"[]')
+_CITATION = re.compile(r"\s*\[\d+\]")
+#: answers that HotpotQA and 2WikiMultihopQA do not compare word by word
+_WHOLE = frozenset({"yes", "no", "noanswer"})
+
+
+def normalise(text: str) -> str:
+    """Lower case, no ASCII punctuation, no articles, single spaces (SQuAD's evaluation, in that order)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, *, gold: Sequence[str]) -> float:
+    """1.0 if the normalised prediction equals any normalised gold answer, else 0.0."""
+    return float(normalise(prediction) in {normalise(answer) for answer in gold})
+
+
+def f1(prediction: str, *, gold: Sequence[str]) -> float:
+    """Best token F1 over the gold answers, in [0, 1]; where either side is empty, equality (SQuAD 2.0)."""
+    return max(_f1(normalise(prediction).split(), normalise(answer).split()) for answer in gold)
+
+
+def _f1(prediction: list[str], gold: list[str]) -> float:
+    if not prediction or not gold:
+        return float(prediction == gold)
+    same = sum((Counter(prediction) & Counter(gold)).values())
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(prediction), same / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def containment(prediction: str, *, gold: Sequence[str]) -> float:
+    """1.0 if a normalised gold answer stands in the normalised prediction as whole words, else 0.0.
+
+    The papers' Acc is a bare substring, by which "no" is found in "north" and an empty gold in everything; whole
+    words and no empty gold are the difference.
+    """
+    words = f" {normalise(prediction)} "
+    return float(any(f" {answer} " in words for answer in map(normalise, gold) if answer))
+
+
+def last_announced(text: str) -> str:
+    """The text after the last "answer is" of the first line, without one full stop at the end; else the whole text.
+
+    Adaptive-RAG's rule, kept as it is for its figures: words must stand before "answer", and a line break before
+    the marker hides it.
+    """
+    announced = _ANNOUNCED.match(text)
+    return announced.group(1).removesuffix(".") if announced else text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """Metrics of data sets with short answers: exact_match, f1 and accuracy."""
+
+    #: every gold answer counts, the best one; else the first alone
+    aliases: bool = True
+    #: F1 is 0 where one side is yes, no or noanswer and the other is not the same
+    yes_no: bool = False
+    #: F1 where a side has no words left: "equal": 1 if neither has, "zero": 0
+    empty: Literal["equal", "zero"] = "equal"
+    #: accuracy: gold in the prediction as whole "words" (ours), as a "substring" of normalised text (the papers'), or
+    #: "raw", a substring of lower-cased text (Adaptive-Note)
+    accuracy: Literal["words", "substring", "raw"] = "substring"
+    #: only what follows the last "answer is" is judged, see `last_announced`
+    extract: bool = False
+    #: of a prediction that begins with "[" or ends with "]" only what stands before its first comma is judged
+    first_item: bool = False
+    #: broken Unicode is repaired first, in prediction and gold, and curly quotes made straight (ftfy)
+    repaired: bool = False
+
+    def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
+        """exact_match, f1 and accuracy of the prediction. Raises ConfigError where ftfy is wanted and missing."""
+        golds = gold if self.aliases else gold[:1]
+        if self.repaired:
+            prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
+        said = self._cut(prediction)
+        return {
+            "exact_match": exact_match(said, gold=golds),
+            "f1": max(self._f1(normalise(said), gold=normalise(answer)) for answer in golds),
+            "accuracy": self._accuracy(said, gold=golds),
+        }
+
+    def _cut(self, text: str) -> str:
+        text = last_announced(text) if self.extract else text
+        return _first_item(text) if self.first_item else text
+
+    def _f1(self, prediction: str, *, gold: str) -> float:
+        if self.yes_no and prediction != gold and (prediction in _WHOLE or gold in _WHOLE):
+            return 0.0
+        if self.empty == "zero" and not (prediction and gold):
+            return 0.0
+        return _f1(prediction.split(), gold.split())
+
+    def _accuracy(self, prediction: str, *, gold: Sequence[str]) -> float:
+        if self.accuracy == "words":
+            return containment(prediction, gold=gold)
+        clean = str.lower if self.accuracy == "raw" else normalise
+        return float(any(clean(answer) in clean(prediction) for answer in gold))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairRules:
+    """Metrics of ASQA, long answers to questions with several readings: str_em and str_hit (ALCE).
+
+    A gold is one list of short answers per reading.
+    """
+
+    #: only the first line is judged (ALCE; Adaptive-Note's code judges everything, citation marks included)
+    first_line: bool = True
+    #: citation marks such as [1] are taken out first
+    citations: bool = True
+
+    def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
+        """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if that is all of them."""
+        said = prediction.strip().partition("\n")[0] if self.first_line else prediction
+        said = normalise(_CITATION.sub("", said) if self.citations else said)
+        found = [any(normalise(answer) in said for answer in answers) for answers in gold]
+        return {"str_em": sum(found) / len(found), "str_hit": float(all(found))}
+
+
+def _first_item(text: str) -> str:
+    text = text.strip()
+    if not (text.startswith("[") or text.endswith("]")):
+        return text
+    return text.translate(_LISTING).partition(",")[0].strip()
+
+
+_ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
+
+#: name -> rules. "ours" is what a reward is made of; the others are as published
+FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
+    {
+        "2wiki": Rules(yes_no=True, empty="zero"),
+        "adaptive_note": Rules(empty="zero", accuracy="raw"),
+        "asqa": PairRules(),
+        "asqa_adaptive_note": PairRules(first_line=False, citations=False),
+        "hotpotqa": Rules(aliases=False, yes_no=True, empty="zero"),
+        "musique": Rules(),
+        "nq": _ONE_HOP,
+        "ours": Rules(accuracy="words"),
+        "squad": _ONE_HOP,
+        "triviaqa": _ONE_HOP,
+    }
+)
+
+
+def rules_of(family: str) -> Rules | PairRules:
+    """The rules of that name. Raises InvalidInput with the known names."""
+    if family not in FAMILIES:
+        raise InvalidInput(
+            f"{family!r} is unknown", field="family", remedy=known_choices(sorted(FAMILIES), given=family)
+        )
+    return FAMILIES[family]
+
+
+def judged(
+    prediction: str | None, *, gold: Sequence[str] | Sequence[Sequence[str]], family: str = "ours"
+) -> Mapping[str, float]:
+    """The family's measures of one answer, by name; all 0.0 for no answer (None or nothing but white space).
+
+    `gold`: the right answers, at least one; of family "asqa" a list of lists, see `PairRules`.
+    Raises InvalidInput for an unknown family and for gold of the wrong shape.
+    """
+    rules = rules_of(family)
+    _check_gold(gold, pairs=isinstance(rules, PairRules))
+    found = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
+    return found if prediction and prediction.strip() else dict.fromkeys(found, 0.0)
+
+
+def _check_gold(gold: object, *, pairs: bool) -> None:
+    lists = gold if pairs else [gold]
+    right = _is_list(lists) and all(_is_list(each) and _are_texts(each) for each in lists)  # type: ignore[attr-defined]
+    if not right:
+        shape = "a list of lists of texts, one per reading" if pairs else "a list of texts"
+        raise InvalidInput("are no gold answers", field="answers", remedy=f"give {shape}, none of them empty")
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value)
+
+
+def _are_texts(values: object) -> bool:
+    assert isinstance(values, list | tuple)
+    return all(isinstance(value, str) and value.strip() for value in values)
+
 
 _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.answer_metrics import judged
-from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.learning.reward import cost_of_terms, judged
 from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.errors import ArmFailed

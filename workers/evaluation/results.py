@@ -14,8 +14,7 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import console, print_json
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.learning.answer_metrics import judged
-from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.learning.reward import cost_of_terms, judged
 from ragbandit.router.offline.charts import number_table, print_whole
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.formats import NOTHING, number

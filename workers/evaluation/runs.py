@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.answer_metrics import FAMILIES, judged
+from ragbandit.router.learning.reward import FAMILIES, judged
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows, required_text
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private, parsed

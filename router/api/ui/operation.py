@@ -12,6 +12,7 @@ from starlette.responses import Response
 from ragbandit.router.api.dependencies import SharedRead, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
+from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import report as words
 from ragbandit.router.reporting.reading import Report, ReportScope
@@ -20,7 +21,6 @@ from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.ledgers.quarantines import quarantines_of, raters_lately
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
 from ragbandit.shared.formats import duration, number, percent

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.learning.relearning import lifted, relearn, selected
+from ragbandit.router.learning.learner import relearn, selected
+from ragbandit.router.learning.sources import lifted, quarantines_of
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.audit_log import entries
-from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.workers.cli import app
 

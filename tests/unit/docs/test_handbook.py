@@ -9,7 +9,7 @@ import pytest
 from ragbandit.examples.handbook.command import ARMS, HERE, TABLE, read_questions
 from ragbandit.examples.handbook.held_out import asked_for, split
 from ragbandit.examples.handbook.report import _always, _verdict
-from ragbandit.router.learning.answer_metrics import containment
+from ragbandit.router.learning.reward import containment
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus

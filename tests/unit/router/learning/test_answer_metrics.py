@@ -5,7 +5,7 @@ import sys
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.learning.answer_metrics import FAMILIES, Rules, judged, last_announced, normalise
+from ragbandit.router.learning.reward import FAMILIES, Rules, judged, last_announced, normalise
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
 SHORT = sorted(name for name, rules in FAMILIES.items() if isinstance(rules, Rules))

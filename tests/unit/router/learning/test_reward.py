@@ -6,8 +6,16 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.learning.answer_metrics import containment, exact_match, f1
-from ragbandit.router.learning.reward import aggregate, cost_of, default_reward, explicit_reward, quality_of
+from ragbandit.router.learning.reward import (
+    aggregate,
+    containment,
+    cost_of,
+    default_reward,
+    exact_match,
+    explicit_reward,
+    f1,
+    quality_of,
+)
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import COST_TERMS, Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.examples import steady

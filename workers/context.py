@@ -18,7 +18,7 @@ from ragbandit.router.storage.answer_queue import AnswerQueue
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.job_rows import CHECK_ATTEMPTS, CHECK_EXPIRE_S
+from ragbandit.router.storage.rows.outcome_rows import CHECK_ATTEMPTS, CHECK_EXPIRE_S
 from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing

@@ -32,9 +32,9 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
         "workers/judge/*.py",
         "workers/scoring.py",
         "router/storage/judgements.py",
-        "router/storage/rows/job_rows.py",
+        "router/storage/rows/outcome_rows.py",
     ),
-    "checks as rewards": ("ragbandit/checks.py", "workers/check_process.py", "router/storage/rows/job_rows.py"),
+    "checks as rewards": ("ragbandit/checks.py", "workers/check_process.py", "router/storage/rows/outcome_rows.py"),
     "verify": ("router/learning/audit/*.py",),
     "versions, canary, kill switch": (
         "router/rollouts/*.py",

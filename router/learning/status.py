@@ -11,7 +11,7 @@ from ragbandit.router.learning.monitoring.diagnosis import Diagnosis, read_diagn
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.job_rows import today
+from ragbandit.router.storage.rows.outcome_rows import today
 from ragbandit.router.storage.sql.counters import ClosingRule, kept
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, updates, waiting
 from ragbandit.shared.errors import NotFound

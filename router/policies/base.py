@@ -180,7 +180,7 @@ def schema_of(policy: Policy) -> ContextSchema:
 def tolerance_of(policy: Policy) -> float:
     """`tolerance`: most that rounding may explain between two machines, threads or devices that learned the same rows.
 
-    As `learning.audit.deep_check` measures it; it may grow with updates. The same share of the largest score is a tie,
+    As `learning.audit.checks` measures it; it may grow with updates. The same share of the largest score is a tie,
     between whose arms the pmf may differ. 0 for an exact policy: every machine learns the same bytes.
     """
     return float(getattr(policy, "tolerance", 0.0))

@@ -21,8 +21,7 @@ from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import scores_value
-from ragbandit.router.storage.rows.job_rows import CHOSEN_FOR_USE
-from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE, cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates

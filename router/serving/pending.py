@@ -20,7 +20,7 @@ from ragbandit.router.storage import answer_queue, judgements
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.job_rows import CHECK_EXPIRE_S, LABEL_EXPIRE_S, JobKind
+from ragbandit.router.storage.rows.outcome_rows import CHECK_EXPIRE_S, LABEL_EXPIRE_S, JobKind
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes

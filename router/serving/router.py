@@ -52,7 +52,7 @@ from ragbandit.shared.types import (
 )
 
 if TYPE_CHECKING:
-    from ragbandit.router.learning.audit.rules import Verdict
+    from ragbandit.router.learning.audit.checks import Verdict
     from ragbandit.router.queue.jobs import Listener
     from ragbandit.router.queue.streams import StreamReader
 

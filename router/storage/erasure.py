@@ -35,7 +35,7 @@ from sqlalchemy import (
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
-from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs
+from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, overwrite_freed

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, cast
 from sqlalchemy import Connection, select, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.job_rows import JobKind, drop_jobs, move_day, next_day, waiting_jobs
+from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs, move_day, next_day, waiting_jobs
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Claims

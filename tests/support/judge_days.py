@@ -1,7 +1,7 @@
 """What waits for the judge, and what a day brought, as a status reads it."""
 
 from ragbandit.router.storage.judgements import JudgeState
-from ragbandit.router.storage.rows.job_rows import today, waiting_jobs
+from ragbandit.router.storage.rows.outcome_rows import today, waiting_jobs
 from ragbandit.router.storage.sql.database import Database
 
 

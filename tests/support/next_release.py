@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.storage.sql import database as database_module, schema_window
+from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 
 ROOT = Path(__file__).parents[2]
@@ -60,12 +60,11 @@ def become_next_release(tmp_path, monkeypatch):
         scripts = tmp_path / "migrations"
         shutil.copytree(ROOT / "migrations", scripts, ignore=shutil.ignore_patterns("__pycache__"))
         write_migration(scripts / "versions", oldest_code=oldest_code)
-        monkeypatch.setattr(schema_window, "SCRIPTS", str(scripts))
-        for module in (schema_window, database_module):
-            monkeypatch.setattr(module, "SCHEMA_REVISION", NEXT)
+        monkeypatch.setattr(database_module, "SCRIPTS", str(scripts))
+        monkeypatch.setattr(database_module, "SCHEMA_REVISION", NEXT)
         monkeypatch.setattr(database_module, "OLDEST_REVISION", needs)
-        schema_window.steps.cache_clear()
+        database_module.steps.cache_clear()
 
     yield become
     monkeypatch.undo()
-    schema_window.steps.cache_clear()
+    database_module.steps.cache_clear()

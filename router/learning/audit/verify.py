@@ -12,15 +12,18 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from ragbandit.router.learning.audit.deep_check import (
+from ragbandit.router.learning.audit.checks import (
     PAGE,
     DeepCheck,
+    Verdict,
     difference,
+    draw_fault,
     is_of_another_release,
     pages,
+    seed_fault,
     sha256_after,
+    update_faults,
 )
-from ragbandit.router.learning.audit.rules import Verdict, draw_fault, seed_fault, update_faults
 from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy

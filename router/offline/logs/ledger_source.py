@@ -13,7 +13,7 @@ from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, TEXTLESS
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import features_value
-from ragbandit.router.storage.rows.job_rows import CHOSEN_FOR_USE
+from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import StoreError
 

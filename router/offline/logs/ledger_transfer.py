@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, and_, delete, insert, select
 
-from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
+from ragbandit.router.learning.audit.checks import draw_fault, seed_fault
 from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.estimation import Tally
 from ragbandit.router.offline.logs import Logged

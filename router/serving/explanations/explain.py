@@ -12,7 +12,7 @@ from pydantic import GetPydanticSchema
 from sqlalchemy import select
 
 from ragbandit.client.replies.decisions import RecordReply
-from ragbandit.router.learning.audit.rules import draw_fault
+from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.policies.draw import UNTRIED
 from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT

@@ -34,7 +34,7 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.job_rows import JudgeSample
+from ragbandit.router.storage.rows.outcome_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, StoreError, missing_package
 from ragbandit.shared.types import PolicyLabel

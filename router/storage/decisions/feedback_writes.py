@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, select
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.rows.conversion import feedback_row
-from ragbandit.router.storage.rows.job_rows import drop_jobs
+from ragbandit.router.storage.rows.outcome_rows import drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback

@@ -30,8 +30,15 @@ from ragbandit.router.storage.rows.conversion import (
     reward_value,
     without_messages,
 )
-from ragbandit.router.storage.rows.job_rows import MAX_CHECKS, MAX_LABELS, JudgeSample, add_jobs, sample_outcomes
-from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
+from ragbandit.router.storage.rows.outcome_rows import (
+    MAX_CHECKS,
+    MAX_LABELS,
+    JudgeSample,
+    add_jobs,
+    outcome_row,
+    outcome_value,
+    sample_outcomes,
+)
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database

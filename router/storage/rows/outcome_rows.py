@@ -1,14 +1,40 @@
-"""Outcomes to rows and back; their traces are compressed."""
+"""Rows of outcomes, with compressed traces; and of `jobs`: decisions that wait for the judge, a check, or a label.
+
+A job comes in the transaction that stores the outcome, and leaves in the one that stores the score or gives it up.
+Whoever works on one claims it (leases.Claims): one that dies leaves nothing behind but a try. Rows are locked after
+those of `waiting`.
+"""
 
 import json
 import zlib
-from collections.abc import Callable
-from dataclasses import asdict, fields
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final, Literal, cast
+
+from sqlalchemy import Connection, RowMapping, and_, delete, func, select
 
 from ragbandit.router.storage.rows.conversion import Form, Row, TableRows, body_hash, canonical
-from ragbandit.router.storage.sql.tables import outcomes
-from ragbandit.shared.types import Branch, CallFailed, Cost, Generated, Outcome, Retrieved, Round, Source, TraceEvent
+from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
+from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
+from ragbandit.router.storage.sql.tables import counters, decisions, jobs, judge_days, outcomes, updates
+from ragbandit.shared.types import (
+    CANCELLED,
+    IMPORTED,
+    LABEL_QUEUE,
+    Branch,
+    CallFailed,
+    Cost,
+    Generated,
+    Json,
+    Outcome,
+    Retrieved,
+    Round,
+    Source,
+    TraceEvent,
+    calls_of,
+)
 
 #: what is likeliest comes last: it is the nearest
 _DICTIONARY: Final = (
@@ -154,3 +180,151 @@ def outcome_value(row: Row) -> Outcome:
     """The outcome of a row; without a trace where none was kept."""
     events = [] if row["trace"] is None else json.loads(unpacked(row["trace"], answer=row["answer"] or ""))
     return _OUTCOME.value(row, trace=trace_value(events))
+
+
+JobKind = Literal["judge", "check", "label"]
+_DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "check_due", "label": "label_due"}
+
+#: answers that wait for a check at once; while there are as many, further ones are not checked
+MAX_CHECKS: Final = 10_000
+#: times that an answer is begun to be checked
+CHECK_ATTEMPTS: Final = 3
+#: an answer that waited that long is not checked any more, seconds
+CHECK_EXPIRE_S: Final = 2 * 86400.0
+#: answers that wait for a person's label at once, and how long one waits, seconds
+MAX_LABELS: Final = 10_000
+LABEL_EXPIRE_S: Final = 7 * 86400.0
+#: failures that say nothing of the arm, or of a decision that nobody can read
+_NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
+
+
+#: rows of updates and decisions whose label is there since the queue chose it for its use; the others speak of all
+CHOSEN_FOR_USE: Final = and_(
+    updates.c.judged_by == "label", decisions.c.facts.like(f'%"{LABEL_QUEUE}":{{"asked":true,%"uniform":false}}%')
+)
+
+
+def is_judgeable(outcome: Outcome) -> bool:
+    """Whether there is an answer to judge, or a failure of the arm. A caller may keep its answers to itself."""
+    if calls_of(outcome):
+        return False  # the answer comes when the tools have been called
+    if outcome.answer is not None and outcome.answer.strip():
+        return outcome.stop_reason != IMPORTED
+    return outcome.stop_reason not in _NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")
+
+
+def add_jobs(
+    connection: Connection,
+    group: Iterable[Outcome],
+    *,
+    kind: JobKind,
+    room: int,
+    moves: Moves,
+    facts: Mapping[str, Json] | None = None,
+) -> int:
+    """Let these new outcomes wait, answers and failures of an arm, while fewer than `room` do; how many may not."""
+    chosen = [one for one in sorted(group, key=lambda one: one.decision_id) if is_judgeable(one)]
+    if not chosen:
+        return 0
+    fitting = chosen[: max(0, room - waiting_jobs(connection, kind=kind))]
+    common = {"kind": kind, "tries": 0, "facts": json.dumps(facts or {})}
+    rows = [
+        {"decision_id": one.decision_id, "made_at": one.made_at, "due_at": one.made_at, **common} for one in fitting
+    ]
+    insert_rows(connection, jobs, rows)
+    moves.add(_DUE[kind], len(rows))
+    return len(chosen) - len(rows)
+
+
+def drop_jobs(connection: Connection, ids: Iterable[str], *, kind: JobKind, moves: Moves) -> list[str]:
+    """Let these decisions wait no more; those that did."""
+    gone = delete(jobs).where(jobs.c.kind == kind, jobs.c.decision_id.in_(sorted(ids))).returning(jobs.c.decision_id)
+    dropped = list(connection.execute(gone).scalars())
+    moves.add(_DUE[kind], -len(dropped))
+    return dropped
+
+
+def waiting_jobs(connection: Connection, *, kind: JobKind) -> int:
+    """Decisions that wait, as they are counted."""
+    return _counter(connection, label=ALL, name=_DUE[kind])
+
+
+def _counter(connection: Connection, *, label: str, name: CounterName) -> int:
+    here = counters.c.label == label, counters.c.name == name
+    return int(connection.execute(select(func.coalesce(func.sum(counters.c.value), 0)).where(*here)).scalar_one())
+
+
+DAY_S: Final = 86_400
+#: another draw than the arm's, which is the sha256 of the id alone
+_SALT: Final = b"ragbandit judge:"
+#: days that are kept
+_KEPT_DAYS: Final = 400
+
+_COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeSample:
+    """Which decisions are judged: `share` of them, while fewer than `max_waiting` wait."""
+
+    share: float
+    max_waiting: int
+    #: all of them until so many are learned or wait for the judge
+    first: int = 0
+
+
+def is_sampled(decision_id: str, *, share: float) -> bool:
+    """Whether a decision is among the share that is judged: the same on every host, whatever the arm."""
+    drawn = int.from_bytes(sha256(_SALT + decision_id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    return drawn < share * 2.0**64
+
+
+def sample_outcomes(
+    connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
+) -> None:
+    """Let those of these new outcomes wait for the judge that are sampled, as far as there is room.
+
+    label: of the ledger. shard: of `counters`, that this process moves.
+    """
+    share = sample.share
+    if sample.first:
+        learned = _counter(connection, label=label, name="learned")
+        share = 1.0 if learned + waiting_jobs(connection, kind="judge") < sample.first else share
+    sampled = [one for one in group if is_sampled(one.decision_id, share=share)]
+    facts: dict[str, Json] = {"share": share, "failures": 0}
+    skipped = add_jobs(connection, sampled, kind="judge", room=sample.max_waiting, moves=moves, facts=facts)
+    if skipped:
+        move_day(connection, {"skipped": skipped}, now=sampled[0].made_at, shard=1 + shard)
+
+
+def move_day(
+    connection: Connection, counts: Mapping[str, float] | None = None, *, now: float, shard: int = 0
+) -> RowMapping:
+    """Add to the counts of the day of `now`; the row as it is then. It stays locked until the transaction ends."""
+    counts = counts or {}
+    day = day_of(now)
+    values = {"day": day, "shard": shard, **dict.fromkeys(_COUNTS, 0), **counts}
+    move = insert_into(connection, judge_days).values(**values)
+    added = {name: judge_days.c[name] + move.excluded[name] for name in _COUNTS}
+    move = move.on_conflict_do_update(index_elements=judge_days.primary_key, set_=added)
+    row = connection.execute(move.returning(judge_days)).mappings().one()
+    if counts.get("begun") == row["begun"]:  # the first of the day
+        connection.execute(delete(judge_days).where(judge_days.c.day < day_of(now - _KEPT_DAYS * DAY_S)))
+    return row
+
+
+def today(connection: Connection, *, now: float) -> dict[str, Any]:
+    """The counts of the day of `now`, over all processes."""
+    sums = [func.coalesce(func.sum(judge_days.c[name]), 0).label(name) for name in _COUNTS]
+    row = connection.execute(select(*sums).where(judge_days.c.day == day_of(now))).mappings().one()
+    return {name: float(row[name]) if name == "dollars" else int(row[name]) for name in _COUNTS}
+
+
+def day_of(now: float) -> str:
+    """The day of this time in UTC, as "2026-11-21"."""
+    return datetime.fromtimestamp(now, UTC).date().isoformat()
+
+
+def next_day(now: float) -> float:
+    """When the day after that of `now` begins in UTC."""
+    return (now // DAY_S + 1) * DAY_S

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, insert, select, update
 
 from ragbandit.router.learning import snapshots as publishing
-from ragbandit.router.learning.audit import deep_check
+from ragbandit.router.learning.audit import checks
 from ragbandit.router.storage.ledgers import ledger
 from ragbandit.router.storage.rows.conversion import snapshot_row
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
@@ -19,7 +19,7 @@ KEPT = 2
 def few(monkeypatch):
     """Two rows are kept; a learner prunes at its first snapshot."""
     monkeypatch.setattr(ledger, "SNAPSHOT_ROWS", KEPT)
-    monkeypatch.setattr(deep_check, "SNAPSHOT_ROWS", KEPT)
+    monkeypatch.setattr(checks, "SNAPSHOT_ROWS", KEPT)
 
 
 def rows(world) -> int:
@@ -118,7 +118,7 @@ def test_some_are_kept_longer(make_world, monkeypatch, database_url):
     """The newest KEPT_MOST of every KEPT_EVERY-th update stay, rows and files, and a learner goes on from them."""
     for name, value in (("SNAPSHOT_ROWS", 3), ("KEPT_EVERY", 4), ("KEPT_MOST", 2), ("TRIES", 1)):
         monkeypatch.setattr(ledger, name, value)
-    monkeypatch.setattr(deep_check, "SNAPSHOT_ROWS", 3)
+    monkeypatch.setattr(checks, "SNAPSHOT_ROWS", 3)
     monkeypatch.setattr(publishing, "KEPT_MOST", 2)
     monkeypatch.setattr(publishing, "FORGET_EVERY", 2)
     world = make_world(database_url=database_url, learning={"snapshots_kept": 1, "batch": 3})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.learning.audit.deep_check import agrees
+from ragbandit.router.learning.audit.checks import agrees
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies.base import tolerance_of
 from ragbandit.router.policies.draw import Drawn

@@ -11,7 +11,7 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreJob, ScoreQueue, Spent, expire
-from ragbandit.router.storage.rows.job_rows import JudgeSample, is_judgeable, is_sampled, next_day
+from ragbandit.router.storage.rows.outcome_rows import JudgeSample, is_judgeable, is_sampled, next_day
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs

@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.job_rows import waiting_jobs
+from ragbandit.router.storage.rows.outcome_rows import waiting_jobs
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.shared.types import LABEL_QUEUE
 from tests.support.examples import made_decision

@@ -11,8 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
-from ragbandit.router.storage.sql import schema_window
-from ragbandit.router.storage.sql.database import Database, check_schema, migrate, revision_of
+from ragbandit.router.storage.sql import database as database_module
+from ragbandit.router.storage.sql.database import SESSION, Database, check_schema, migrate, revision_of, steps
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
 from ragbandit.shared.errors import StoreError
 from tests.support.next_release import NEXT, become_next_release
@@ -40,7 +40,7 @@ def columns(database) -> set[str]:
 def test_each_step_says_which_code_survives_it(become_next_release):
     """The mark of a step is that of the one before, or a newer one, and never newer than the step."""
     become_next_release()
-    marks = schema_window.steps()
+    marks = steps()
     assert (list(marks), list(marks)[-1]) == (sorted(marks), NEXT)
     assert list(marks.values()) == sorted(marks.values())
     assert all(oldest <= revision for revision, oldest in marks.items())
@@ -49,8 +49,8 @@ def test_each_step_says_which_code_survives_it(become_next_release):
 def test_steps_that_keep_the_mark_only_add(become_next_release, empty):
     """They drop, rename and demand nothing: no column of a table that was there must be filled by a writer."""
     become_next_release()
-    for revision in (revision for revision, oldest in schema_window.steps().items() if oldest < revision):
-        (source,) = Path(schema_window.SCRIPTS, "versions").glob(f"{revision}_*.py")
+    for revision in (revision for revision, oldest in steps().items() if oldest < revision):
+        (source,) = Path(database_module.SCRIPTS, "versions").glob(f"{revision}_*.py")
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "op":
                 assert node.attr in ADDS, f"{revision}: op.{node.attr}"
@@ -111,8 +111,8 @@ def test_old_processes_are_seen(postgres, become_next_release):
         migrate(database)
         become_next_release(oldest_code=NEXT)
         database.close()
-        database = Database(f"{postgres.url(name)}&application_name={schema_window.session_name(NEXT)}")
-        named = {"application_name": schema_window.session_name(SCHEMA_REVISION)}
+        database = Database(f"{postgres.url(name)}&application_name={SESSION}{NEXT}")
+        named = {"application_name": f"{SESSION}{SCHEMA_REVISION}"}
         other = create_engine(postgres.url(name), connect_args=named).connect()
         with pytest.raises(StoreError, match=f"processes of schema {SCHEMA_REVISION} use the database") as caught:
             migrate(database)

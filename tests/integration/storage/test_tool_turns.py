@@ -9,8 +9,7 @@ from sqlalchemy import select
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, next_turn
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.router.storage.rows.job_rows import JudgeSample
-from ragbandit.router.storage.rows.outcome_rows import own_cost
+from ragbandit.router.storage.rows.outcome_rows import JudgeSample, own_cost
 from ragbandit.router.storage.sql.tables import answer_queue, jobs, outcomes
 from ragbandit.shared.types import Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.arms.answer_jobs import decision_for

@@ -16,7 +16,7 @@ from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import ScoreJob
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows import job_rows
+from ragbandit.router.storage.rows.outcome_rows import CHECK_EXPIRE_S
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
@@ -215,7 +215,10 @@ def test_what_fails_is_tried_again_and_given_up(bench, caplog):
     assert "workers died over an answer that they scored" in caplog.text
     old = it.answered("say 1")
     recover(
-        it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time() + job_rows.CHECK_EXPIRE_S + 1
+        it.database,
+        jobs=it.context.jobs,
+        settings=it.context.settings,
+        now=time.time() + CHECK_EXPIRE_S + 1,
     )
     assert (it.due(), it.score(old)) == ({}, [])
 

@@ -19,7 +19,7 @@ from ragbandit.router.serving.setup.bootstrap import judge_sample
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.job_rows import next_day
+from ragbandit.router.storage.rows.outcome_rows import next_day
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import Query, Source
 from ragbandit.strategies.base import Passage

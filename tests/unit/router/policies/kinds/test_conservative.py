@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.audit.rules import draw_fault
+from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Restraint, pmf_of_one
 from ragbandit.router.policies.checks import check_policy

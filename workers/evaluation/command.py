@@ -24,6 +24,7 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation.results import (
     Answered,
+    AnswerQuality,
     Line,
     Qualities,
     evaluated,
@@ -210,18 +211,23 @@ def _quiz(
     answers: Answers,
     concurrency: int,
 ) -> Qualities:
-    """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
-    count = itertools.count(1)
+    """Judgements by the judge, closed then. Ctrl-C ends the command; what was judged is in the judge's cache."""
+    cut, found = chinese_words(), dict[int, dict[str, AnswerQuality]]()
     with bars(errors) as progress, interruptible(_stopped(answers)):
-        return asyncio.run(
-            quizzed_answers(
-                rows,
-                answered=answered,
-                model=judge,
-                concurrency=concurrency,
-                done=lambda: progress("judged", next(count), len(rows)),
-            )
-        )
+
+        async def quiz(number: int) -> None:
+            theirs = {arm: stored[number] for arm, stored in answered.items()}
+            found[number] = await quizzed_answers(rows[number], answers=theirs, model=judge, cut=cut)
+            progress("judged", len(found), len(rows))
+
+        async def run() -> None:
+            try:
+                await in_parallel(range(len(rows)), quiz, concurrency=concurrency)
+            finally:
+                await judge.generator.close()
+
+        asyncio.run(run())
+    return {arm: [found[number][arm] for number in range(len(rows))] for arm in answered}
 
 
 def _stopped(answers: Answers) -> str:

@@ -4,7 +4,7 @@ Every question counts for every arm: an answer that failed is wrong, and is list
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -19,8 +19,8 @@ from ragbandit.router.offline.charts import number_table, print_whole
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.formats import NOTHING, number
 from ragbandit.shared.types import Json
-from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, in_parallel
-from ragbandit.workers.judge.rubric import Cut, QuizModel, chinese_words, made_quiz, quizzed
+from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
+from ragbandit.workers.judge.rubric import Cut, QuizModel, made_quiz, quizzed
 
 #: the arm whose mean seconds are Time 1.00 (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
@@ -69,36 +69,12 @@ def qualities(rows: Sequence[LabelledQuestion], *, answered: Answered, family: s
 
 
 async def quizzed_answers(
-    rows: Sequence[LabelledQuestion],
-    *,
-    answered: Answered,
-    model: QuizModel,
-    concurrency: int,
-    done: Callable[[], None],
-) -> Qualities:
-    """The judge's scores, at most `concurrency` questions at a time; closes the model.
-
-    A question without a quiz gets one from its gold text. Where the judge fails the answer counts 0, with the error.
-    Raises ConfigError where jieba is missing.
-    """
-    cut, found = chinese_words(), dict[int, dict[str, AnswerQuality]]()
-
-    async def judge(number: int) -> None:
-        answers = {arm: stored[number] for arm, stored in answered.items()}
-        found[number] = await _quizzed(rows[number], answers=answers, model=model, cut=cut)
-        done()
-
-    try:
-        await in_parallel(range(len(rows)), judge, concurrency=concurrency)
-    finally:
-        await model.generator.close()
-    return {arm: [found[number][arm] for number in range(len(rows))] for arm in answered}
-
-
-async def _quizzed(
     row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
 ) -> dict[str, AnswerQuality]:
-    """By arm. One after the other: arms that answer alike share the reply in the judge's cache."""
+    """The judge's scores of one question, by arm. One after the other: arms that answer alike share the cached reply.
+
+    A question without a quiz gets one from its gold text. Where the judge fails the answer counts 0, with the error.
+    """
     quiz = row.quiz
     if quiz is None:
         assert row.reference is not None

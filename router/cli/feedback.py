@@ -97,18 +97,11 @@ def exclude(
             progress=lambda closed: progress("decisions", closed, closed),
             **period,
         )
-    new_label = done.quarantine.new_label
-    facts = {
-        "number": done.quarantine.number,
-        "source": source,
-        "feedback": done.feedback,
-        "label": new_label,
-        "updates": done.updates,
-        "snapshot": done.snapshot,
-    }
-    show(facts, as_json=as_json)
+    show(done, as_json=as_json)
     if not as_json:
-        errors.print(f"services go on with {ledger.label}: set policy.label to {new_label} and restart them in turn")
+        errors.print(
+            f"services go on with {ledger.label}: set policy.label to {done['label']} and restart them in turn"
+        )
 
 
 def import_(

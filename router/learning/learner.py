@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import select
@@ -43,7 +43,7 @@ from ragbandit.router.storage.rows.conversion import canonical, feedback_value
 from ragbandit.router.storage.sql.tables import decisions, feedback, policies
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, SnapshotError
-from ragbandit.shared.types import ClosedDecision, JoinedDecision, PolicyLabel, SnapshotInfo, Update
+from ragbandit.shared.types import ClosedDecision, JoinedDecision, Json, PolicyLabel, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -309,18 +309,6 @@ _PATIENCE_S: Final = 60.0
 _PAGE: Final = 5000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Relearned:
-    """A ledger that was learned without a source."""
-
-    quarantine: Quarantine
-    #: feedback that it was learned without
-    feedback: int
-    #: its updates, and its newest snapshot
-    updates: int
-    snapshot: str | None
-
-
 def checked_source(source: str) -> str:
     """The name of a source, or InvalidInput."""
     kind, _, name = source.partition(":")
@@ -357,9 +345,10 @@ def relearn(
     actor: str,
     now: float,
     progress: Callable[[int], None] = lambda _closed: None,
-) -> Relearned:
+) -> dict[str, Json]:
     """Learn a new ledger without the feedback of a source; what that ledger had left out before stays out.
 
+    Returns the exclusion's number and source, how much feedback it is, and label, updates and snapshot of the new one.
     source: as `checked_source` takes it. since, until: of when the feedback came in, seconds; None: no bound. The same
     call again goes on with one that was interrupted. Raises NotReady while another learner holds the new ledger.
     """
@@ -387,12 +376,14 @@ def relearn(
     register_policy(ledger.database, label=new.label, now=now, **facts)
     _learn(new, settings=settings, progress=progress)
     newest = new.latest_snapshots(limit=1)
-    return Relearned(
-        quarantine=quarantine,
-        feedback=selected(ledger, source=source, since=since, until=until),
-        updates=new.last_seq(),
-        snapshot=newest[0].version if newest else None,
-    )
+    return {
+        "number": quarantine.number,
+        "source": source,
+        "feedback": selected(ledger, source=source, since=since, until=until),
+        "label": quarantine.new_label,
+        "updates": new.last_seq(),
+        "snapshot": newest[0].version if newest else None,
+    }
 
 
 def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:

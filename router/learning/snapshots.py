@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -270,14 +269,6 @@ def _maker(info: SnapshotInfo) -> tuple[object, ...]:
     return info.algorithm, dict(info.params), info.encoder_hash
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interim:
-    """A policy that decides meanwhile, and its snapshot, which the database knows."""
-
-    policy: Policy
-    snapshot: SnapshotInfo
-
-
 def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bool:
     """Whether the ledger has updates, and none of the policy's newest snapshots is there. Contents are not checked."""
     newest = ledger.latest_snapshots(
@@ -286,16 +277,19 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
     return ledger.last_seq() > 0 and not any(files.exists(info.version) for info in newest)
 
 
-def find_interim(ledger: Ledger, *, files: SnapshotFiles, settings: Settings, encoder_hash: str) -> Interim:
-    """What decides until the learner has learned the policy again. Raises StoreError, and SnapshotError if files cannot
-    be written.
+def find_interim(
+    ledger: Ledger, *, files: SnapshotFiles, settings: Settings, encoder_hash: str
+) -> tuple[Policy, SnapshotInfo]:
+    """What decides until the learner has learned the policy again, and its snapshot, which the database knows.
+
+    Raises StoreError, and SnapshotError if files cannot be written.
     """
     incumbent = settings.policy.incumbent
     for info in ledger.snapshots_to_try():
         keeps_promise = incumbent in (None, info.params.get("incumbent"))
         if keeps_promise and info.last_seq > 0 and info.encoder_hash in ("", encoder_hash):
             try:
-                return Interim(policy=files.load(info, encoder_hash=info.encoder_hash)[0], snapshot=info)
+                return files.load(info, encoder_hash=info.encoder_hash)[0], info
             except SnapshotError:
                 continue
     wanted = settings.policy.fallback if incumbent is None else incumbent
@@ -304,4 +298,4 @@ def find_interim(ledger: Ledger, *, files: SnapshotFiles, settings: Settings, en
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)
-    return Interim(policy=fixed, snapshot=info)
+    return fixed, info

@@ -325,7 +325,11 @@ class Screening:
         factors: dict[str, float] = {}
         for item in joined.feedback:
             origin = self._keys.origin(item, tenant=joined.decision.query.tenant)
-            if self._is_excluded(item, origin) or self._is_beyond_cap(item):
+            day = _capped_day(item)
+            first = None if day is None else self._beyond.get(day)
+            if first is not None and (item.received_at, item.id) >= first:
+                continue
+            if any(one.covers(item.received_at) and matches(one.source, origin) for one in self._quarantines):
                 continue
             weight = factor(item, origin=origin, configured=self.settings.learning.sources)
             if item.source == "label":
@@ -338,14 +342,6 @@ class Screening:
         left = tuple(item for item in joined.feedback if item.id not in {one.id for one in stands})
         remaining = replace(joined, feedback=tuple(stands)) if left else joined
         return Screened(joined=remaining, left_out=left, factors=factors)
-
-    def _is_excluded(self, item: Feedback, origin: Origin) -> bool:
-        return any(one.covers(item.received_at) and matches(one.source, origin) for one in self._quarantines)
-
-    def _is_beyond_cap(self, item: Feedback) -> bool:
-        day = _capped_day(item)
-        first = None if day is None else self._beyond.get(day)
-        return first is not None and (item.received_at, item.id) >= first
 
     def _standing(self, joined: JoinedDecision, items: Sequence[Feedback]) -> list[Feedback]:
         """The judgements that stand, and events without a value; with a window, by what came in it."""

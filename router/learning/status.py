@@ -75,12 +75,6 @@ def _counters(connection: Connection, kept_counts: Mapping[str, int], *, label: 
     return replace(read, unseen=read.decided - read.placed)
 
 
-def _lag_s(connection: Connection, *, label: str, rule: ClosingRule, now: float) -> float:
-    """Seconds for which the first feedback of the decisions that are learned next could have been learned."""
-    rows = connection.execute(_learned_next(rule), {"label": label, "now": now}).all()
-    return max((now - max(row.received_at, row.decided_at + rule.wait_s) for row in rows), default=0.0)
-
-
 @cache
 def _learned_next(rule: ClosingRule) -> Select[Any]:
     """The statement, made once: (when its first feedback came, when it was made) of the decisions learned next."""
@@ -114,7 +108,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         newest = snapshots[0] if snapshots else None
         counts_of_label = kept(connection, label=ledger.label)
         counts = _counters(connection, counts_of_label, label=ledger.label)
-        lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)
+        learned_next = connection.execute(_learned_next(rule), {"label": ledger.label, "now": now}).all()
         judge = JudgeState(waiting=counts_of_label["judge_due"], today=today(connection, now=now))
         diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == ledger.label)).scalar()
         learned = select(updates.c.decided).where(updates.c.policy == ledger.label, updates.c.seq == last_seq)
@@ -129,7 +123,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         snapshot=None if newest is None else newest.version,
         snapshot_last_seq=0 if newest is None else newest.last_seq,
         behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
-        lag_s=max(0.0, lag_s),
+        lag_s=max([0.0, *(now - max(row.received_at, row.decided_at + rule.wait_s) for row in learned_next)]),
         unanswered=counts_of_label["unanswered"],
         missing_outcome=counts_of_label["missing_outcome"],
         learning=learning,

@@ -135,6 +135,10 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
         verdicts = verdicts_of(connection, name, limit=VERDICTS)
         control = control_of(connection, base=base)
         others = versions_of(connection, base=base)
+        newest = select(decisions.c.facts).order_by(decisions.c.made_at.desc()).limit(NEWEST)
+        rows = connection.execute(newest).scalars().all()
+    notes = [note for row in rows if (note := candidate_in(facts_in(row), name)) is not None]
+    faults = [str(note["fault"]) for note in notes if note.get("fault")]
     # A champion that never had another one before it cannot give way to it.
     former = any(one.state == "retired" and one.former == "champion" for one in others)
     return VersionDetail(
@@ -142,16 +146,6 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
         possible=tuple(verb for verb in verbs_of(version) if former or version.state != "champion"),
         next_weight=next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
         killed=control.killed,
-        recent=recent_faults(database, version),
+        recent=RecentFaults(decisions=len(notes), faults=len(faults), last_fault=faults[0] if faults else None),
         verdicts=tuple(verdicts),
     )
-
-
-def recent_faults(database: Database, version: PolicyVersion) -> RecentFaults:
-    """Of the newest decisions: how many it was asked about, how often it failed, and why the last time."""
-    query = select(decisions.c.facts).order_by(decisions.c.made_at.desc()).limit(NEWEST)
-    with database.read() as connection:
-        rows = connection.execute(query).scalars().all()
-    notes = [note for row in rows if (note := candidate_in(facts_in(row), version.name)) is not None]
-    faults = [str(note["fault"]) for note in notes if note.get("fault")]
-    return RecentFaults(decisions=len(notes), faults=len(faults), last_fault=faults[0] if faults else None)

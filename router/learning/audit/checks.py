@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, func, select, tuple_
 from ragbandit.router.learning.examples import is_erased_for, lessons
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import FACTS, make_policy
-from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
+from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.context import PARAM
 from ragbandit.router.policies.draw import Drawn, choose, draw, raised_floors, seed_of
 from ragbandit.router.policies.mixing import configured_floor, holdback_of, mixed
@@ -242,23 +242,19 @@ def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> f
     return largest_difference(policy.state(), stored.state())
 
 
-def largest_difference(one: tuple[Arrays, Mapping[str, Json]], other: tuple[Arrays, Mapping[str, Json]]) -> float:
+def largest_difference(one: Any, other: Any) -> float:
     """The largest relative difference of two states, as `Policy.state` gives them; infinity if rounding cannot be why.
 
     For every entry of an array's first axis (the whole array where it has one axis): the Euclidean length of the
     difference over that of the longer one, so that a small part is not hidden by a large one. Floats among the facts
     differ relative to the larger one where that is above 1. Names, shapes, types, and what is no float must be equal.
     """
-    return _parts_apart(one, other)
-
-
-def _parts_apart(one: Any, other: Any) -> float:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return _apart(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        return max((_parts_apart(one[key], other[key]) for key in one), default=0.0)
+        return max((largest_difference(one[key], other[key]) for key in one), default=0.0)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        return max((_parts_apart(first, second) for first, second in zip(one, other, strict=True)), default=0.0)
+        return max((largest_difference(first, second) for first, second in zip(one, other, strict=True)), default=0.0)
     if isinstance(one, float) and isinstance(other, float) and one != other:
         return abs(one - other) / max(1.0, abs(one), abs(other))
     return 0.0 if one == other else math.inf

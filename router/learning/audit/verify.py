@@ -223,7 +223,9 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
 
 def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict) -> None:
     """Hold turns that stayed on an arm against the draws that they name, where these are in the database still."""
-    firsts = {decision.id: _first_of(decision) for decision in stayed}
+    facts = {decision.id: decision.facts[STICKY] for decision in stayed}
+    firsts = {key: one.get("first") if isinstance(one, dict) else None for key, one in facts.items()}
+    firsts = {key: first if isinstance(first, str) else None for key, first in firsts.items()}
     known = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({*firsts.values()} - {None}))
     with ledger.database.read() as connection:
         arms = {row.id: row.arm for row in connection.execute(known)}
@@ -232,10 +234,3 @@ def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict
         if arm is not None and arm != decision.arm:
             stayed_on = f"it stayed on {decision.arm}, and {firsts[decision.id]} drew {arm}"
             verdict.fail("propensity_mismatches", f"decision {decision.id}: {stayed_on}")
-
-
-def _first_of(decision: Decision) -> str | None:
-    """The decision that drew the arm on which this one stayed."""
-    facts = decision.facts[STICKY]
-    first = facts.get("first") if isinstance(facts, dict) else None
-    return first if isinstance(first, str) else None

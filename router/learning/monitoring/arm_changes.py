@@ -89,14 +89,10 @@ class ArmChanges:
             if known:
                 changed.append(decision.arm)
             self._versions[decision.arm] = [*known[1 - _VERSIONS :], (version, decision.made_at)]
-        return _announced(changed)
-
-
-def _announced(changed: list[ArmName]) -> tuple[ArmName, ...]:
-    arms = tuple(dict.fromkeys(changed))
-    if arms:
-        log.warning("arms have changed: what was learned of them counts for little", extra={"arms": list(arms)})
-    return arms
+        arms = tuple(dict.fromkeys(changed))
+        if arms:
+            log.warning("arms have changed: what was learned of them counts for little", extra={"arms": list(arms)})
+        return arms
 
 
 def _version(joined: JoinedDecision) -> str | None:

@@ -88,11 +88,13 @@ class SnapshotFollower:
         return self._made(info, self.fresh)
 
     def _interim(self) -> Serving:
-        interim = find_interim(self.ledger, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash)
-        facts = {"action": "rebuilding", "version": interim.snapshot.version}
+        policy, snapshot = find_interim(
+            self.ledger, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash
+        )
+        facts = {"action": "rebuilding", "version": snapshot.version}
         log.warning("no snapshot of the policy can be used: another one decides until it is learned again", extra=facts)
-        learned = None if interim.policy.seen else self.ledger.learned_lately()
-        return replace(self._made(interim.snapshot, interim.policy), rebuilding=True, learned=learned)
+        learned = None if policy.seen else self.ledger.learned_lately()
+        return replace(self._made(snapshot, policy), rebuilding=True, learned=learned)
 
     def _made(self, info: SnapshotInfo, policy: Policy) -> Serving:
         return Serving(policy=policy, version=info.version, last_seq=info.last_seq, settings=self.settings)

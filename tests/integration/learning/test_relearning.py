@@ -52,13 +52,13 @@ def test_it_is_as_if_the_source_never_was(make_world, tmp_path):
     assert world.learn() == 30
     before = world.sha256(world.replayed())
     done = quarantined(world)
-    assert (done.quarantine.new_label, done.feedback) == ("main_q1", 20)
+    assert (done["label"], done["feedback"]) == ("main_q1", 20)
     assert world.sha256(world.replayed()) == before
     clean = make_world(data_dir=str(tmp_path / "clean"), policy={"label": "main_q1"})
     fill(clean, count=30, bad=False)
     clean.learn()
-    assert done.updates == clean.ledger.last_seq() == 20
-    assert done.snapshot == clean.ledger.latest_snapshots(limit=1)[0].version  # it has the sha256
+    assert done["updates"] == clean.ledger.last_seq() == 20
+    assert done["snapshot"] == clean.ledger.latest_snapshots(limit=1)[0].version  # it has the sha256
     (entry,) = (one for one in entries(world.database) if one.action.startswith("feedback."))
     assert (entry.action, entry.target, entry.actor) == ("feedback.quarantine", "key:bad", "me")
     assert world.router.verify(deep=True).ok
@@ -70,7 +70,7 @@ def test_services_go_on_with_the_new_label(make_world, database_url):
     fill(world, count=9)
     world.learn()
     done = quarantined(world)
-    policy = world.settings.policy.model_copy(update={"label": done.quarantine.new_label})
+    policy = world.settings.policy.model_copy(update={"label": done["label"]})
     settings = world.settings.model_copy(update={"policy": policy})
     with Router.open(settings, jobs=world.jobs) as router:
         assert router.status().counters.balanced
@@ -81,12 +81,12 @@ def test_services_go_on_with_the_new_label(make_world, database_url):
         router.learn()
         assert router.decision(decision.id).state == "waiting"
         assert router.learn() == 0  # it is not looked at again
-        assert lifted(router.ledger, done.quarantine.number, actor="me", now=world.now) > 0
+        assert lifted(router.ledger, done["number"], actor="me", now=world.now) > 0
         router.learn()
         assert router.decision(decision.id).state == "learned"
         assert router.verify(deep=True).ok
         with pytest.raises(NotFound):
-            lifted(router.ledger, done.quarantine.number, actor="me", now=world.now)
+            lifted(router.ledger, done["number"], actor="me", now=world.now)
 
 
 def test_a_quarantine_has_a_time_and_is_kept_by_the_next(make_world):
@@ -98,7 +98,7 @@ def test_a_quarantine_has_a_time_and_is_kept_by_the_next(make_world):
     some = selected(world.ledger, source="key:bad", since=middle, until=None)
     assert 0 < some < 8
     done = quarantined(world, since=middle)
-    assert done.feedback == some
+    assert done["feedback"] == some
     again = quarantined(world, since=middle)
     assert again == done
     following = make_world(data_dir=world.settings.data_dir, policy={"label": "main_q1"}, now=world.now)
@@ -112,8 +112,8 @@ def test_a_quarantine_has_a_time_and_is_kept_by_the_next(make_world):
         actor="me",
         now=world.now,
     )
-    assert both.quarantine.new_label == "main_q2"
-    assert both.updates == 8 - some
+    assert both["label"] == "main_q2"
+    assert both["updates"] == 8 - some
     assert [one.source for one in quarantines_of(world.database, new_label="main_q2")] == ["key:bad", "key:good"]
 
 

@@ -214,7 +214,7 @@ def _fix(database: "Database", settings: "Settings", now: float) -> Iterator[Fin
 
 
 def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    from ragbandit.router.learning.monitoring.frontier import costs_alike
+    from ragbandit.router.learning.monitoring.diagnosis import costs_alike
 
     alike = costs_alike(database, reward=settings.reward, arms=settings.arms)
     if alike is not None:

@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors, save as save_tensors
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.diagnosis import diagnose
-from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
+from ragbandit.router.learning.monitoring.diagnosis import EVERY_S, diagnose, frontier_text
 from ragbandit.router.policies import make_policy, protected
 from ragbandit.router.policies.base import Policy, restored
 from ragbandit.router.policies.draw import fallback_arm

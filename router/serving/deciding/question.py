@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import DEFAULT, Settings
-from ragbandit.router.learning.monitoring.frontier import Frontier
+from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.policies.base import Policy, PolicyOutput, serves_prices
 from ragbandit.router.serving.conversations import Stay, stays_of
 from ragbandit.router.serving.deciding.live import LiveVersions

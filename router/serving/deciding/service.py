@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.learning.monitoring.frontier import Frontier
+from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.router.serving.checks.questions import checked_query

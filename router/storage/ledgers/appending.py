@@ -72,10 +72,7 @@ class LedgerBatch:
         ours = select(decisions.c.id).where(decisions.c.id.in_(self.done), decisions.c.policy == self.label)
         late = feedback.c.decision_id.in_(ours), feedback.c.id.not_in(self.in_time), ~feedback.c.late
         moves.add("late_feedback", connection.execute(update(feedback).where(*late).values(late=True)).rowcount)
-        self._note_arms(connection)
-
-    def _note_arms(self, connection: Connection) -> None:
-        """What is known of the arms, and in the audit log where one restarts."""
+        # What is known of the arms, and in the audit log where one restarts.
         if self.arms is not None:
             connection.execute(update(policies).where(policies.c.label == self.label).values(arms=self.arms))
         for one in (one for one in self.updates if one.restarts):

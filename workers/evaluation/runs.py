@@ -39,7 +39,7 @@ _COLUMNS = {"questions", "references"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledQuestion:
-    """A labelled question. `answers` has the shape that its family wants, see router.learning.answer_metrics; of
+    """A labelled question. `answers` has the shape that its family wants, see router.learning.reward; of
     "crud" it is empty.
     """
 

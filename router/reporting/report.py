@@ -8,7 +8,6 @@ lies within SAME_COST of the other.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -29,6 +28,7 @@ from ragbandit.router.reporting.reading import (
     compared,
     read_log,
 )
+from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
 from ragbandit.shared.errors import InvalidInput, NotFound
@@ -101,7 +101,7 @@ def report_of(
         if lost := len(log.arm) - total.questions:
             left_out[f"{total.against} was not offered, or could not be drawn"] = lost
         week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
-        names = {number: _day(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
+        names = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
         groups = {
             "tenants": lines.table(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
             "prices": lines.table(log.price, names=dict(enumerate(log.prices)), against=chosen),
@@ -356,10 +356,6 @@ def _explored(log: ReportRows, *, unit: Unit) -> str:
     )
 
 
-def _day(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).date().isoformat()
-
-
 #: a report that ends so near to now is told as "last 7 days", seconds
 _NOW_S: Final = 120.0
 
@@ -382,13 +378,9 @@ def period_of(report: Report, *, now: float) -> str:
     """The time that it is about."""
     tenant = "" if report.tenant is None else f", tenant {report.tenant}"
     if abs(now - report.until) < _NOW_S:
-        return f"Last {_long(report.until - report.since)}{tenant}"
+        days = (report.until - report.since) / 86_400.0
+        return f"Last {f'{number(days)} days' if days >= 2 else duration(86_400.0 * days)}{tenant}"
     return f"{moment(report.since)} to {moment(report.until)}{tenant}"
-
-
-def _long(seconds: float) -> str:
-    days = seconds / 86_400.0
-    return f"{number(days)} days" if days >= 2 else duration(seconds)
 
 
 def amount(mean: float | None, questions: int, unit: Unit) -> str:

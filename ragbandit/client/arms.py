@@ -6,18 +6,23 @@ run.value, run.arm, run.decision_id
 client.feedback(run.decision_id, rating=True)
 """
 
+import asyncio
 import inspect
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, Unpack, cast
 
-from ragbandit.client.exchange import AskOptions
+from ragbandit.client.exchange import AskOptions, ReportFields
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_secrets
+
+if TYPE_CHECKING:
+    from ragbandit.client.client import Client
 
 _Value = TypeVar("_Value")
 _Result = TypeVar("_Result", covariant=True)
@@ -113,6 +118,43 @@ def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Cal
         message = f"no function was given for the arm {arm!r}"
         raise InvalidInput(message, field="arms", remedy="leave `arms` out, or name arms that have a function")
     return functions[arm]
+
+
+class ReportedRun:
+    """A block (`with` or `async with`) that runs the arm of a decision; at its end the outcome is reported.
+
+    What it raises is a failed outcome. outcome_of: from `value`, which the block sets, to fields of the outcome.
+    """
+
+    def __init__(self, client: "Client", decision_id: str | None, *, outcome_of: Report = dict) -> None:
+        self.decision_id, self.began, self.value = decision_id, time.perf_counter(), cast(Any, None)
+        self._client, self._outcome_of = client, outcome_of
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if self._leave(error):
+            self._report(error)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if self._leave(error):
+            await asyncio.to_thread(self._report, error)
+
+    def _leave(self, error: BaseException | None) -> bool:
+        """Whether there is an outcome to report."""
+        return self.decision_id is not None and (error is None or isinstance(error, Exception))
+
+    def _report(self, error: BaseException | None) -> None:
+        fields = cast(ReportFields, self._fields(error))
+        seconds = time.perf_counter() - self.began
+        self._client.report(str(self.decision_id), seconds=seconds, error=error, **fields)
+
+    def _fields(self, error: BaseException | None) -> Mapping[str, object]:
+        return {} if error is not None else self._outcome_of(self.value)
 
 
 log = logging.getLogger("ragbandit.client")

@@ -8,7 +8,6 @@ is given to the run finds it. Needs the extra `langchain`.
 """
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -17,7 +16,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 
 from ragbandit.client import Client
-from ragbandit.client.exchange import ReportFields
+from ragbandit.client.arms import ReportedRun
 from ragbandit.client.replies.decisions import ClientRouteReply
 
 
@@ -73,27 +72,17 @@ class RoutedRunnable(Runnable[Any, Any]):
         """The output of the chosen runnable."""
         config = ensure_config(config)
         reply = self._routed(input, config)
-        began = time.perf_counter()
-        try:
-            value = self.runnables[reply["arm"]].invoke(input, _config(config, reply), **more)
-        except Exception as error:
-            self._report(reply, began, error=error)
-            raise
-        self._report(reply, began, value=value)
-        return value
+        with ReportedRun(self.client, reply["decision_id"], outcome_of=self._outcome_of) as run:
+            run.value = self.runnables[reply["arm"]].invoke(input, _config(config, reply), **more)
+        return run.value
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002
         """The output of the chosen runnable; the service is asked in a thread."""
         config = ensure_config(config)
         reply = await asyncio.to_thread(self._routed, input, config)
-        began = time.perf_counter()
-        try:
-            value = await self.runnables[reply["arm"]].ainvoke(input, _config(config, reply), **more)
-        except Exception as error:
-            await asyncio.to_thread(self._report, reply, began, error=error)
-            raise
-        await asyncio.to_thread(self._report, reply, began, value=value)
-        return value
+        async with ReportedRun(self.client, reply["decision_id"], outcome_of=self._outcome_of) as run:
+            run.value = await self.runnables[reply["arm"]].ainvoke(input, _config(config, reply), **more)
+        return run.value
 
     def _routed(self, value: Any, config: RunnableConfig) -> ClientRouteReply:
         run_id = config.get("run_id")
@@ -104,12 +93,6 @@ class RoutedRunnable(Runnable[Any, Any]):
             arms=list(self.runnables),
             context=context,
         )
-
-    def _report(
-        self, reply: ClientRouteReply, began: float, *, value: Any = None, error: Exception | None = None
-    ) -> None:
-        fields = cast(ReportFields, {} if error is not None else dict(self._outcome_of(value)))
-        self.client.report(reply["decision_id"], seconds=time.perf_counter() - began, error=error, **fields)
 
 
 def _config(config: RunnableConfig, reply: ClientRouteReply) -> RunnableConfig:

@@ -8,17 +8,15 @@ The arms are nodes of these names. The state has a key `question`, and keys `dec
 Needs the extra `langgraph`.
 """
 
-import asyncio
 import functools
 import inspect
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 from langgraph.types import Command
 
 from ragbandit.client import Client
-from ragbandit.client.exchange import ReportFields
+from ragbandit.client.arms import ReportedRun
 
 State: TypeAlias = Any
 Node: TypeAlias = Callable[[State], Any]
@@ -54,31 +52,16 @@ def reported(
     node: a function of the state, or an `async def`. outcome_of: from what the node returned, see `Client.arms`.
     """
 
-    def report(state: State, began: float, *, update: Any = None, error: Exception | None = None) -> None:
-        fields = cast(ReportFields, {} if error is not None else dict(outcome_of(update)))
-        client.report(state["decision_id"], seconds=time.perf_counter() - began, error=error, **fields)
-
     @functools.wraps(node)
     def waiting(state: State) -> Any:
-        began = time.perf_counter()
-        try:
-            update = node(state)
-        except Exception as error:
-            report(state, began, error=error)
-            raise
-        report(state, began, update=update)
-        return update
+        with ReportedRun(client, state["decision_id"], outcome_of=outcome_of) as run:
+            run.value = node(state)
+        return run.value
 
     @functools.wraps(node)
     async def awaited(state: State) -> Any:
-        began = time.perf_counter()
-        coroutine: Awaitable[Any] = node(state)
-        try:
-            update = await coroutine
-        except Exception as error:
-            await asyncio.to_thread(report, state, began, error=error)
-            raise
-        await asyncio.to_thread(report, state, began, update=update)
-        return update
+        async with ReportedRun(client, state["decision_id"], outcome_of=outcome_of) as run:
+            run.value = await node(state)
+        return run.value
 
     return awaited if inspect.iscoroutinefunction(node) else waiting

@@ -12,8 +12,8 @@ The arms are the tools' names. Needs the extra `llama_index`.
 import asyncio
 import contextvars
 import time
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
 from llama_index.core.base.response.schema import Response
@@ -23,7 +23,7 @@ from llama_index.core.tools import ToolMetadata
 from pydantic import ConfigDict, Field
 
 from ragbandit.client import Client
-from ragbandit.client.exchange import ReportFields
+from ragbandit.client.arms import ReportedRun
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput, NotReady
 
@@ -64,41 +64,28 @@ class BanditSelector(BaseSelector):
         pass
 
 
-class Reporting:
+class Reporting(ReportedRun):
     """One choice and what came of it. `response`: set it to what the engine returned; its text is the answer."""
 
     def __init__(self, selector: BanditSelector) -> None:
-        self.decision_id: str | None = None
+        super().__init__(selector.client, None)
         self.arm: str | None = None
         self.response: object = None
-        self.began = 0.0
         #: further fields of the outcome, for example {"steps": 2}
         self.fields: dict[str, object] = {}
         self._selector = selector
 
-    def __enter__(self) -> "Reporting":
+    def __enter__(self) -> Self:
         self._token = self._selector.open.set(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+    def _leave(self, error: BaseException | None) -> bool:
         self._selector.open.reset(self._token)
-        if self.decision_id is not None and (error is None or isinstance(error, Exception)):
-            self._report(error)
+        return super()._leave(error)
 
-    async def __aenter__(self) -> "Reporting":
-        return self.__enter__()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        self._selector.open.reset(self._token)
-        if self.decision_id is not None and (error is None or isinstance(error, Exception)):
-            await asyncio.to_thread(self._report, error)
-
-    def _report(self, error: BaseException | None) -> None:
+    def _fields(self, error: BaseException | None) -> Mapping[str, object]:
         answer = {} if error is not None or self.response is None else {"answer": str(self.response)}
-        seconds = time.perf_counter() - self.began
-        self._selector.client.report(
-            str(self.decision_id), seconds=seconds, error=error, **cast(ReportFields, {**answer, **self.fields})
-        )
+        return {**answer, **self.fields}
 
 
 class ServiceQueryEngine(CustomQueryEngine):

@@ -51,26 +51,22 @@ from ragbandit.workers.wiring.generators import (
     names_in_use,
     worker_arms,
 )
-from ragbandit.workers.wiring.loading import ArmLoader, runs_at_once
+from ragbandit.workers.wiring.loading import runs_at_once
 from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 
 
-def make_judging(
-    settings: Settings,
-    *,
-    store: DecisionStore,
-    loader: ArmLoader,
-) -> tuple[Judging, int]:
-    """The judge, loaded, and how many answers it works on at once.
+def load_judge(context: Context) -> int:
+    """Load the judge; how many answers it works on at once.
 
     Where an arm of this process asks the same generator they share it. Raises ConfigError.
     """
+    settings, store = context.settings, context.store
     chosen = settings.judge
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
     template = judge_templates(chosen.templates)[RUBRIC]
     beside = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
-    model = loader.generator(chosen.generator, section="judge.generator", models=1 + beside)
+    model = context.loader.generator(chosen.generator, section="judge.generator", models=1 + beside)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(settings, template=template, generator=model)
     judge = Judge(
@@ -85,7 +81,9 @@ def make_judging(
         judgements=chosen.judgements_per_day, tokens=chosen.tokens_per_day, dollars=chosen.dollars_per_day
     )
     queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
-    return Judging(judge, queue=queue), at_once
+    queue.new_budget(now=time.time())
+    context.judging, context.loop = Judging(judge, queue=queue), context.loop or EventLoop()
+    return at_once
 
 
 def _retriever(settings: Settings) -> Retriever:
@@ -130,7 +128,7 @@ def run_worker(
         threads["answer"] = _load_arms(context)
         context.streams = StreamWriter(jobs.client, outage=jobs.outage)
     if "judge" in queues:
-        threads["judge"] = _load_judge(context)
+        threads["judge"] = load_judge(context)
     at_once = {name: count for name, count in threads.items() if name in queues}
     consumers = [consumer_of(name, context, threads=count) for name, count in at_once.items()]
     with contextlib.ExitStack() as running:
@@ -182,14 +180,6 @@ def _load_arms(context: Context) -> int:
     context.arms = context.loader.load(worker_arms(context.settings))
     context.loop = EventLoop()
     return runs_at_once(context.arms.values())
-
-
-def _load_judge(context: Context) -> int:
-    """Load the judge; the number of answers to work on at once."""
-    context.judging, threads = make_judging(context.settings, store=context.store, loader=context.loader)
-    context.loop = context.loop or EventLoop()
-    context.judging.queue.new_budget(now=time.time())
-    return threads
 
 
 def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from secrets import token_hex
 from typing import Final
 
@@ -58,19 +57,18 @@ class JudgeOfArm:
 
     def __init__(self, settings: JudgeSettings, *, generator: Generator) -> None:
         self.generator, self.max_tokens = generator, settings.max_tokens
-        self._weights = settings.criterion_weights
         template = judge_templates(settings.templates)[RUBRIC]
-        self._maker = PromptMaker.of(settings, template=template, generator=generator)
-        self._most = settings.passages
+        self._maker = PromptMaker(settings=settings, template=template, generator=generator)
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
         """(the prompt, what gives the score in its reply). Raises PromptTooLong, and ArmFailed for no score."""
-        material = JudgedAnswer(question=question, answer=answer, passages=tuple(sources[: self._most]), reference=())
+        settings = self._maker.settings
+        material = JudgedAnswer(question=question, answer=answer, passages=tuple(sources[: settings.passages]))
         asked = self._maker.prompt(material, mark=f"#{token_hex(6)}#")
 
         def score(reply: str) -> float:
             try:
-                return weighted_score(parsed_scores(reply, criteria=asked.criteria), weights=self._weights)
+                return weighted_score(parsed_scores(reply, criteria=asked.criteria), weights=settings.criterion_weights)
             except UnreadableReply as error:
                 raise ArmFailed(f"the judge's reply cannot be used: {error}") from error
 
@@ -103,8 +101,8 @@ def check_room(settings: Settings, *, template: Template, generator: Generator) 
     text = "word " * (_LEAST_CHARS // 5)
     passages = (Passage(id="1", title="", text=text),) if chosen.passages else ()
     try:
-        maker = PromptMaker.of(chosen, template=template, generator=generator)
-        maker = replace(maker, passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)  # the bars count as well
+        maker = PromptMaker(settings=chosen, template=template, generator=generator)
+        maker = maker.showing(passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)  # the bars count as well
         material = JudgedAnswer(question=text, answer=text, passages=passages)
         shown = maker.prompt(material, mark=mark_of("", attempt=0, secret=b"")).prompt.body
         fits = shown.count(text.strip()) >= 2 + len(passages)

@@ -91,7 +91,7 @@ class Judge:
         self.generator = generator
         self.rater = model
         self.rubric = rubric_hash(template, weights=settings.criterion_weights)
-        self._maker = PromptMaker.of(settings, template=template, generator=generator)
+        self._maker = PromptMaker(settings=settings, template=template, generator=generator)
         self._retriever = retriever
         self._mark = partial(mark_of, secret=secret)
 

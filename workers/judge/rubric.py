@@ -136,33 +136,22 @@ def mark_of(decision_id: str, *, attempt: int, secret: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptMaker:
-    """Makes prompts of a rubric for one model, with so much of the material as it is to be shown."""
+    """Makes prompts of a rubric for one model, with so much of the material as the settings say."""
 
+    settings: JudgeSettings
     template: Template
     generator: Generator
-    #: room for the reply
-    max_tokens: int
-    #: of each passage, and of question, answer and reference
-    passage_words: int
-    text_chars: int
-
-    @classmethod
-    def of(cls, settings: JudgeSettings, *, template: Template, generator: Generator) -> "PromptMaker":
-        """As the settings have it."""
-        names = ("max_tokens", "passage_words", "text_chars")
-        return cls(template=template, generator=generator, **{name: getattr(settings, name) for name in names})
 
     def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
         """The prompt for this material, made to fit: texts are cut before the last passage is left out.
 
         again: it was asked before. Raises PromptTooLong where not even short texts fit.
         """
+        words, chars = self.settings.passage_words, self.settings.text_chars
         for part in _PARTS:
-            shorter = replace(
-                self, passage_words=max(10, self.passage_words // part), text_chars=max(100, self.text_chars // part)
-            )
+            shorter = {"passage_words": max(10, words // part), "text_chars": max(100, chars // part)}
             try:
-                prompt = _fitted(shorter, material, mark=mark, again=again)
+                prompt = _fitted(self.showing(**shorter), material, mark=mark, again=again)
             except PromptTooLong:
                 if part == _PARTS[-1]:
                     raise
@@ -172,16 +161,18 @@ class PromptMaker:
         # No room for a passage: the answer is judged without.
         return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
+    def showing(self, *, passage_words: int, text_chars: int) -> "PromptMaker":
+        """The same with so much of each passage, and of question, answer and reference."""
+        update = {"passage_words": passage_words, "text_chars": text_chars}
+        return replace(self, settings=self.settings.model_copy(update=update))
+
 
 def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: bool) -> RubricPrompt:
     applies = {"supported": bool(material.passages), "answers": True, "right": bool(material.reference)}
     criteria = tuple(name for name in CRITERIA if applies[name])
     form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}
-    texts = {
-        "question": material.question[: maker.text_chars],
-        "answer": material.answer[: maker.text_chars],
-        "reference": "\n".join(material.reference)[: maker.text_chars],
-    }
+    texts = {"question": material.question, "answer": material.answer, "reference": "\n".join(material.reference)}
+    texts = {name: text[: maker.settings.text_chars] for name, text in texts.items()}
     shown = [
         Passage(
             id=passage.id,
@@ -201,9 +192,9 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
             "again": repeated,
         },
         generator=maker.generator,
-        max_tokens=maker.max_tokens,
+        max_tokens=maker.settings.max_tokens,
         passages=shown,
-        passage_words=maker.passage_words,
+        passage_words=maker.settings.passage_words,
     )
     read = [texts["question"], texts["answer"]]
     read += [f"{each.title}\n{each.text}" for each in material.passages[: len(fitted.passages)]]

@@ -180,10 +180,15 @@ def worker_arms(settings: Settings) -> dict[str, WorkerArm]:
 
     Raises ConfigError for a preset that no arm has, a class that cannot be used, or an unknown generator or retriever.
     """
-    params, names = dict[str, dict[str, object]](), dict[str, dict[str, str]]()
-    for arm, given in settings.worker_arms.items():
-        names[arm] = _names(arm, given, settings=settings)
-        params[arm] = {key: value for key, value in given.items() if key != "run_by" and key not in names[arm]}
+    ours = settings.worker_arms.items()
+    return _worker_arms(
+        {arm: {key: params[key] for key in params if key != "run_by"} for arm, params in ours}, settings
+    )
+
+
+def _worker_arms(given: Mapping[str, Mapping[str, object]], settings: Settings) -> dict[str, WorkerArm]:
+    names = {arm: _names(arm, params, settings=settings) for arm, params in given.items()}
+    params = {arm: {key: each[key] for key in each if key not in names[arm]} for arm, each in given.items()}
     if settings.arms_preset is not None:
         params = with_preset(params, preset=settings.arms_preset)
     return {arm: WorkerArm(params=params[arm], **names[arm]) for arm in params}
@@ -238,7 +243,8 @@ def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple
     for param, part in cascade.part_names.items():
         if not isinstance(part, str):
             own = f"{cascade.name}.{param}"
-            parts[param] = own, _worker_arm(own, part, settings=settings)
+            # Beside an arm that has the preset of the settings, if any has it.
+            parts[param] = own, _worker_arms({"no_retrieval": {}, own: part}, settings)[own]
         elif part not in known or part == cascade.name:
             others = [each for each in known if each != cascade.name]
             message = f"{part!r} is no other arm that our workers run"
@@ -246,15 +252,6 @@ def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple
         else:
             parts[param] = part, known[part]
     return parts
-
-
-def _worker_arm(name: str, given: Mapping[str, object], *, settings: Settings) -> WorkerArm:
-    """An arm that is defined in the params of another. Raises ConfigError as `worker_arms`."""
-    names = _names(name, given, settings=settings)
-    params = {name: {key: value for key, value in given.items() if key not in names}}
-    if settings.arms_preset is not None:  # which no_retrieval has, if any has it
-        params = with_preset({"no_retrieval": {}, **params}, preset=settings.arms_preset)
-    return WorkerArm(params=params[name], **names)
 
 
 def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:

@@ -31,8 +31,6 @@ from ragbandit.workers import process
 from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import keep_claims
 from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
-from ragbandit.workers.threads import EventLoop
-from ragbandit.workers.wiring.loading import ArmLoader
 from ragbandit.workers.wiring.retrievers import search_once
 from tests.support.judge_days import judge_state
 
@@ -53,20 +51,18 @@ FAST = {"share": 1.0, "retry_s": 0.01, "seconds": 20.0}
 class Bench:
     """A store, a judge, and short words for what happens to them."""
 
-    def __init__(self, database, *, generator, settings):
+    def __init__(self, database, *, generator, settings, own_retriever=False):
         self.database, self.settings = database, settings
         self.store = DecisionStore(database, label="main", judge=judge_sample(settings))
         self.ledger = Ledger(database, label="main")
         self.jobs = MemoryJobs()
         self.context = Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
-        self.context.loop = EventLoop()
-        self.context.judging, self.at_once = process.make_judging(
-            settings, store=self.store, loader=self.context.loader
-        )
+        self.at_once = process.load_judge(self.context)
         made = self.context.judging.judge
         if generator is not None:
             made.generator = generator
-        made._retriever = MemoryRetriever(PASSAGES)
+        if not own_retriever:
+            made._retriever = MemoryRetriever(PASSAGES)
 
     def judge(self):
         """Do the next job of the judge, if one is due."""
@@ -214,9 +210,7 @@ def test_the_judge_of_arms_with_indexes_of_their_own(tmp_path, database, more, s
             "arms": {"ours": {"class": "single_step", "retriever": "wiki"}, "no_retrieval": {}} | more,
         }
     )
-    judging, _ = process.make_judging(settings, store=DecisionStore(database, label="main"), loader=ArmLoader(settings))
-
-    retriever = judging.judge._retriever
+    retriever = Bench(database, generator=None, settings=settings, own_retriever=True).context.judging.judge._retriever
     (hit,) = search_once(retriever, query=searched, k=5)
     assert hit.passage.text == searched
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.strategies.base import Passage, PromptTooLong
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.judge.checks import judge_templates
@@ -35,7 +36,9 @@ def asked(question="Who wrote Dracula?", answer="Bram Stoker.", passages=(), ref
     generator = ScriptedGenerator([], context_tokens=options.pop("context_tokens"))
     shown = tuple(Passage(id=str(number), title="Dracula", text=text) for number, text in enumerate(passages))
     material = JudgedAnswer(question=question, answer=answer, passages=shown, reference=tuple(reference))
-    return PromptMaker(template=TEMPLATE, generator=generator, **options).prompt(material, mark=MARK)
+    return PromptMaker(settings=JudgeSettings(**options), template=TEMPLATE, generator=generator).prompt(
+        material, mark=MARK
+    )
 
 
 def lines_of_parts(body):
@@ -76,7 +79,8 @@ def test_the_structure_holds_whatever_is_written(texts):
     question, answer, text, title = texts
     material = JudgedAnswer(question=question, answer=answer, passages=(Passage(id="p", title=title, text=text),))
     generator = ScriptedGenerator([], context_tokens=100_000)
-    maker = PromptMaker(template=TEMPLATE, generator=generator, max_tokens=9, passage_words=99, text_chars=999)
+    sized = JudgeSettings(max_tokens=64, passage_words=99, text_chars=999)
+    maker = PromptMaker(settings=sized, template=TEMPLATE, generator=generator)
     found = maker.prompt(material, mark=MARK)
     begun, others = lines_of_parts(found.prompt.body)
     assert begun == [f"{MARK} {part}" for part in PARTS]

@@ -27,9 +27,11 @@ from ragbandit.client.exchange import (
     Judgement,
     Options,
     OutcomeFields,
+    ReceivedReply,
     ReportFields,
     answer_call,
     away,
+    check_size,
     item_list,
     new_id,
     not_sent,
@@ -39,6 +41,7 @@ from ragbandit.client.exchange import (
     quoted,
     refused,
     replies_of,
+    request_of,
 )
 from ragbandit.client.replies.decisions import (
     AnswerReply,
@@ -257,7 +260,8 @@ class AsyncClient:
     async def ready(self) -> bool:
         """True if /ready replies 200; False while nothing answers."""
         try:
-            return await self._transport.status("/ready") == 200
+            reply = await self._transport.opened().get("/ready", timeout=self._connection.timeout_s)
+            return reply.status_code == 200
         except httpx.RequestError:
             return False
 
@@ -327,8 +331,9 @@ class AsyncClient:
         while True:
             attempts += 1
             try:
-                received = await self._transport.send(call, ends=ends)
-            except httpx.RequestError as error:
+                async with self._transport.until(ends):
+                    received = await self._received(call, ends=ends)
+            except (httpx.RequestError, TimeoutError) as error:
                 failure, pause = away(error, call=call, connection=limits), pause_after(error, attempts=attempts)
                 failure.__cause__ = error
             else:
@@ -339,3 +344,18 @@ class AsyncClient:
             if pause is None or attempts > limits.retries or time.monotonic() + pause >= ends:
                 raise failure
             await self._transport.sleep(pause)
+
+    async def _received(self, call: Call, *, ends: float) -> ReceivedReply:
+        """What one attempt brings: the whole reply, or of a stream the open one. Raises httpx.RequestError."""
+        http = self._transport.opened()
+        request = request_of(call, http=http, ends=ends, connection=self._connection)
+        body, response = bytearray(), await http.send(request, stream=True)
+        if call.stream and response.is_success:
+            return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)
+        try:
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                check_size(len(body), call=call, ends=ends)
+        finally:
+            await response.aclose()
+        return ReceivedReply(status=response.status_code, headers=response.headers, body=bytes(body))

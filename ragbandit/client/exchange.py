@@ -200,7 +200,7 @@ def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditEr
     if isinstance(error, httpx.PoolTimeout):
         message = f"all {connection.connections} connections of this client are in use"
         return NotReady(message, remedy="make fewer calls at once, or raise connections=")
-    if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
+    if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout | TimeoutError):
         remedy = "send the same id again to learn what became of it, or raise timeout_s"
         return NotReady(f"the service at {where} did not answer in time", remedy=remedy)
     reason = without_secrets(str(error)) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Transports: one attempt at a call, a pause, and a function of the user, for threads and for asyncio.
+"""Transports: connections, a pause, and a function of the user, for threads and for asyncio.
 
 All that differs between the two clients is here; the rest of `Client` is written from `AsyncClient`.
 """
@@ -9,45 +9,36 @@ import json
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 import httpx
 
-from ragbandit.client.exchange import Call, Connection, ReceivedReply, check_size, refused, request_of
+from ragbandit.client.exchange import Connection, ReceivedReply, refused
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
 _Value = TypeVar("_Value")
 
 
 class SyncTransport:
-    """Sends calls of threads. transport: for tests (httpx)."""
+    """Connections of threads. transport: for tests (httpx)."""
 
     #: functions of the user must not be `async def`
     WAITS: Final = True
 
     def __init__(self, connection: Connection, *, transport: httpx.BaseTransport | None) -> None:
-        self._connection = connection
         self._http = httpx.Client(**connection.pool(), transport=transport)
 
-    def status(self, path: str) -> int:
-        """Status of the reply to a GET without retries. Raises httpx.RequestError."""
-        return self._opened().get(path, timeout=self._connection.timeout_s).status_code
+    def opened(self) -> httpx.Client:
+        """What sends. Raises InvalidInput after `close`."""
+        if self._http.is_closed:
+            raise _closed()
+        return self._http
 
-    def send(self, call: Call, *, ends: float) -> ReceivedReply:
-        """The whole reply, or of a stream the open one. Raises httpx.RequestError. ends: a time.monotonic()."""
-        http = self._opened()
-        request = request_of(call, http=http, ends=ends, connection=self._connection)
-        body, response = bytearray(), http.send(request, stream=True)
-        if call.stream and response.is_success:
-            return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)
-        try:
-            for chunk in response.iter_bytes():
-                body += chunk
-                check_size(len(body), call=call, ends=ends)
-        finally:
-            response.close()
-        return ReceivedReply(status=response.status_code, headers=response.headers, body=bytes(body))
+    def until(self, ends: float) -> AbstractContextManager[object]:  # noqa: ARG002 - as of AsyncTransport
+        """A block that nothing ends: between two reads the time is looked at."""
+        return nullcontext()
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -65,14 +56,9 @@ class SyncTransport:
         """Close the connections."""
         self._http.close()
 
-    def _opened(self) -> httpx.Client:
-        if self._http.is_closed:
-            raise _closed()
-        return self._http
-
 
 class AsyncTransport:
-    """Sends calls of asyncio, from any number of event loops, one after another. transport: for tests (httpx)."""
+    """Connections of asyncio, from any number of event loops, one after another. transport: for tests (httpx)."""
 
     WAITS: Final = False
 
@@ -85,31 +71,18 @@ class AsyncTransport:
             weakref.WeakKeyDictionary()
         )
 
-    async def status(self, path: str) -> int:
-        """Status of the reply to a GET without retries. Raises httpx.RequestError."""
-        return (await self._opened().get(path, timeout=self._connection.timeout_s)).status_code
+    def opened(self) -> httpx.AsyncClient:
+        """What sends from this event loop. Raises InvalidInput after `aclose`."""
+        if self._is_closed:
+            raise _closed()
+        loop = asyncio.get_running_loop()
+        if loop not in self.pools:
+            self.pools[loop] = httpx.AsyncClient(**self._connection.pool(), transport=self._transport)
+        return self.pools[loop]
 
-    async def send(self, call: Call, *, ends: float) -> ReceivedReply:
-        """The whole reply, or of a stream the open one. Raises httpx.RequestError. ends: a time.monotonic()."""
-        try:
-            async with asyncio.timeout(max(ends - time.monotonic(), 0.001)):
-                return await self._received(call, ends=ends)
-        except TimeoutError as error:
-            raise httpx.ReadTimeout("the reply was not whole in time") from error
-
-    async def _received(self, call: Call, *, ends: float) -> ReceivedReply:
-        http = self._opened()
-        request = request_of(call, http=http, ends=ends, connection=self._connection)
-        body, response = bytearray(), await http.send(request, stream=True)
-        if call.stream and response.is_success:
-            return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)
-        try:
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                check_size(len(body), call=call, ends=ends)
-        finally:
-            await response.aclose()
-        return ReceivedReply(status=response.status_code, headers=response.headers, body=bytes(body))
+    def until(self, ends: float) -> asyncio.Timeout:
+        """A block that is over by then, a time.monotonic(). It raises TimeoutError."""
+        return asyncio.timeout(max(ends - time.monotonic(), 0.001))
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -128,14 +101,6 @@ class AsyncTransport:
         http = self.pools.pop(asyncio.get_running_loop(), None)
         if http is not None:
             await http.aclose()
-
-    def _opened(self) -> httpx.AsyncClient:
-        if self._is_closed:
-            raise _closed()
-        loop = asyncio.get_running_loop()
-        if loop not in self.pools:
-            self.pools[loop] = httpx.AsyncClient(**self._connection.pool(), transport=self._transport)
-        return self.pools[loop]
 
 
 def _closed() -> InvalidInput:

@@ -138,31 +138,27 @@ def provider_of(generator: Generator) -> str:
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-class CallSpan:
-    """One call under way. This one tells nobody."""
-
-    def retrieved(self, hits: Sequence[Hit]) -> None:
-        """Note what a search has found."""
-
-    def generated(self, done: Completion) -> None:
-        """Note what the model has written."""
+#: a call under way: notes what the search has found, or what the model has written
+NoteHits = Callable[[Sequence[Hit]], None]
+NoteCompletion = Callable[[Completion], None]
 
 
 class Spans:
     """Told of every call of a run; an exception that leaves a call's block is its failure. These tell nobody."""
 
-    def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[CallSpan]:
+    def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[NoteHits]:
         """A search begins."""
         del query, k, retriever
-        return nullcontext(_NO_SPAN)
+        return nullcontext(lambda _hits: None)
 
-    def generating(self, request: Request, *, purpose: str, generator: Generator) -> AbstractContextManager[CallSpan]:
+    def generating(
+        self, request: Request, *, purpose: str, generator: Generator
+    ) -> AbstractContextManager[NoteCompletion]:
         """A call of the model begins."""
         del request, purpose, generator
-        return nullcontext(_NO_SPAN)
+        return nullcontext(lambda _done: None)
 
 
-_NO_SPAN: Final = CallSpan()
 NO_SPANS: Final = Spans()
 
 
@@ -282,9 +278,9 @@ class Run:
         began = time.monotonic()
         try:
             async with asyncio.timeout(seconds_until(self.deadline)) as limit:
-                with self.spans.searching(query, k=k, retriever=self.retriever) as span:
+                with self.spans.searching(query, k=k, retriever=self.retriever) as note:
                     hits = await self.retriever.search(query, k=k)
-                    span.retrieved(hits)
+                    note(hits)
         except BaseException as error:
             late = isinstance(error, TimeoutError) and limit.expired()
             shown = OutOfBudget("seconds") if late else error
@@ -376,9 +372,9 @@ class Run:
         self.tell(in_words(purpose))
         began = time.monotonic()
         try:
-            with self.spans.generating(request, purpose=purpose, generator=self.generator) as span:
+            with self.spans.generating(request, purpose=purpose, generator=self.generator) as note:
                 done = await self.generator.complete(request)
-                span.generated(done)
+                note(done)
         except BaseException as error:
             # A call that broke counts as a call and its seconds; with tokens where the generator knows of any.
             spent_on = error.spent if isinstance(error, CallBroke) else Cost()

@@ -21,11 +21,11 @@ from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
-from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Span, Tracing, carrier_of, trace_id_of
+from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Tracing, carrier_of, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
-from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
-from ragbandit.strategies.run import NO_SPANS, CallSpan, Spans, provider_of
+from ragbandit.strategies.base import Generator, Hit, Request, Retriever
+from ragbandit.strategies.run import NO_SPANS, NoteCompletion, NoteHits, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
 from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.threads import EventLoop, insist
@@ -255,7 +255,7 @@ class _ArmSpans(Spans):
         self._tracing = tracing
 
     @contextlib.contextmanager
-    def searching(self, query: str, *, k: int, retriever: Retriever) -> Iterator[CallSpan]:
+    def searching(self, query: str, *, k: int, retriever: Retriever) -> Iterator[NoteHits]:
         texts = self._tracing.texts_in_spans
         attributes: dict[str, Attribute | None] = {
             names.OPERATION: "retrieval",
@@ -265,10 +265,15 @@ class _ArmSpans(Spans):
             names.QUERY_TEXT: query if texts else None,
         }
         with self._tracing.span(f"retrieval {retriever.name}", kind="client", attributes=attributes) as span:
-            yield _TracedCall(span, texts=texts)
+
+            def note(hits: Sequence[Hit]) -> None:
+                found = [{"id": hit.passage.id, "score": hit.score, "content": hit.passage.text} for hit in hits]
+                span.set({names.PASSAGES: len(hits), names.DOCUMENTS: json.dumps(found) if texts else None})
+
+            yield note
 
     @contextlib.contextmanager
-    def generating(self, request: Request, *, purpose: str, generator: Generator) -> Iterator[CallSpan]:
+    def generating(self, request: Request, *, purpose: str, generator: Generator) -> Iterator[NoteCompletion]:
         texts = self._tracing.texts_in_spans
         attributes: dict[str, Attribute | None] = {
             names.OPERATION: "chat",
@@ -285,29 +290,17 @@ class _ArmSpans(Spans):
             asked = _messages(("system", prompt.instructions), *said, ("user", prompt.body))
             attributes[names.INPUT_MESSAGES] = asked
         with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
-            yield _TracedCall(span, texts=texts)
-
-
-class _TracedCall(CallSpan):
-    def __init__(self, span: Span, *, texts: bool) -> None:
-        self._span, self._texts = span, texts
-
-    def retrieved(self, hits: Sequence[Hit]) -> None:
-        documents = [{"id": hit.passage.id, "score": hit.score, "content": hit.passage.text} for hit in hits]
-        self._span.set({names.PASSAGES: len(hits), names.DOCUMENTS: json.dumps(documents) if self._texts else None})
-
-    def generated(self, done: Completion) -> None:
-        self._span.set(
-            {
-                names.REQUEST_STREAM: None if done.first_s is None else True,
-                names.FIRST_CHUNK: done.first_s,
-                names.REASONING_TOKENS: done.reasoning_tokens,
-                names.INPUT_TOKENS: done.prompt_tokens,
-                names.OUTPUT_TOKENS: done.completion_tokens,
-                names.FINISH_REASONS: [done.finish],
-                names.OUTPUT_MESSAGES: _messages(("assistant", done.text)) if self._texts else None,
-            }
-        )
+            yield lambda done: span.set(
+                {
+                    names.REQUEST_STREAM: None if done.first_s is None else True,
+                    names.FIRST_CHUNK: done.first_s,
+                    names.REASONING_TOKENS: done.reasoning_tokens,
+                    names.INPUT_TOKENS: done.prompt_tokens,
+                    names.OUTPUT_TOKENS: done.completion_tokens,
+                    names.FINISH_REASONS: [done.finish],
+                    names.OUTPUT_MESSAGES: _messages(("assistant", done.text)) if texts else None,
+                }
+            )
 
 
 def _messages(*turns: tuple[str, str]) -> str:

@@ -189,10 +189,8 @@ def effective(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
 
 def changed_settings(settings: Settings) -> dict[str, object]:
     """Dotted key -> value of every leaf that is not the default, as they may be printed."""
-    default = {".".join(path): value for path, value in paths_of(Settings().model_dump())}
+    default, given, none = leaves_of(Settings().model_dump()), leaves_of(settings.model_dump()), object()
     leaves = paths_of(settings.model_dump(mode="json"))
-    given = {".".join(path): value for path, value in paths_of(settings.model_dump())}
-    none = object()
     return dict(
         _shown(path, value) for path, value in leaves if default.get(key := ".".join(path), none) != given.get(key)
     )

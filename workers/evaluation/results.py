@@ -20,15 +20,12 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.formats import NOTHING, number
 from ragbandit.shared.types import Json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
-from ragbandit.workers.judge.rubric import Cut, QuizModel, made_quiz, quizzed
+from ragbandit.workers.judge.rubric import QUIZ_MEASURES, Cut, QuizModel, made_quiz, quizzed
 
 #: the arm whose mean seconds are Time 1.00 (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
 #: the measure of a short answer that `reward.quality` names
 _QUALITY = {"exact_match": "exact_match", "f1": "f1", "containment": "accuracy"}
-
-#: of a quiz
-_QUIZ_MEASURES = ("answered", "word_precision", "word_recall", "word_f1")
 
 #: by arm, in the order of the questions
 Answered = Mapping[str, Sequence[StoredAnswer]]
@@ -81,13 +78,19 @@ async def quizzed_answers(
         try:
             quiz = await made_quiz(row.reference, model=model)
         except ArmFailed as error:
-            return dict.fromkeys(answers, AnswerQuality(measures=dict.fromkeys(_QUIZ_MEASURES, 0.0), error=str(error)))
+            return dict.fromkeys(answers, _unjudged(error))
     judged_as = {}
     for arm, stored in answers.items():
-        score = await quizzed("" if stored.failed else stored.answer or "", quiz=quiz, model=model, cut=cut)
-        measures = {name: getattr(score, name) for name in _QUIZ_MEASURES}
-        judged_as[arm] = AnswerQuality(measures=measures, error=score.error)
+        text = "" if stored.failed else stored.answer or ""
+        try:
+            judged_as[arm] = AnswerQuality(measures=await quizzed(text, quiz=quiz, model=model, cut=cut))
+        except ArmFailed as error:
+            judged_as[arm] = _unjudged(error)
     return judged_as
+
+
+def _unjudged(error: ArmFailed) -> AnswerQuality:
+    return AnswerQuality(measures=dict.fromkeys(QUIZ_MEASURES, 0.0), error=str(error))
 
 
 def evaluated(rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities) -> list[Line]:

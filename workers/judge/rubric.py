@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from statistics import fmean
 from typing import Any, Final
 
 from ragbandit.router.config.settings import JudgeSettings
@@ -333,21 +334,10 @@ class Quiz:
         return tuple((question, reference) for question, reference in pairs if not _cannot(reference))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuizScore:
-    """Scores of one text; shares in [0, 1], all 0.0 where the judge failed or answered nothing."""
-
-    #: share of the asked questions that the judge could answer: Q-R, the paper's "recall"
-    answered: float
-    #: words of the judge's answers that are in the references, T-P, and the reverse, T-R; means over answered questions
-    word_precision: float
-    word_recall: float
-    #: mean F1 of the two: T-F1, the paper's "precision"
-    word_f1: float
-    #: questions to which the judge's reply had no line; they count as unanswered
-    unread: int = 0
-    #: why the judge failed, None where it did not
-    error: str | None = None
+#: scores of one text, shares in [0, 1]. answered: of the asked questions those that the judge could answer: Q-R, the
+#: paper's "recall". word_precision, word_recall: words of its answers that are in the references, T-P, and the reverse,
+#: T-R; means over answered questions. word_f1: mean F1 of the two: T-F1, the paper's "precision"
+QUIZ_MEASURES: Final = ("answered", "word_precision", "word_recall", "word_f1")
 
 
 def chinese_words() -> Cut:
@@ -358,22 +348,18 @@ def chinese_words() -> Cut:
     return cut
 
 
-async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut, max_tokens: int = 512) -> QuizScore:
-    """The score of a text. `cut` splits an answer into words, as `chinese_words` does; nothing is normalised.
+async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut, max_tokens: int = 512) -> Mapping[str, float]:
+    """The score of a text by QUIZ_MEASURES. `cut` splits an answer into words, as `chinese_words` does, and no more.
 
-    A text of nothing but white space is not shown to the judge and counts 0. A judge that fails counts 0 too, with
-    its error.
+    A text of nothing but white space is not shown to the judge and counts 0, and a question counts as unanswered to
+    which the judge's reply has no line. Raises ArmFailed if the judge fails.
     """
-    if not text.strip():
-        return _quiz_score([], unread=0, asked=len(quiz.asked))
-    try:
-        questions = [question for question, _ in quiz.asked]
-        answers = await _answers(text, questions=questions, model=model, max_tokens=max_tokens)
-    except ArmFailed as error:
-        return QuizScore(answered=0.0, word_precision=0.0, word_recall=0.0, word_f1=0.0, error=str(error))
+    questions = [question for question, _ in quiz.asked]
+    answers = await _answers(text, questions=questions, model=model, max_tokens=max_tokens) if text.strip() else {}
     read = [(answers[number], pair[1]) for number, pair in enumerate(quiz.asked, start=1) if number in answers]
     overlaps = [_overlap(cut(answer), cut(reference)) for answer, reference in read if not _cannot(answer)]
-    return _quiz_score(overlaps, unread=len(quiz.asked) - len(read), asked=len(quiz.asked))
+    means = [fmean(column) for column in zip(*overlaps, strict=True)] if overlaps else [0.0, 0.0, 0.0]
+    return dict(zip(QUIZ_MEASURES, [len(overlaps) / len(questions), *means], strict=True))
 
 
 async def made_quiz(text: str, *, model: QuizModel, max_tokens: int = 512) -> Quiz:
@@ -426,14 +412,3 @@ def _overlap(words: Sequence[str], gold: Sequence[str]) -> tuple[float, float, f
         return 0.0, 0.0, 0.0
     precision, recall = same / len(words), same / len(gold)
     return precision, recall, 2 * precision * recall / (precision + recall)
-
-
-def _quiz_score(overlaps: Sequence[tuple[float, float, float]], *, unread: int, asked: int) -> QuizScore:
-    precision, recall, f1 = (_mean(column) for column in zip(*overlaps, strict=True)) if overlaps else (0.0, 0.0, 0.0)
-    return QuizScore(
-        answered=len(overlaps) / asked, word_precision=precision, word_recall=recall, word_f1=f1, unread=unread
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

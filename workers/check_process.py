@@ -82,7 +82,7 @@ class CheckProcess:
         try:
             self._asked({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=_START_S)
         except CheckFailed:
-            self.close()  # the next answer imports it again: its file may be whole by then
+            self.end()  # the next answer imports it again: its file may be whole by then
             raise
 
     def _asked(self, given: Mapping[str, Any], *, seconds: float) -> Any:
@@ -91,15 +91,19 @@ class CheckProcess:
             self._pipe.send_bytes(json.dumps(given).encode())
             reply = json.loads(self._pipe.recv_bytes()) if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
-            reply = {"error": f"its process ended with status {self.close()}"}
+            reply = {"error": f"its process ended with status {self.end()}"}
         if reply is None:
-            self.close()
+            self.end()
             raise CheckFailed(f"it did not end within {seconds:g} s, and was killed")
         if "error" in reply:
             raise CheckFailed(str(reply["error"])[:_REASON])
         return reply["value"]
 
-    def close(self) -> int | None:
+    async def close(self) -> None:
+        """`end`, as all that arms run on is closed."""
+        self.end()
+
+    def end(self) -> int | None:
         """End the process and all that it has begun; its exit status."""
         process, self._process = self._process, None
         if self._pipe is not None:
@@ -112,26 +116,14 @@ class CheckProcess:
         return process.wait()
 
 
-class CheckOfArm:
-    """A check as the condition of an arm: its process, asked by one run at a time. field: that names it."""
-
-    def __init__(self, path: str, *, field: str) -> None:
-        self.name, self.process = path, CheckProcess(RewardSettings(check=path), field=field)
-
-    async def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
-        """The score, from 0 to 1; None: the function says nothing. Raises ArmFailed."""
-        return await asyncio.to_thread(self.process.score, question=question, answer=answer, sources=sources)
-
-    async def close(self) -> None:
-        """End the process."""
-        self.process.close()
-
-
 def check_reward_check(settings: RewardSettings) -> None:
     """Refuse a check that cannot be imported, or does not take what it is given. Raises ConfigError."""
     if settings.check is not None:
-        with closing(CheckProcess(settings)) as process:
+        process = CheckProcess(settings)
+        try:
             process.start()
+        finally:
+            process.end()
 
 
 def main() -> None:

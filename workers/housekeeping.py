@@ -87,45 +87,35 @@ def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
 
 
 def version_learning(context: Context) -> Routine:
-    """The thread that keeps a learner for each version that learns."""
-    learners = VersionLearners(context)
-    context.wake_versions = learners.wake
-    interval = context.settings.workers.sweep_interval_s
-    return Routine("look at which versions learn", learners.look, every_s=interval, at_end=learners.close).start()
+    """The thread that keeps a learner for each version that learns, and retires the ledgers of those that are over."""
+    running, retired = dict[str, _VersionLearner](), set[str]()
 
-
-class VersionLearners:
-    """The learners of versions, each in a thread of its own."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._running: dict[str, _VersionLearner] = {}
-        self._retired: set[str] = set()
-
-    def look(self) -> None:
-        """Begin to learn for the versions that do now, end it for the others, and retire the ledgers of those over."""
-        versions = _versions(self._context)
+    def look() -> None:
+        versions = _versions(context)
         wanted = {one.name: one for one in learning_versions(versions)}
-        for name in set(self._running) - set(wanted):
-            self._running.pop(name).close()
-        for name in set(wanted) - set(self._running):
-            self._running[name] = _VersionLearner(self._context, wanted[name])
-            self._retired.discard(name)
+        for name in set(running) - set(wanted):
+            running.pop(name).close()
+        for name in set(wanted) - set(running):
+            running[name] = _VersionLearner(context, wanted[name])
+            running[name].start()
+            retired.discard(name)
         for version in versions:
             over = version.state in ("rolled_back", "retired") and version.label != version.base
-            done = version.name in wanted or version.name in self._retired
-            if over and not done and _retired(self._context, version):
-                self._retired.add(version.name)
+            done = version.name in wanted or version.name in retired
+            if over and not done and _retired(context, version):
+                retired.add(version.name)
 
-    def wake(self) -> None:
-        """There may be something to learn."""
-        for one in list(self._running.values()):
+    def wake() -> None:
+        for one in list(running.values()):
             one.wake()
 
-    def close(self) -> None:
-        """End all of them."""
-        for one in self._running.values():
+    def close() -> None:
+        for one in running.values():
             one.close()
+
+    context.wake_versions = wake
+    interval = context.settings.workers.sweep_interval_s
+    return Routine("look at which versions learn", look, every_s=interval, at_end=close).start()
 
 
 def _versions(context: Context) -> list[PolicyVersion]:
@@ -153,34 +143,30 @@ def _retired(context: Context, version: PolicyVersion) -> bool:
     return False
 
 
-class _VersionLearner:
+class _VersionLearner(Routine):
     """Learns for one version."""
 
     def __init__(self, context: Context, version: PolicyVersion) -> None:
+        chore = f"learn for the version {version.name!r} (ragbandit policy show {version.name})"
+        interval = context.settings.workers.sweep_interval_s
+        super().__init__(chore, self._learn, every_s=interval, at_end=self._close_learner)
         self._context, self._version = context, version
         self._ledger = Ledger(context.store.database, label=version.label)
         self._learner: Learner | None = None
-        self._woken, self._published = False, False
-        self._routine = Routine(
-            f"learn for the version {version.name!r} (ragbandit policy show {version.name})",
-            self._learn,
-            every_s=context.settings.workers.sweep_interval_s,
-            at_end=self._end,
-        ).start()
-        self.close = self._routine.close
+        self._due, self._published = False, False
 
     def wake(self) -> None:
         """There may be something to learn."""
-        self._woken = True
-        self._routine.wake()
+        self._due = True
+        super().wake()
 
     def _learn(self) -> None:
         context = self._context
         if self._learner is None:
             settings = settings_of(context.settings, self._version)
             self._learner = make_learner(settings, database=context.store.database, jobs=context.jobs)
-        woken, self._woken = self._woken, False
-        if not (woken or not self._published or _is_due(context, self._ledger)):
+        due, self._due = self._due, False
+        if not (due or not self._published or _is_due(context, self._ledger)):
             return
         try:
             self._learner.drain()
@@ -189,7 +175,7 @@ class _VersionLearner:
         else:
             self._published = True
 
-    def _end(self) -> None:
+    def _close_learner(self) -> None:
         if self._learner is not None:
             self._learner.close()
 
@@ -268,7 +254,7 @@ def _checks(context: Context) -> Iterator[Routine]:
     """What checks answers, one at a time; several workers that learn check several."""
     if context.settings.reward.check is not None:
         context.checking = checking = Checking(context.settings.reward, store=context.store)
-        check, close = partial(check_answers, context), checking.process.close
+        check, close = partial(check_answers, context), checking.process.end
         yield Routine("check answers", check, every_s=CHECK_S, at_end=close).start()
 
 

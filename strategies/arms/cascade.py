@@ -82,8 +82,8 @@ class Check(Protocol):
 
     name: str
 
-    async def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
-        """The score, from 0 to 1; None: the function says nothing. Raises ArmFailed."""
+    def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
+        """The score, from 0 to 1, waited for; None: the function says nothing. Raises ArmFailed."""
         ...
 
     async def close(self) -> None:
@@ -217,7 +217,8 @@ class Cascade:
             return None, f"it failed: {error_text(first)}"
         why = self._unfit(first.text, others=others, scored=scored)
         if why is None and self._check is not None:
-            score = self._check.score(question=question, answer=first.text, sources=tuple(run.shown.values()))
+            sources = tuple(run.shown.values())
+            score = asyncio.to_thread(self._check.score, question=question, answer=first.text, sources=sources)
             why = await _below(score, threshold=self._params.check_below, what="check", run=run)
         if why is None and self._judge is not None:
             judged = self._judged(self._judge, question, answer=first.text, run=run)

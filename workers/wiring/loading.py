@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ragbandit.router.config.named_sections import errors_of, section_of
-from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
+from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, RewardSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.arms.cascade import Cascade, Check, Part
@@ -23,7 +23,7 @@ from ragbandit.strategies.registry import check_needs, generates, retrieves
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
-from ragbandit.workers.check_process import CheckOfArm
+from ragbandit.workers.check_process import CheckProcess
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import (
     WorkerArm,
@@ -123,8 +123,8 @@ class ArmLoader:
             parts[param] = Part(arm.strategy, arm.generator, arm.retriever)
         check, judge, chosen = None, None, self._settings.judge.generator
         if cascade.check is not None:
-            check = CheckOfArm(cascade.check, field=f"arms.{name}.check")
-            check.process.start()
+            check = CheckProcess(RewardSettings(check=cascade.check), field=f"arms.{name}.check")
+            check.start()
         if cascade.judged and chosen is not None:
             judge = JudgeOfArm(self._settings.judge, generator=self._generator(chosen, section="judge.generator")[0])
         cascade.bind(parts, check=check, judge=judge)

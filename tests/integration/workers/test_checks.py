@@ -90,11 +90,11 @@ def test_what_a_check_says_is_a_number_or_nothing():
                 with pytest.raises(CheckFailed, match=fault):
                     score(answer)
                 assert score("say 1") == 1.0
-    process.close()
+    process.end()
     hasty = CheckProcess(reward(check_s=0.05))
     with pytest.raises(CheckFailed, match=r"did not end within 0\.05 s, and was killed"):
         hasty.score(answer="hang", question="", sources=[])
-    hasty.close()
+    hasty.end()
 
 
 def test_a_check_that_cannot_be_called_is_refused():
@@ -168,7 +168,7 @@ def bench(database, make_decision):
 
     yield make
     for one in made:
-        one.context.checking.process.close()
+        one.context.checking.process.end()
 
 
 def test_answers_of_callers_and_workers_are_scored_once(bench):

@@ -19,8 +19,7 @@ from ragbandit.router.learning.sources import label_weight
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.confidence_sequences import Tried, asymptotic_width
-from ragbandit.shared.control_variate import FEWEST_BOTH, JudgeSlopes, judge_score
+from ragbandit.shared.confidence_sequences import FEWEST_BOTH, JudgeSlopes, Tried, asymptotic_width, judge_score
 from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 

@@ -26,7 +26,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.child_process import lease_holder
-from ragbandit.shared.control_variate import FEWEST_BOTH, judge_score
+from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyControl, PolicyLabel, PolicyVersion
 

@@ -17,12 +17,12 @@ from ragbandit.shared.confidence_sequences import (
     BURN_IN_EFFECTIVE,
     FEWEST_EFFECTIVE,
     BettingSequence,
+    JudgeSlopes,
     Tried,
     asymptotic_width,
     doubly_robust,
     robust_scores,
 )
-from ragbandit.shared.control_variate import JudgeSlopes
 from ragbandit.shared.types import effective_rows, surely_effective_rows
 
 Array = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.finetuned.classifiers import AdaptiveRag, MultiLabel
 from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
 from ragbandit.shared.types import Query, TableRow
-from ragbandit.testing.policy_examples import ARMS
+from ragbandit.testing.policies import ARMS
 from tests.support.tiny_models import tiny_encoder
 
 READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}

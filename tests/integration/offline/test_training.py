@@ -9,7 +9,7 @@ from ragbandit.router.offline.logs.tables import read_table, trainable
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query
-from ragbandit.testing.policy_examples import ARMS
+from ragbandit.testing.policies import ARMS
 from ragbandit.workers.cli import app
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 

@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
-from ragbandit.testing.policy_examples import ARMS
+from ragbandit.testing.policies import ARMS
 from tests.support.finetuned import adaptive, multi, output_of, row, rows_by_word
 from tests.support.tiny_models import COSTS, tiny_trained
 

@@ -8,8 +8,7 @@ import pytest
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import ArmName
-from ragbandit.testing.policies import pmf_of, taught
-from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates
+from ragbandit.testing.policies import ARMS, made_features, made_query, made_updates, pmf_of, taught
 from tests.support.other_processor import printed_with_other_loops
 from tests.support.policy_examples import EXAMPLES, SCHEMA
 

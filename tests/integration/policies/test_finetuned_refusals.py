@@ -11,8 +11,7 @@ import pytest
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply
 from ragbandit.shared.errors import ConfigError
-from ragbandit.testing.policies import sha_of, taught
-from ragbandit.testing.policy_examples import ARMS, made_updates
+from ragbandit.testing.policies import ARMS, made_updates, sha_of, taught
 from tests.support.finetuned import READING, mba, output_of
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 

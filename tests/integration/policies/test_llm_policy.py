@@ -11,8 +11,7 @@ from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.kinds.llm import MAX_REPLY, Llm, parse_choice
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from ragbandit.testing.policies import POLICY_CHECKS
-from ragbandit.testing.policy_examples import ARMS
+from ragbandit.testing.policies import ARMS, POLICY_CHECKS
 
 NO, ONE, MANY = ARMS
 #: the arms as the model sees them: by name

@@ -12,8 +12,7 @@ from ragbandit.router.policies.base import apply
 from ragbandit.router.policies.finetuned import ReadingParams, load_reader
 from ragbandit.router.policies.finetuned.network import dropout_seed, fresh_head, fresh_pre
 from ragbandit.shared.errors import SnapshotError
-from ragbandit.testing.policies import sha_of, taught
-from ragbandit.testing.policy_examples import ARMS, made_query, made_reward, made_updates
+from ragbandit.testing.policies import ARMS, made_query, made_reward, made_updates, sha_of, taught
 from tests.support.finetuned import READING, mba, output_of
 from tests.support.tiny_models import WIDTH, tiny_encoder
 

@@ -20,8 +20,7 @@ from ragbandit.router.policies.context import PARAM
 from ragbandit.router.policies.finetuned import load_reader
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
-from ragbandit.testing.policies import POLICY_CHECKS, taught
-from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates
+from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from ragbandit.shared.errors import ConfigError, SnapshotError
-from ragbandit.testing.policy_examples import made_query
+from ragbandit.testing.policies import made_query
 from tests.support.finetuned import adaptive, mba, multi, output_of, rows_by_word
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 

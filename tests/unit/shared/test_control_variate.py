@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ragbandit.shared.control_variate import JudgeSlopes, judge_score
+from ragbandit.shared.confidence_sequences import JudgeSlopes, judge_score
 
 ARMS = ("a", "b")
 

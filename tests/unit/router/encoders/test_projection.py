@@ -25,7 +25,7 @@ from ragbandit.router.encoders.features import (
     lexical_counts,
     references,
 )
-from ragbandit.testing.policy_examples import made_text
+from ragbandit.testing.policies import made_text
 
 SIZE = 1200
 ALLOWED = {

@@ -16,7 +16,7 @@ from ragbandit.router.learning.monitoring.diagnosis import (
 )
 from ragbandit.router.policies.base import PolicyOutput, Restraint
 from ragbandit.shared.types import Query
-from ragbandit.testing.policy_examples import ARMS
+from ragbandit.testing.policies import ARMS
 from tests.support.cases import every_case
 from tests.support.examples import made_decision
 

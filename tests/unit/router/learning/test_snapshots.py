@@ -15,8 +15,7 @@ from ragbandit.router.policies.mba import MbaRag
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.files import Folder
-from ragbandit.testing.policies import pmf_of, sha_of, taught
-from ragbandit.testing.policy_examples import LABEL, made_updates
+from ragbandit.testing.policies import LABEL, made_updates, pmf_of, sha_of, taught
 from tests.support.examples import steady
 
 ENCODER = "0123456789abcdef" * 4

@@ -9,8 +9,7 @@ import pytest
 from ragbandit.router.policies.base import epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.mba import LinUcb
 from ragbandit.shared.types import Query
-from ragbandit.testing.policies import taught
-from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
+from ragbandit.testing.policies import ARMS, made_features, made_reward, made_updates, taught
 from tests.support.posteriors import averaged
 
 QUERY = Query(text="who?")

@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.mba import MbaRag
 from ragbandit.shared.types import ArmName, Query
-from ragbandit.testing.policies import sha_of, taught, through_files
-from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
+from ragbandit.testing.policies import ARMS, made_features, made_reward, made_updates, sha_of, taught, through_files
 from tests.support.examples import steady
 
 QUERY = Query(text="who?")

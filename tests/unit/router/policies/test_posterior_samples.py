@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ragbandit.shared.types import ArmName
-from ragbandit.testing.policy_examples import ARMS, made_features, made_updates
+from ragbandit.testing.policies import ARMS, made_features, made_updates
 from tests.support.posteriors import averaged, separate
 
 SIZE = 6

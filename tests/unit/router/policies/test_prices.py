@@ -8,8 +8,7 @@ import pytest
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one, serves_prices
 from ragbandit.shared.types import Query
-from ragbandit.testing.policies import taught
-from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
+from ragbandit.testing.policies import ARMS, made_features, made_reward, made_updates, taught
 
 LINEAR = ("linucb", "mba")
 

@@ -8,8 +8,17 @@ import pytest
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one, restart
 from ragbandit.router.policies.kinds.conservative import KNOWN
-from ragbandit.testing.policies import pmf_of, sha_of, taught, through_files
-from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
+from ragbandit.testing.policies import (
+    ARMS,
+    made_features,
+    made_query,
+    made_reward,
+    made_updates,
+    pmf_of,
+    sha_of,
+    taught,
+    through_files,
+)
 from tests.support.cases import every_case
 
 NO, ONE, MULTI = ARMS

@@ -11,7 +11,7 @@ from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.posterior import COMMON, OWN, PART, Heads, Row, design
 from ragbandit.shared.types import Query
-from ragbandit.testing.policy_examples import made_features, made_reward, made_updates
+from ragbandit.testing.policies import made_features, made_reward, made_updates
 
 ARMS = ("a", "b", "c", "d")
 FACTS = {"a": {"model": "small", "k": 2}, "b": {"model": "small", "k": 4}, "c": {"model": "large", "k": 2}}

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.report import WORLDS, Score, made
 from ragbandit.router.reporting.reading import _reach, compared
-from ragbandit.shared.control_variate import JudgeSlopes
+from ragbandit.shared.confidence_sequences import JudgeSlopes
 
 
 def comparison(value, *, arm, p, against=1, predicted=None):

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.rollouts import World, rows
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.evidence import Judged, Predictions, RewardEvidence
-from ragbandit.shared.control_variate import JudgeSlopes
+from ragbandit.shared.confidence_sequences import JudgeSlopes
 
 SETTINGS = RolloutSettings()
 

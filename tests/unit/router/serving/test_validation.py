@@ -11,7 +11,7 @@ from ragbandit.router.serving.checks.questions import capped, checked_query, che
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_TEXT, Budget, Cost, Query
-from ragbandit.testing.policy_examples import ARMS
+from ragbandit.testing.policies import ARMS
 from tests.support.cases import every_case
 from tests.support.examples import steady
 

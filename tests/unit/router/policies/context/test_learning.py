@@ -10,7 +10,7 @@ from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
-from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
+from ragbandit.testing.policies import ARMS, made_reward, made_updates
 from tests.support.policy_examples import WITH_CONTEXT
 
 TIERS = ("free", "pro")

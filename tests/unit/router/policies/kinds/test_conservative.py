@@ -17,7 +17,7 @@ from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall, _risk
 from ragbandit.router.policies.mixing import held_back
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName
-from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
+from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates
 
 INCUMBENT = ArmName("single_step")
 FLOORS = {"floor": 0.02, "fallback": None}

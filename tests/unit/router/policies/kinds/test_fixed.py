@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.kinds.fixed import Mixture
 from ragbandit.shared.types import ArmName, Query
-from ragbandit.testing.policy_examples import ARMS
+from ragbandit.testing.policies import ARMS
 from tests.support.examples import steady
 
 NOT, SINGLE, MULTI = ARMS

@@ -15,8 +15,7 @@ from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.mention_counts import WORDS, count_mentions, write_popularity
-from ragbandit.testing.policies import sha_of, taught
-from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
+from ragbandit.testing.policies import ARMS, made_reward, made_updates, sha_of, taught
 
 NO, ONE, MANY = ARMS
 TABLE = str(Path(__file__).parents[4] / "support" / "popularity.json")

@@ -17,8 +17,7 @@ from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.kinds.vw import VowpalWabbit
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query
-from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
-from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
+from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_features, made_reward, made_updates, sha_of, taught
 from tests.support.cases import every_case
 
 vw = pytest.importorskip("vowpal_wabbit_next", reason="no wheel for this Python")

@@ -42,7 +42,7 @@ LONGEST_PAUSE_S: Final = 60.0
 
 @dataclass(kw_only=True, slots=True)
 class ActiveRun:
-    """One of them."""
+    """A decision that this process has claimed."""
 
     decision_id: DecisionId
     #: runs of the decision that began before
@@ -62,13 +62,10 @@ class ActiveRuns:
         self._lock = threading.Lock()
         self._runs: dict[DecisionId, ActiveRun] = {}
 
-    def begin(
-        self, decision_id: DecisionId, *, tries: int, arm: ArmName | None = None, chat: Mapping[str, Json] | None = None
-    ) -> ActiveRun:
-        """This process has claimed a decision. arm: that it drew, if that is known."""
-        run = ActiveRun(decision_id=decision_id, tries=tries, arm=arm, chat=chat or {})
+    def begin(self, run: ActiveRun) -> ActiveRun:
+        """This process has claimed a decision."""
         with self._lock:
-            self._runs[decision_id] = run
+            self._runs[run.decision_id] = run
         return run
 
     @contextmanager

@@ -55,8 +55,8 @@ def next_answer(context: Context) -> Callable[[], None] | None:
     claimed = context.queue.claim(tries=tries, without=full)
     if claimed is None:
         return None
-    run = context.active_runs.begin(claimed.decision_id, tries=claimed.tries, arm=claimed.arm, chat=claimed.chat)
-    return partial(answer, context, run)
+    run = ActiveRun(decision_id=claimed.decision_id, tries=claimed.tries, arm=claimed.arm, chat=claimed.chat)
+    return partial(answer, context, context.active_runs.begin(run))
 
 
 def answer(context: Context, run: ActiveRun) -> None:

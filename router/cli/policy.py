@@ -33,15 +33,6 @@ PATIENCE_S: Final = 30.0
 RETIRE_LEASE_S: Final = 10.0
 
 
-def _print_switch(versions: PolicyList) -> None:
-    control = versions.control
-    if control.killed is None:
-        return
-    since = f"by {control.actor} since {moment(control.made_at)}"
-    console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
-    console.print("ragbandit policy resume takes it back")
-
-
 def show_versions(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="the version; default: all in a list")] = None,
     config: ConfigOption = None,
@@ -70,7 +61,11 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(versions))
         return
-    _print_switch(versions)
+    control = versions.control
+    if control.killed is not None:
+        since = f"by {control.actor} since {moment(control.made_at)}"
+        console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
+        console.print("ragbandit policy resume takes it back")
     show_rows(
         ("name", "state", "share", "since", "waits for", "reason"),
         (

@@ -12,7 +12,7 @@ from ragbandit.router.telemetry.logs import TextLines
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.context import ActiveRuns
+from ragbandit.workers.context import ActiveRun, ActiveRuns
 from ragbandit.workers.threads import Signals
 from ragbandit.workers.wiring.generators import (
     WorkerArm,
@@ -106,7 +106,7 @@ def test_only_what_is_under_way_can_be_stopped():
     """A stop comes once, to a run that is under way; one that has ended has none."""
     running = ActiveRuns()
     assert not running.stop("d1")
-    run = running.begin("d1", tries=2)
+    run = running.begin(ActiveRun(decision_id="d1", tries=2))
     with running.ending(run):
         run.arm = "single_step"
         assert (running.ids(), running.arms(), run.stop.done()) == (["d1"], ["single_step"], False)

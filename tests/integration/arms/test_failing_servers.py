@@ -2,9 +2,7 @@
 
 import json
 import socket
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -14,6 +12,7 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.arms.all_arms import ARMS_HERE, outcomes
 from tests.support.arms.arm_runs import made
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -90,49 +89,16 @@ def test_a_slow_model_ends_every_arm_in_time(slow):
         assert outcome.cost.prompt_tokens > 0, name
 
 
-class FakeElasticsearch:
-    """Says what a start needs to hear, then replies to searches as told: (status, body), or seconds of silence."""
-
-    META = {"format": "elasticsearch-1", "complete": True, "passages": 4, "sha256": "0" * 64}  # noqa: RUF012
-
-    def __init__(self, reply):
-        self.searches, fake = 0, self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send(200, json.dumps({"any": {"mappings": {"_meta": {"ragbandit": fake.META}}}}).encode())
-
-            def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
-                fake.searches += 1
-                if isinstance(reply, float):
-                    fake.over.wait(reply)
-                else:
-                    self.send(*reply)
-
-            def send(self, status, body):
-                self.send_response(status)
-                self.send_header("X-Elastic-Product", "Elasticsearch")
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body) + (100 if body.endswith(b"...") else 0)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_words):
-                pass
-
-        self.over = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_error):
-        self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
+def fake_elasticsearch(reply):
+    """A server that says what a start needs to hear, then replies to searches as told: (status, body), or silence."""
+    meta = {"format": "elasticsearch-1", "complete": True, "passages": 4, "sha256": "0" * 64}
+    headers = {"X-Elastic-Product": "Elasticsearch", "connection": "close"}
+    start = Scripted(body=json.dumps({"any": {"mappings": {"_meta": {"ragbandit": meta}}}}).encode(), headers=headers)
+    if isinstance(reply, float):
+        return ScriptedHttp(start, Scripted(delay_s=reply))
+    status, body = reply or (200, b"{}")
+    length = {"content-length": str(len(body) + 100)} if body.endswith(b"...") else {}
+    return ScriptedHttp(start, Scripted(status=status, body=body, headers=headers | length))
 
 
 def searching():
@@ -156,7 +122,7 @@ def searching():
 def test_an_elasticsearch_that_fails_fails_every_arm_that_searches(reply, said, caplog):
     """Down, busy, refusing, or half an answer: the arm fails with the reason, the search counts, no client logs."""
     elasticsearch = pytest.importorskip("ragbandit.strategies.retrievers.elasticsearch")
-    with FakeElasticsearch(reply) as server:
+    with fake_elasticsearch(reply) as server:
         retriever = elasticsearch.ElasticsearchRetriever(server.url, index="any").opened()
         if reply is None:
             server.__exit__()
@@ -174,7 +140,7 @@ def test_an_elasticsearch_that_fails_fails_every_arm_that_searches(reply, said, 
 def test_an_elasticsearch_that_hangs_ends_every_arm_in_time():
     """A silent Elasticsearch ends every arm that searches at its seconds."""
     elasticsearch = pytest.importorskip("ragbandit.strategies.retrievers.elasticsearch")
-    with FakeElasticsearch(20.0) as server:
+    with fake_elasticsearch(20.0) as server:
         retriever = elasticsearch.ElasticsearchRetriever(server.url, index="any").opened()
         found = outcomes(searching(), retriever=retriever, budget=Budget(seconds=0.5))
     for name, outcome in found.items():

@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import threading
 import time
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -16,46 +13,31 @@ from ragbandit.strategies.arms.external import Http
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 GOOD = {"answer": "Bram Stoker", "steps": 2, "stop_reason": "sure", "cost": {"llm_calls": 3, "dollars": 0.02}}
 
 
-class Pipeline:
+class Pipeline(ScriptedHttp):
     """A server that gives these replies in turn: (status, headers, body), bytes as they are, or seconds to wait."""
 
     def __init__(self, *replies):
-        self.replies, self.asked, self.headers = list(replies), [], []
-        pipeline = self
+        super().__init__(*(self.reply(*each) for each in replies))
+        self.url += "/answer"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                pipeline.headers.append(dict(self.headers))
-                pipeline.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                status, headers, body = pipeline.replies.pop(0)
-                if isinstance(body, float):
-                    time.sleep(body)
-                    body = GOOD
-                data = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(data)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                with suppress(BrokenPipeError, ConnectionResetError):  # who asked has read enough
-                    self.wfile.write(data)
+    @staticmethod
+    def reply(status, headers, body):
+        seconds, body = (body, GOOD) if isinstance(body, float) else (0.0, body)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return Scripted(status=status, headers=headers, body=data, delay_s=seconds)
 
-            def log_message(self, *_words):
-                pass
+    @property
+    def asked(self):
+        return [body for _, _, body in self.seen]
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/answer"
-
-    def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_error):
-        self._server.shutdown()
-        self._server.server_close()
+    @property
+    def headers(self):
+        return [headers for _, headers, _ in self.seen]
 
 
 def ok(body):
@@ -168,7 +150,7 @@ def test_a_reply_that_overran_a_cap_is_exhausted(cap, reply):
 def test_a_reply_that_is_too_large_is_not_read_to_its_end(status):
     """A body beyond `max_bytes` is a failure at once that names the param, whatever was replied."""
     endless = b'{"answer": "' + b"x" * 50_000_000
-    with Pipeline((status, {"Content-Length": "900000000"}, endless)) as pipeline:
+    with Pipeline((status, {"content-length": "900000000"}, endless)) as pipeline:
         began = time.monotonic()
         outcome = run(pipeline.url, max_bytes=1000)
         assert time.monotonic() - began < 5.0
@@ -248,19 +230,24 @@ def test_seconds_are_a_limit():
 @pytest.mark.parametrize(
     ("params", "where"),
     [
-        ({}, "arms.mine.url"),
-        ({"url": "localhost:9"}, "arms.mine.url"),
-        ({"url": "http://x", "max_bytes": 0}, "arms.mine.max_bytes"),
-        ({"url": "http://x", "headers_env": {"A": "NOT_THERE"}}, "arms.mine.headers_env.A"),
-        ({"url": "http://x", "retries": -1}, "arms.mine.retries"),
+        ({}, "url"),
+        ({"url": "http://x", "max_bytes": 0}, "max_bytes"),
+        ({"url": "http://x", "headers_env": {"A": "NOT_THERE"}}, "headers_env.A"),
+        ({"url": "http://x", "headers_env": {"authorization": "SECRET_H"}}, "headers_env.authorization"),
+        ({"url": "http://x", "retries": -1}, "retries"),
     ],
 )
-def test_wrong_settings_are_refused(params, where):
-    """No URL (tests/unit/strategies/outbound), no variable, a number out of range: refused at the start, by name."""
+def test_wrong_settings_are_refused(params, where, monkeypatch):
+    """No URL (tests/unit/strategies/outbound), no variable or one that no header can carry, a number out of range:
+    refused at the start, by name, and no secret is shown.
+    """
+    monkeypatch.setenv("SECRET_H", "Bearer topsecret\n")
     with pytest.raises(ConfigError) as caught:
         Http(name="mine", **params)
-    assert caught.value.field == where
+    assert caught.value.field == f"arms.mine.{where}"
     assert caught.value.remedy
+    assert ("SECRET_H holds a line break" in str(caught.value)) == ("authorization" in where)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [200, 401, 500])
@@ -301,13 +288,3 @@ def test_secrets_that_a_wrong_reply_repeats_are_in_no_error(body, monkeypatch):
     assert "[key]" in outcome.error or "x" * 50 in outcome.error
     assert not any(piece in repr(outcome) for piece in ("topsec", "c00kie", "zzq", "wwv", "kkj"))
     assert len(outcome.error) < 500
-
-
-def test_a_secret_that_no_header_can_carry_is_refused(monkeypatch):
-    """Refused at the start, by the names of the header and of the variable, and not shown."""
-    monkeypatch.setenv("SECRET_H", "Bearer topsecret\n")
-    with pytest.raises(ConfigError, match="SECRET_H holds a line break") as caught:
-        Http(name="mine", url="http://x", headers_env={"authorization": "SECRET_H"})
-    assert caught.value.field == "arms.mine.headers_env.authorization"
-    assert caught.value.remedy
-    assert "secret" not in str(caught.value)

@@ -1,6 +1,5 @@
 """The Elasticsearch retriever against a real server: ELASTICSEARCH_URL, or the one beside the checkout."""
 
-import asyncio
 import itertools
 import json
 import os
@@ -12,6 +11,7 @@ import pytest
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 from tests.support.tiny_models import tiny_encoder
 
 pytest.importorskip("elasticsearch", reason="pip install '.[elasticsearch]'")
@@ -190,61 +190,23 @@ def test_a_url_that_is_none_is_refused_before_anybody_is_asked(wrong):
     assert "word" not in str(caught.value)
 
 
-class Flaky:
-    """Between the retriever and a real server: every answer is what `replies` says first, then the server's own."""
-
-    def __init__(self, url, replies):
-        self.url, self.replies, self.keys = url, list(replies), []
-
-    async def __aenter__(self):
-        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
-        return self
-
-    async def __aexit__(self, *_):
-        self.server.close()
-        await self.server.wait_closed()
-
-    @property
-    def address(self):
-        return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-
-    async def serve(self, reader, writer):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
-        self.keys += [line.split(": ")[1] for line in head.split("\r\n") if line.startswith("authorization")]
-        status = self.replies.pop(0) if self.replies else 200
-        body = json.dumps({"hits": {"hits": []}, "error": {"type": "busy"}})
-        kind = "X-Elastic-Product: Elasticsearch\r\nContent-Type: application/json\r\nConnection: close"
-        writer.write(f"HTTP/1.1 {status} x\r\n{kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-
 @pytest.mark.parametrize(
-    ("replies", "left", "message"),
-    [([503, 429], [], None), ([503] * 3 + [500], [500], "refuses the request"), ([401, 401], [401], "api_key_env")],
+    ("replies", "asked", "message"),
+    [([503, 429, 200], 3, None), ([503, 503, 503, 500], 3, "refuses the request"), ([401, 401], 1, "api_key_env")],
 )
-def test_a_busy_server_is_asked_again_with_the_key(at, elasticsearch_url, name, replies, left, message):
+def test_a_busy_server_is_asked_again_with_the_key(replies, asked, message):
     """503 and 429 are tried three times, with the API key; other refusals fail at once."""
-    at(name).build(PASSAGES)
-
-    async def ask():
-        async with Flaky(elasticsearch_url, replies) as flaky:
-            retriever = es.ElasticsearchRetriever(flaky.address, index=name, api_key="secret")
-            retriever._encoder = None
-            try:
-                return await retriever.search("river", k=1)
-            finally:
-                await retriever.close()
-                assert flaky.replies == left
-                assert set(flaky.keys) == {"apikey secret"}
-
-    if message is None:
-        assert asyncio.run(ask()) == ()
-    else:
-        with pytest.raises(ArmFailed, match=message):
-            asyncio.run(ask())
+    body = {"hits": {"hits": []}, "error": {"type": "busy"}}
+    elastic = {"x_elastic_product": "Elasticsearch"}
+    with ScriptedHttp(*(json_reply(body, status=status, **elastic) for status in replies)) as server:
+        retriever = es.ElasticsearchRetriever(server.url, index="any", api_key="secret")
+        retriever._encoder = None
+        if message is None:
+            assert found(retriever, "river", k=1) == [()]
+        else:
+            with pytest.raises(ArmFailed, match=message):
+                found(retriever, "river", k=1)
+    assert [headers["authorization"] for _, headers, _ in server.seen] == ["ApiKey secret"] * asked
 
 
 def test_bm25_on_disk_finds_what_elasticsearch_finds(at, name, tmp_path):

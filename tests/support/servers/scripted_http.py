@@ -70,9 +70,9 @@ class ScriptedHttp:
                     self.close_connection = True
                     return
                 self.send_response(reply.status)
-                for name, value in ({"content-type": "application/json"} | reply.headers).items():
+                usual = {"content-type": "application/json", "content-length": str(len(reply.body))}
+                for name, value in (usual | reply.headers).items():
                     self.send_header(name, value)
-                self.send_header("content-length", str(len(reply.body)))
                 self.end_headers()
                 try:
                     self._write(reply)

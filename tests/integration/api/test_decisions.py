@@ -51,15 +51,6 @@ def test_idempotent(http, how):
     refused(other, 409, "CONFLICT", field="decision_id")
 
 
-def test_concurrent_retries(fresh):
-    """Fifty retries of one request at once get one decision."""
-    service, http = fresh, fresh.http
-    with ThreadPoolExecutor(50) as pool:
-        replies = list(pool.map(lambda _: routed(http, decision_id="mine-1"), range(50)))
-    assert len({(reply["decision_id"], reply["arm"], reply["propensity"]) for reply in replies}) == 1
-    assert service.router.status().counters.decided == 1
-
-
 def test_answer_pending(fresh):
     """An answer that is not there in time is 202 with the id, and a worker has been asked for it."""
     service, http = fresh, fresh.http

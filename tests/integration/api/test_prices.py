@@ -62,6 +62,7 @@ def test_what_a_question_is_served_at(dial, sent, weight, price):
     [
         ({"cost_weight": "cheapest"}, "cost_weight", "economy, balanced, quality"),
         ({"cost_weight": -0.1}, "cost_weight", "0 to 1e+06"),
+        ({"cost_weight": 1e7}, "cost_weight", "0 to 1e+06"),
         ({"cost_weight": True}, "cost_weight", "name of a price"),
         ({"cost_weight": 0.4, "tenant": "acme"}, "cost_weight", "from 0.1 to 0.3"),
         ({"cost_weight": "quality", "tenant": "firm"}, "cost_weight", "from 0.1 to 0.3"),

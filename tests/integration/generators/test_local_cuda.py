@@ -17,13 +17,6 @@ ALL = frozenset({"logprobs", "entropy", "attention", "hidden_states"})
 NAMES = ["France", "Japan", "Norway", "Peru", "the United Kingdom of Great Britain and Northern Ireland", "Chad"]
 
 
-@pytest.fixture(scope="module")
-def folder():
-    from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
-
-    return resolve(DEFAULT_GENERATOR).folder
-
-
 def requests(count, **options):
     return [
         Request(

@@ -26,13 +26,6 @@ START_S = 90.0
 
 
 @pytest.fixture(scope="session")
-def folder():
-    from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
-
-    return str(resolve(DEFAULT_GENERATOR).folder)
-
-
-@pytest.fixture(scope="session")
 def url(folder, tmp_path_factory):
     command = Path(sys.executable).with_name("transformers")
     if not command.is_file() and shutil.which("transformers") is None:
@@ -78,7 +71,7 @@ def wait_for_health(address, *, server, log):
 
 def ask(url, folder, prompt=CAPITAL, *, max_tokens=8, deadline_s=None, stop=(), **options):
     async def call():
-        generator = OpenAiGenerator(folder, options=OpenAiOptions(base_url=url, retries=0, **options))
+        generator = OpenAiGenerator(str(folder), options=OpenAiOptions(base_url=url, retries=0, **options))
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
         try:
             return await generator.complete(

@@ -64,16 +64,6 @@ def test_clean(world):
     assert verdict.replay_sha256 == verdict.live_sha256 == world.sha256(world.replayed())
 
 
-def test_clean_postgresql(make_world, postgres_url):
-    """The same on PostgreSQL."""
-    world = make_world(database_url=postgres_url)
-    world.judged(5)
-    world.learn()
-    verdict = world.router.verify(deep=True)
-    assert verdict.ok
-    assert (verdict.decisions, verdict.updates) == (5, 5)
-
-
 def test_nothing_yet(make_world):
     """A router that has decided nothing verifies."""
     assert make_world().router.verify(deep=True).ok
@@ -313,14 +303,6 @@ def test_snapshot_of_another_ledger(world, make_world, tmp_path):
     assert version != strange
     verdict = refused(world, "not the snapshot that the learner made")
     assert verdict.live_sha256 != verdict.replay_sha256
-
-
-def test_version_unknown(world):
-    """A decision by a version that never was is found by the deep check and the version is named."""
-    decision = first(world)
-    change(world, decisions, decisions.c.id == decision.id, version="main-7-invented")
-    verdict = refused(world, "main-7-invented", deep=True)
-    assert verdict.deep_mismatches == 1
 
 
 def test_version_other(world):

@@ -37,7 +37,7 @@ def raw(vector) -> bytes:
 
 
 def test_first_feedback_closes(make_world):
-    """With wait_s 0 the first feedback is learned and what came after it is late."""
+    """With wait_s 0 the first feedback is learned; what came after it, also after the learner, is late and counted."""
     world = make_world()
     decision = world.route()
     world.outcome(decision)
@@ -50,6 +50,12 @@ def test_first_feedback_closes(make_world):
     assert (row["quality"], row["cost"], row["value"]) == (0.25, 1.0, 0.25 - 0.05)
     assert (row["preset"], row["source"]) == ("rating", "explicit")
     assert world.router.decision(decision.id).late == {"second"}
+    before = world.sha256(world.replayed())
+    world.feedback(decision, reward=-1.0)
+    assert world.learn() == 0
+    assert world.sha256(world.replayed()) == before
+    counters = world.counters()
+    assert (counters.feedback, counters.late_feedback, counters.learned) == (3, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -84,28 +90,20 @@ def test_feedback_after_the_window(make_world):
     assert world.router.decision(decision.id).late == {"out"}
 
 
+@pytest.mark.parametrize("default", [None, -0.5])
 @pytest.mark.parametrize("wait_s", [0.0, 60.0])
-def test_default_reward(make_world, wait_s):
-    """A decision that nobody judged in time is learned with the default reward and flagged so."""
-    world = make_world(learning={"wait_s": wait_s, "expire_s": 100.0, "default_reward": -0.5})
+def test_default_reward(make_world, wait_s, default):
+    """A decision that nobody judged in time is learned with the default reward and flagged so; without one it is
+    closed and teaches nothing.
+    """
+    world = make_world(learning={"wait_s": wait_s, "expire_s": 100.0, "default_reward": default})
     decision = world.route()
     world.now += 100
     assert world.learn() == 1
-    (row,) = world.updates()
-    assert (row["value"], row["source"], row["preset"], row["feedback_at"]) == (-0.5, "default", "default", None)
-    assert world.router.decision(decision.id).state == "defaulted"
-    assert (world.counters().defaulted, world.counters().learned) == (1, 0)
-
-
-@pytest.mark.parametrize("wait_s", [0.0, 60.0])
-def test_no_default_reward(make_world, wait_s):
-    """Without a default reward a decision that nobody judged is closed and teaches nothing."""
-    world = make_world(learning={"wait_s": wait_s, "expire_s": 100.0})
-    decision = world.route()
-    world.now += 100
-    assert world.learn() == 1
-    assert world.updates() == []
-    assert world.router.decision(decision.id).state == "closed"
+    rows = [(row["value"], row["source"], row["preset"], row["feedback_at"]) for row in world.updates()]
+    assert rows == ([] if default is None else [(default, "default", "default", None)])
+    assert world.router.decision(decision.id).state == ("closed" if default is None else "defaulted")
+    assert (world.counters().defaulted, world.counters().learned) == (len(rows), 0)
 
 
 def test_feedback_waits_for_the_outcome(make_world):
@@ -186,19 +184,6 @@ def test_raw_reward_needs_no_outcome(make_world):
     world.feedback(ours, reward=0.5)
     assert world.learn() == 1
     assert [row["decision_id"] for row in world.updates()] == [theirs.id]
-
-
-def test_late_feedback_teaches_nothing(make_world):
-    """Late feedback is counted, and the policy stays what it was."""
-    world = make_world()
-    (decision,) = world.judged()
-    world.learn()
-    before = world.sha256(world.replayed())
-    world.feedback(decision, reward=-1.0)
-    assert world.learn() == 0
-    assert world.sha256(world.replayed()) == before
-    counters = world.counters()
-    assert (counters.feedback, counters.late_feedback, counters.learned) == (2, 1, 1)
 
 
 # ------------------------------------------------------------------------------------------------ poisoned rows
@@ -483,19 +468,15 @@ def test_label_comes_back(make_world):
 
 
 def test_other_encoder(make_world):
-    """A ledger that was learned with one encoder is refused to a router with another one."""
+    """A ledger that was learned with one encoder is refused to a router with another one; under a new label it is fine:
+    what the old one decided is closed.
+    """
     world = make_world()
-    world.judged(1)
+    world.judged(2)
     with pytest.raises(Conflict) as caught:
         make_world(encoder={"dimension": 16})
     assert caught.value.field == "encoder"
     assert "policy.label" in caught.value.remedy
-
-
-def test_new_label_other_encoder(make_world):
-    """Under a new label another encoder is fine: what the old one decided is closed."""
-    world = make_world()
-    world.judged(2)
     world.close()
     other = make_world(policy={"label": "wide"}, encoder={"dimension": 16})
     new = other.judged(1)

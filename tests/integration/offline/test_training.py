@@ -121,14 +121,8 @@ def test_trained_policy_serves_and_replays(make_world, name):
     """A trained policy decides over the whole loop: its choice is the likeliest arm of the log, its updates are
     counted, and the ledger replayed gives the live policy.
     """
-    world = make_world(
-        policy={
-            "name": name,
-            "params": READING | {"trained": tiny_trained(name)},
-            "floor": 0.02,
-            "cold_start_floor": 0.0,
-        }
-    )
+    params = READING | {"trained": tiny_trained(name)}
+    world = make_world(policy={"name": name, "params": params, "floor": 0.02, "cold_start_floor": 0.0})
     decided = world.judged(6)
     assert world.learn() == 6
     for decision in decided:
@@ -141,14 +135,8 @@ def test_trained_policy_serves_and_replays(make_world, name):
 
 def test_mba_paper_learns_live_and_replays(make_world):
     """mba_paper decides, learns from feedback and serves what it learned; replaying the ledger gives it bit for bit."""
-    world = make_world(
-        policy={
-            "name": "mba_paper",
-            "params": READING | {"learning_rate": 1e-3},
-            "floor": 0.02,
-            "cold_start_floor": 0.0,
-        }
-    )
+    params = READING | {"learning_rate": 1e-3}
+    world = make_world(policy={"name": "mba_paper", "params": params, "floor": 0.02, "cold_start_floor": 0.0})
     first = world.router.service.serving.policy
     for _ in range(3):
         decided = world.judged(4)

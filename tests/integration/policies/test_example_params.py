@@ -21,7 +21,12 @@ def params_of(name: str) -> type[PolicyParams]:
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_examples_are_not_the_defaults(name):
-    """The examples set every parameter, none to its default; `context_maker` sets the context."""
+    """The examples set every parameter, none to its default; `context_maker` sets the context.
+
+    The policy tells all of them, and calls itself what the registry calls it: its snapshot finds the class again.
+    """
+    assert maker(name)().algorithm == name
+    assert dict(maker(name)().params) == EXAMPLES[name]
     for each in fields(params_of(name)):
         if each.name == "context":
             assert schema_of(context_maker(name)())
@@ -30,18 +35,6 @@ def test_examples_are_not_the_defaults(name):
             continue
         assert each.name in EXAMPLES[name], f"{name}.{each.name} has no example"
         assert EXAMPLES[name][each.name] != each.default, f"{name}.{each.name} is tested at its default"
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_params_tell_every_setting(name):
-    """`params` names every parameter of the class with the value it was made with."""
-    assert dict(maker(name)().params) == EXAMPLES[name]
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_algorithm_is_the_registry_name(name):
-    """A policy calls itself what the registry calls it: its snapshot finds the class again."""
-    assert maker(name)().algorithm == name
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
-from typer.testing import CliRunner
 
 from benchmarks.service_process import environment, free_port
 from ragbandit.client import Client
@@ -30,7 +29,7 @@ from ragbandit.shared.errors import NotReady, RagBanditError
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.workers.cli import app
+from tests.support import command
 
 ROOT = Path(__file__).parents[2]
 PASSAGES = [
@@ -178,7 +177,7 @@ class System:
 
     def ragbandit(self, *arguments: str) -> Result:
         """A verb of the command, in this process."""
-        return CliRunner().invoke(app, [*arguments, "--config", str(self.config)])
+        return command.run(*arguments, "--config", str(self.config))
 
     def stop(self) -> None:
         for process in self.processes.values():

@@ -7,11 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.service_process import free_port
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.workers.cli import app
+from tests.support import command
 
 from .conftest import PASSAGES, children_of, client_of_up, running_up, until
 
@@ -33,7 +32,7 @@ def test_up_and_ctrl_c(tmp_path):
     with running_up(tmp_path) as up:
         with client_of_up(up, port=port, folder=tmp_path):
             question = ["answer", "Capital of France?", "--url", f"http://127.0.0.1:{port}", "--json"]
-            answer = json.loads(CliRunner().invoke(app, question).stdout)
+            answer = json.loads(command.run(*question).stdout)
         assert (answer["status"], answer["answer"], len(answer["pmf"])) == ("answered", "scripted", 3)
         (tmp_path / "config.yaml").write_text("arms: [")
         for victim in children_of(up.pid):  # Redis, service, answer worker, learner: each in turn

@@ -11,13 +11,12 @@ import sys
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from ragbandit.examples.handbook import recorded, strategies
 from ragbandit.examples.handbook.command import TABLE, read_questions
 from ragbandit.examples.handbook.side_by_side import KINDS, sampled
 from ragbandit.router.offline.logs.tables import read_table
-from ragbandit.workers.cli import app
+from tests.support import command
 
 from .conftest import ROOT
 
@@ -107,8 +106,7 @@ def run_here(monkeypatch):
     """A function that runs a program of the handbook in this process, and its verbs too."""
 
     def verb(arguments, *, environment, **_):
-        done = CliRunner().invoke(app, arguments, env=environment)
-        assert done.exit_code == 0, done.output
+        done = command.run(*arguments, env=environment, code=0)
         return done.stdout
 
     def run(program, *options):

@@ -42,14 +42,15 @@ def hook(event, details):
         seen.append(f"{event} {details[:2]!r}")
 sys.addaudithook(hook)
 for name in MODULES:
-    importlib.import_module(name)
+    module, _, attribute = name.partition(":")
+    getattr(importlib.import_module(module), attribute or "__name__")
     loaded = {part for each in sys.modules for part in (each, each.partition(".")[0])}
     print(json.dumps({"modules": sorted(loaded), "seen": seen, "threads": threading.active_count()}))
 """
 
 
 def imported(*modules):
-    """What a fresh process has loaded after each of these modules in turn; the first one does nothing else."""
+    """What a fresh process has loaded after each of these modules, or names in one, in turn; the first does no more."""
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROBE.replace("MODULES", repr(modules))],
         capture_output=True,
@@ -100,24 +101,12 @@ def test_a_database_needs_its_own_client_alone(retriever, missing):
 
 #: loaded with httpx; `idna` and `typing_extensions` among its packages
 WITH_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "sniffio", "typing_extensions"}
-#: says which packages are loaded after a name of the package was taken
-NAMED = """
-import sys
-from ragbandit import NAME
-print(*sorted({m.partition(".")[0] for m in sys.modules} - set(sys.stdlib_module_names)))
-"""
 
 
 def named(name):
     """The packages, other than Python's own, that a fresh process has loaded after `from ragbandit import name`."""
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", NAMED.replace("NAME", name)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return {package for package in run.stdout.split() if not package.startswith("_")}
+    packages = {module.partition(".")[0] for module in imported(f"ragbandit:{name}")[0]}
+    return {each for each in packages - set(sys.stdlib_module_names) if not each.startswith("_")}
 
 
 def test_client_needs_httpx_alone():

@@ -6,6 +6,8 @@ from typer.testing import CliRunner
 from ragbandit.workers.cli import app
 
 
-def run(*arguments: str) -> Result:
-    """What `ragbandit ARGUMENTS` said, and its exit code."""
-    return CliRunner().invoke(app, [*arguments])
+def run(*arguments: object, code: int | None = None, **options: object) -> Result:
+    """What `ragbandit ARGUMENTS` said, and its exit code, which has to be `code` where that is given."""
+    done = CliRunner().invoke(app, [*map(str, arguments)], **options)  # type: ignore[arg-type]
+    assert code in (None, done.exit_code), done.output
+    return done

@@ -14,13 +14,14 @@ def until(seen, *, seconds=60.0):
     return found
 
 
-def at_once(*work):
-    """Calls all of these at once, each in a thread of its own, and waits for them."""
-    threads = [threading.Thread(target=one) for one in work]
+def at_once(*calls):
+    """Make all calls together, a thread each, and wait for their ends."""
+    threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def runs(pid):

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.servers.http_service import QUESTION, routed, worker_answers
 
 
@@ -14,7 +13,7 @@ def run(service):
     """Runs a verb against the service; gives its exit code and output."""
 
     def call(*words: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, [*words, "--url", service.url])
+        done = command.run(*words, "--url", service.url)
         return done.exit_code, done.output
 
     return call
@@ -47,8 +46,6 @@ def test_the_configured_server_is_asked(service, tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(f"server: {{host: 0.0.0.0, port: {port}}}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAGBANDIT_URL", raising=False)
-    done = CliRunner().invoke(app, ["route", QUESTION, "--config", "other.yaml", "--json"])
-    assert done.exit_code == 0, done.output
+    command.run("route", QUESTION, "--config", "other.yaml", "--json", code=0)
     (tmp_path / "config.yaml").write_text((tmp_path / "other.yaml").read_text())
-    done = CliRunner().invoke(app, ["route", QUESTION, "--json"])
-    assert done.exit_code == 0, done.output
+    command.run("route", QUESTION, "--json", code=0)

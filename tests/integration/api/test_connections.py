@@ -4,11 +4,11 @@ import contextlib
 import json
 import socket
 import threading
-import time
 
 import pytest
 
 from tests.support.servers.http_service import QUESTION, Service
+from tests.support.waiting import until
 
 BODY = json.dumps({"question": QUESTION}).encode()
 
@@ -61,16 +61,9 @@ def test_a_client_that_leaves_is_noticed(serve_on):
     """A client that closes its connection while it waits is noticed within a second."""
     service = serve_on()
     link = connected(service, post("/v1/answer?wait_s=600"))
-    give_up = time.monotonic() + 10
-    while not service.jobs.enqueued:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-    (key,) = service.jobs.enqueued
+    (key,) = until(lambda: service.jobs.enqueued, seconds=10)
     link.close()
-    give_up = time.monotonic() + 1
-    while service.router.answers.is_awaited(key):
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    until(lambda: not service.router.answers.is_awaited(key), seconds=1)
 
 
 def test_what_is_not_done_in_time_is_refused(serve_on):
@@ -96,6 +89,5 @@ def test_too_many_connections(serve_on):
         for _ in range(5):
             open_links.enter_context(connected(service))
         assert everything(connected(service, post())).startswith(b"HTTP/1.1 503 ")
-    give_up = time.monotonic() + 5
-    while not everything(connected(service, post(headers="connection: close\r\n"))).startswith(b"HTTP/1.1 200 "):
-        assert time.monotonic() < give_up
+    asked = post(headers="connection: close\r\n")
+    until(lambda: everything(connected(service, asked)).startswith(b"HTTP/1.1 200 "), seconds=5)

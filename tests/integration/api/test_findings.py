@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
-from typer.testing import CliRunner
 
 from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
 from ragbandit.router.learning.examples import closing_rule
@@ -22,8 +21,9 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.tables import arm_hours
 from ragbandit.router.storage.totals import hour_of
 from ragbandit.shared.types import Query, TableRow
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.cases import every_case
+from tests.support.waiting import until
 
 
 def told(findings, about=None):
@@ -149,7 +149,7 @@ def test_weight_against_the_labels(stored, tmp_path, monkeypatch):
             given = "arms: {cheap: {run_by: caller}, dear: {run_by: caller}}\nencoder: {model: hashing}\n"
             (tmp_path / "c.yaml").write_text(f"{given}data_dir: {stored.world.settings.data_dir}\n")
             monkeypatch.setenv("RAGBANDIT_REWARD__WEIGHT", "0.2")
-            said = CliRunner().invoke(app, ["validate", "-c", str(tmp_path / "c.yaml")]).stdout
+            said = command.run("validate", "-c", str(tmp_path / "c.yaml")).stdout
             assert "reward.weight: one unit of cost is worth 0.2 right answers" in said
             assert "warning reward.weight: half the slope from cheap to dear is 0.05" in said
 
@@ -239,9 +239,7 @@ def test_settings_that_contradict_each_other(settings, given, words):
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
     """A card appears when the thread starts and is gone when it is closed; what is no card is left out."""
     presence = keep_present(connect(redis_server), card_of(role="service"))
-    give_up = time.monotonic() + 10
-    while not present(redis_client) and time.monotonic() < give_up:
-        time.sleep(0.01)
+    until(lambda: present(redis_client), seconds=10)
     redis_client.zadd("ragbandit:processes", {"ragbandit:process:x": time.time()})
     redis_client.set("ragbandit:process:x", "[]")
     assert [card.role for card in present(redis_client)] == ["service"]
@@ -255,13 +253,13 @@ def test_the_command(settings, make_world, redis_server, redis_client, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", settings().data_dir)
     monkeypatch.setenv("REDIS_URL", redis_server)
-    done = CliRunner().invoke(app, ["status", "--json"])
+    done = command.run("status", "--json")
     found = [one["what"] for one in json.loads(done.stdout)["findings"] if one["severity"] == "problem"]
     assert (done.exit_code, "no worker for the queue learn is there" in found) == (1, True)
-    said = CliRunner().invoke(app, ["status"])
+    said = command.run("status")
     assert "do: start `ragbandit worker --queue learn`" in said.stdout
     hosts(redis_client, {"pid": 2})
-    mended = CliRunner().invoke(app, ["status"])
+    mended = command.run("status")
     assert mended.exit_code == 0, mended.stdout
 
 

@@ -1,46 +1,9 @@
 """HTTP: overload, readiness, status and metrics."""
 
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from tests.support.servers.http_service import QUESTION, refused, routed
-
-
-def test_overload_is_refused_early(serve):
-    """While max_waiting requests wait for their batch, more are 503 with Retry-After; those that wait are served."""
-    service = serve(server={"max_waiting": 2})
-    key = routed(service.http)["decision_id"]
-    opened, encode = threading.Event(), service.router.encoder.encode
-    service.router.encoder.encode = lambda texts: opened.wait(20) and encode(texts)
-    with ThreadPoolExecutor(3) as callers:
-        waiting = [callers.submit(routed, service.http)]
-        give_up = time.monotonic() + 10
-        while (
-            len(waiting) < 3 or sum(each.depth() for each in service.router.batchers.values()) < 2
-        ):  # one in the encoder, two behind it
-            assert time.monotonic() < give_up
-            if len(waiting) < 3 and sum(each.depth() for each in service.router.batchers.values()) == len(waiting) - 1:
-                time.sleep(0.05)  # until the first has left the queue
-                waiting.append(callers.submit(routed, service.http))
-            time.sleep(0.01)
-        for path, body in (
-            ("/v1/route", {"question": QUESTION}),
-            ("/v1/answer", {"question": QUESTION}),
-        ):
-            response = service.http.post(path, json=body)
-            assert "waiting already" in refused(response, 503, "OVERLOADED")["message"]
-            assert response.headers["retry-after"] == "1"
-        # Another queue: what was decided before can be judged.
-        assert service.http.post("/v1/feedback", json={"decision_id": key, "rating": True}).status_code == 202
-        assert service.http.get("/ready").status_code == 200
-        assert measured(service.http)["ragbandit_requests_refused_total", "questions", "count"] == 2
-        opened.set()
-        assert all(call.result(20)["decision_id"] for call in waiting)
-    routed(service.http)
 
 
 def test_ready_without_redis(serve, tmp_path):

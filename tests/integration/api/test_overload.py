@@ -29,6 +29,11 @@ class HeldEncoder:
         return self._encode(texts)
 
 
+def depth(service):
+    """How many questions, outcomes and judgements wait for their batch."""
+    return sum(each.depth() for each in service.router.batchers.values())
+
+
 def asked(service, question, *, path="/v1/route"):
     """A connection on which this question was sent."""
     body = b'{"question": "%s"}' % question.encode()
@@ -71,6 +76,29 @@ def test_what_is_accepted_is_answered_soon_and_nothing_else_is_stored(serve):
     assert measured(service, "ragbandit_route_seconds_bucket", le="+Inf") == len(answered) + 6
 
 
+def test_overload_is_refused_early(serve):
+    """While max_waiting requests wait for their batch, more are 503 with Retry-After; those that wait are served."""
+    service = serve(server={"max_waiting": 2})
+    key = routed(service.http)["decision_id"]
+    held = HeldEncoder(service)
+    with ThreadPoolExecutor(3) as callers:
+        calls = [callers.submit(routed, service.http)]
+        assert held.entered.wait(10)
+        calls += [callers.submit(routed, service.http) for _ in range(2)]
+        until(lambda: depth(service) == 2)
+        for path in ("/v1/route", "/v1/answer"):
+            response = service.http.post(path, json={"question": QUESTION})
+            assert "waiting already" in refused(response, 503, "OVERLOADED")["message"]
+            assert response.headers["retry-after"] == "1"
+        # Another queue: what was decided before can be judged.
+        assert service.http.post("/v1/feedback", json={"decision_id": key, "rating": True}).status_code == 202
+        assert service.http.get("/ready").status_code == 200
+        assert measured(service, "ragbandit_requests_refused_total", queue="questions", reason="count") == 2
+        held.released.set()
+        assert all(call.result(20)["decision_id"] for call in calls)
+    routed(service.http)
+
+
 def test_callers_that_leave_are_dropped(serve):
     """Of callers that close their connection while they wait, no question is encoded or stored; the one whose batch
     had begun is stored and counted as unseen: stored = answered + unseen.
@@ -81,7 +109,7 @@ def test_callers_that_leave_are_dropped(serve):
     assert held.entered.wait(10)
     leaving = [asked(service, f"leaving {number}") for number in range(20)]
     staying = asked(service, "stays")
-    until(lambda: sum(each.depth() for each in service.router.batchers.values()) == 21)
+    until(lambda: depth(service) == 21)
     for link in (running, *leaving):
         link.close()
     until(lambda: measured(service, "ragbandit_requests_total", path="/v1/route", status="499") == 20)
@@ -144,12 +172,12 @@ def test_a_tenant_has_its_share_of_the_queue(serve):
         calls = [callers.submit(routed, service.http, tenant="big")]
         assert held.entered.wait(10)
         calls += [callers.submit(routed, service.http, tenant="big") for _ in range(4)]
-        until(lambda: sum(each.depth() for each in service.router.batchers.values()) == 4)
+        until(lambda: depth(service) == 4)
         reply = service.http.post("/v1/route", json={"question": QUESTION, "tenant": "big"})
         refused(reply, 429, "TOO_MANY_REQUESTS", field="tenant")
         assert reply.headers["retry-after"] == "1"
         calls.append(callers.submit(routed, service.http, tenant="small"))
-        until(lambda: sum(each.depth() for each in service.router.batchers.values()) == 5)
+        until(lambda: depth(service) == 5)
         held.released.set()
         assert all(call.result(20) for call in calls)
 

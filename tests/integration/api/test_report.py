@@ -6,11 +6,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from typer.testing import CliRunner
-
 from ragbandit.router.reporting import report as reporting
 from ragbandit.router.storage.totals import Extender
-from ragbandit.workers.cli import app
+from tests.support import command
 
 DOLLARS = {"no_retrieval": 0.001, "single_step": 0.01, "multi_step": 0.1}
 
@@ -40,17 +38,16 @@ def test_the_same_everywhere(serve, tmp_path, monkeypatch):
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(service.router.settings.data_dir))
     monkeypatch.setenv("RAGBANDIT_POLICY__HOLDBACK__ARM", "multi_step")
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["report", "--html", "report.html"], terminal_width=400)
-    assert done.exit_code == 0, done.output
+    done = command.run("report", "--html", "report.html", terminal_width=400, code=0)
     assert said in " ".join(done.stdout.split())
-    told = json.loads(CliRunner().invoke(app, ["report", "--json"]).stdout)
+    told = json.loads(command.run("report", "--json").stdout)
     assert untimed(told["total"]) == untimed(found["total"])
     sent = (tmp_path / "report.html").read_text()
     assert said in sent
     assert "<script" not in sent
     assert "http" not in sent.replace("http://www.w3.org", "")
     assert time.time() - told["until"] < 600.0
-    nothing = CliRunner().invoke(app, ["report", "--until", "2020-01-01", "--since", "2019-01-01"])
+    nothing = command.run("report", "--until", "2020-01-01", "--since", "2019-01-01")
     assert "no questions that compare two arms" in " ".join(nothing.stdout.split())
 
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.learning.audit.verify import verify
@@ -20,10 +19,10 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, ArmName, Query
-from ragbandit.workers.cli import app
 from ragbandit.workers.evaluation.advise import with_incumbent
 from ragbandit.workers.evaluation.paired import Race
 from ragbandit.workers.judge.rubric import CRITERIA
+from tests.support import command
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 CONFIG = """
@@ -87,7 +86,7 @@ def write_table(path, rows):
 
 def advise(*words, code=None):
     """What the verb says; code: None: that of any verdict."""
-    done = CliRunner().invoke(app, ["advise", *map(str, words)])
+    done = command.run("advise", *words)
     assert done.exit_code in ({0, 3, 4} if code is None else {code}), done.output
     return json.loads(done.stdout) if done.exit_code != 2 and "--json" in words else done.output
 

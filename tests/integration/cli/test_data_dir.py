@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import prepare_data_dir
 from ragbandit.shared.files import new_lines
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.servers.postgres_server import NOBODY
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +36,7 @@ def modes(folder: Path) -> dict[str, str]:
 def test_a_file_where_the_folder_belongs(tmp_path, verb):
     """Where data_dir is a file the command says so, by the setting's name, and ends with exit code 2."""
     (tmp_path / "data").touch()
-    done = CliRunner().invoke(app, [verb, "--config", str(configured(tmp_path))])
+    done = command.run(verb, "--config", str(configured(tmp_path)))
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(f"CONFIG_INVALID data_dir: {tmp_path / 'data'} is a file, not a folder")
     assert done.stderr.count("\n") == 1

@@ -4,10 +4,9 @@ import json
 
 import pytest
 from sqlalchemy import update
-from typer.testing import CliRunner
 
 from ragbandit.router.storage.sql.tables import counters
-from ragbandit.workers.cli import app
+from tests.support import command
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def world(make_world, tmp_path, monkeypatch):
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(app, [*arguments])
+    return command.run(*arguments)
 
 
 def test_erase_asks_for_a_yes(world):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from ragbandit.router.offline.logs import Defaults, read_rows
 from ragbandit.router.offline.logs.tables import read_table
@@ -16,8 +15,8 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Answer
-from ragbandit.workers.cli import app
 from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion, in_parallel
+from tests.support import command
 from tests.support.arms.loaded_arms import loaded_arms
 
 CORPUS = [
@@ -85,7 +84,8 @@ def run(tmp_path, monkeypatch):
 
     def call(*words, strategy="no_retrieval,single_step"):
         given = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
-        return CliRunner().invoke(app, ["evaluate", *given, "--strategy", strategy, *words])
+        chosen = () if "--strategy" in words else ("--strategy", strategy)
+        return command.run("evaluate", *given, *chosen, *words)
 
     return call
 
@@ -202,16 +202,6 @@ def test_log_has_every_arm_once_with_its_share(run, tmp_path):
     assert all(row.decision.features.shape == (16,) for row in rows)
 
 
-@pytest.mark.parametrize("option", ["--table", "--log"])
-def test_one_strategy_gives_no_table(run, tmp_path, option):
-    """A table of one arm is refused before anything is run."""
-    done = run(option, "out.jsonl", strategy="single_step")
-
-    assert done.exit_code == 2
-    assert "nothing to route" in done.output
-    assert not (tmp_path / "answers.jsonl").exists()
-
-
 # --------------------------------------------------------------------------------------------------------- going on
 
 
@@ -286,13 +276,15 @@ def test_arm_that_failed_everywhere_ends_with_1(run, tmp_path):
 
 
 def test_answers_are_not_overwritten(run, tmp_path):
-    """Without --resume a file with answers is refused and stays as it is."""
+    """Without --resume a file with answers is refused, as it is while another evaluation has it; it stays as it is."""
     report(run("--json"))
     before = kept(tmp_path)
     done = run("--json")
+    with Answers(tmp_path / "answers.jsonl", resume=True):
+        other = run("--json", "--resume")
 
-    assert done.exit_code == 2
-    assert "--resume" in done.output
+    assert (done.exit_code, "--resume" in done.output) == (2, True)
+    assert (other.exit_code, "another evaluation" in other.output) == (2, True)
     assert kept(tmp_path) == before
 
 
@@ -307,15 +299,6 @@ def test_torn_line_is_run_again(run, tmp_path):
     assert len(kept(tmp_path)) == len(before)
     assert kept(tmp_path)[:-1] == before[:-1]
     assert kept(tmp_path)[-1]["key"] == before[-1]["key"]
-
-
-def test_two_evaluations_do_not_share_a_file(run, tmp_path):
-    """While one evaluation has the file, another one is refused."""
-    with Answers(tmp_path / "answers.jsonl", resume=False):
-        done = run()
-
-    assert done.exit_code == 2
-    assert "another evaluation" in done.output
 
 
 # ----------------------------------------------------------------------------------------------------- what is asked
@@ -334,29 +317,15 @@ def test_all_names_what_cannot_be_run(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "named"),
-    [
-        ("needy", "needs attention"),
-        ("all,nobody", "'nobody' is not an arm we know"),
-        ("singlestep", "(did you mean single_step? known: "),
-        ("theirs", "'theirs' is run by its caller"),
-        (",", "no strategy"),
-    ],
-)
-def test_strategy_that_cannot_be_run_ends_the_command(run, tmp_path, strategy, named):
-    """An arm that is named and unknown, or lacks something, ends with exit code 2 before anything is run."""
-    needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
-    write_config(tmp_path, arms={"single_step": {}, "needy": needy, "theirs": {"run_by": "caller"}})
-    done = run(strategy=strategy)
-
-    assert done.exit_code == 2
-    assert named in done.output
-    assert not (tmp_path / "answers.jsonl").exists()
-
-
-@pytest.mark.parametrize(
     ("words", "named"),
     [
+        (("--strategy", "needy"), "needs attention"),
+        (("--strategy", "all,nobody"), "'nobody' is not an arm we know"),
+        (("--strategy", "singlestep"), "(did you mean single_step? known: "),
+        (("--strategy", "theirs"), "'theirs' is run by its caller"),
+        (("--strategy", ","), "no strategy"),
+        (("--strategy", "single_step", "--table", "out.jsonl"), "nothing to route"),
+        (("--strategy", "single_step", "--log", "out.jsonl"), "nothing to route"),
         (("--index", "default"), "--corpus and --index exclude each other"),
         (("--family", "trivia"), "known: 2wiki"),
         (("--questions", "missing.jsonl"), "missing.jsonl: cannot be read"),
@@ -365,8 +334,12 @@ def test_strategy_that_cannot_be_run_ends_the_command(run, tmp_path, strategy, n
         (("--corpus", "documents"), "index build --corpus documents --index NAME"),
     ],
 )
-def test_options_that_cannot_be_used_are_named(run, tmp_path, words, named):
-    """A contradiction, an unknown family and a file that cannot be read end with exit code 2 and no word of logs."""
+def test_what_cannot_be_evaluated_is_named(run, tmp_path, words, named):
+    """An arm that is unknown or lacks something, a table of one arm, a contradiction, an unknown family and a file that
+    cannot be read end with exit code 2, before anything is run, and with no word of logs.
+    """
+    needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
+    write_config(tmp_path, arms={"single_step": {}, "no_retrieval": {}, "needy": needy, "theirs": {"run_by": "caller"}})
     (tmp_path / "documents").mkdir()
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "latin.jsonl").write_bytes(json.dumps(QUESTIONS[0]).encode() + b'\n{"question": "caf\xe9?"}\n')
@@ -375,6 +348,7 @@ def test_options_that_cannot_be_used_are_named(run, tmp_path, words, named):
     assert done.exit_code == 2
     assert named in done.output
     assert "a log" not in done.output
+    assert not (tmp_path / "answers.jsonl").exists()
 
 
 class Counting(ScriptedGenerator):

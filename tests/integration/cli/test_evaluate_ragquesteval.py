@@ -4,10 +4,9 @@ import json
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from ragbandit.workers.cli import app
 from tests.integration.cli.test_evaluate_cli import kept, report, write_lines
+from tests.support import command
 
 GOLD = "张三在三月造了船。"
 CORPUS = [{"id": "ship", "title": "造船史", "text": "有人造了船。"}]
@@ -56,7 +55,7 @@ def run(tmp_path, monkeypatch):
     def call(*words, family="crud"):
         given = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
         given += ["--family", family, "--strategy", "no_retrieval,single_step"]
-        return CliRunner().invoke(app, ["evaluate", *given, *words])
+        return command.run("evaluate", *given, *words)
 
     return call
 

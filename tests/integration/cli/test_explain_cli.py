@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared.types import CallFailed
-from ragbandit.workers.cli import app
+from tests.support import command
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]who[/red] <script>alert(1)</script>\u202egnp.exe"
 
@@ -21,7 +20,7 @@ def world(make_world, tmp_path, monkeypatch):
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(app, ["explain", *arguments], terminal_width=200)
+    return command.run("explain", *arguments, terminal_width=200)
 
 
 def test_hostile_texts_reach_no_terminal(world):

@@ -6,14 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import check_exposure, is_loopback
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.cli import app
+from tests.support.command import run
 
 EVERY = "0.0.0.0"
 
@@ -34,8 +33,7 @@ def test_without_a_key_nothing_starts(tmp_path, monkeypatch, verb):
         with (tmp_path / "config.yaml").open("a") as file:
             file.write("arms: {mine: {run_by: caller}}\n")
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, [verb])
-    assert done.exit_code == 2, done.output
+    done = run(verb, code=2)
     assert "CONFIG_INVALID server.host" in done.stderr
     assert "ragbandit keys create --role admin --name NAME" in done.stderr
 

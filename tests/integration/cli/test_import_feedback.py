@@ -4,9 +4,8 @@ import json
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.logs.log_rows import write_json
 
 
@@ -28,7 +27,7 @@ def there(make_world, tmp_path):
 
     def take(lines, *options):
         write_json(file, lines)
-        done = CliRunner().invoke(app, ["feedback", "import", str(file), "-c", str(config), "--json", *options])
+        done = command.run("feedback", "import", str(file), "-c", str(config), "--json", *options)
         return done.exit_code, done.stdout, done.stderr
 
     return world, take

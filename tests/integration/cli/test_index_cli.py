@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from ragbandit.workers.cli import app
 from tests.integration.retrievers.test_elasticsearch import NAMES, client, remove  # noqa: F401 - one is a fixture
+from tests.support import command
 from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
 
 ROWS = [
@@ -23,7 +22,7 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
 
     def typed(*words):
-        done = CliRunner().invoke(app, ["index", *words])
+        done = command.run("index", *words)
         return done.exit_code, done.stdout, done.stderr
 
     return typed

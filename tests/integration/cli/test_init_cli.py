@@ -6,13 +6,12 @@ import sys
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers import draft as servers
-from ragbandit.workers.cli import app
 from ragbandit.workers.draft import Model, ModelServer, pick
+from tests.support import command
 from tests.support.cases import every_case
 
 PIPELINES = """
@@ -40,7 +39,7 @@ def run(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
     def typed(*words, verb="init"):
-        done = CliRunner().invoke(app, [verb, *words])
+        done = command.run(verb, *words)
         return done.exit_code, done.stdout, done.stderr
 
     return typed

@@ -2,13 +2,13 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 from sqlalchemy import text
-from typer.testing import CliRunner
 
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.workers.cli import app
+from tests.support import command
 
 
 @pytest.fixture(autouse=True)
@@ -18,10 +18,7 @@ def _store(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def run(*arguments: str, code: int = 0):
-    done = CliRunner().invoke(app, [*arguments])
-    assert done.exit_code == code, done.output
-    return done
+run = partial(command.run, code=0)
 
 
 def created(*more: str) -> dict:

@@ -1,15 +1,15 @@
 """`ragbandit policy`: versions are added, moved and stopped on the database alone, whatever else is down."""
 
 import json
+from functools import partial
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import KILLED, Query
-from ragbandit.workers.cli import app
+from tests.support import command
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +23,7 @@ def made(settings, tmp_path, monkeypatch):
     return found
 
 
-def run(*arguments: str, code: int = 0):
-    done = CliRunner().invoke(app, ["policy", *arguments])
-    assert done.exit_code == code, done.output
-    return done
+run = partial(command.run, "policy", code=0)
 
 
 def told(*arguments: str):
@@ -93,10 +90,7 @@ def test_what_cannot_be_done_is_said_in_a_line(arguments, said):
 
 def test_a_change_of_an_arm_is_declared():
     """`ragbandit policy restart` writes who and why; an arm that is not configured is refused with those that are."""
-    done = CliRunner().invoke(app, ["policy", "restart", "single_step", "--reason", "a new model", "--json"])
-    assert json.loads(done.stdout)["arm"] == "single_step"
-    refused = CliRunner().invoke(app, ["policy", "restart", "nonsense"])
-    assert refused.exit_code == 2
-    assert "single_step" in refused.output
-    exported = CliRunner().invoke(app, ["audit", "--export"]).stdout
+    assert told("restart", "single_step", "--reason", "a new model")["arm"] == "single_step"
+    assert "single_step" in run("restart", "nonsense", code=2).output
+    exported = command.run("audit", "--export").stdout
     assert "a new model" in exported

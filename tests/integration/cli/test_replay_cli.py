@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from ragbandit.router.cli.store import parse_time
 from ragbandit.router.config.settings import Settings
@@ -19,8 +18,8 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.shared.types import DecisionId, Query
-from ragbandit.workers.cli import app
 from tests.conftest import World
+from tests.support import command
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -34,7 +33,7 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text(
         yaml.safe_dump({"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing", "dimension": 8}})
     )
-    return lambda *words: CliRunner().invoke(app, ["replay", *words])
+    return lambda *words: command.run("replay", *words)
 
 
 def found(done, *, code=0):

@@ -10,11 +10,10 @@ import time
 from pathlib import Path
 
 import httpx
-from typer.testing import CliRunner
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.serving.setup.requirements import hold_store
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.waiting import until
 
 
@@ -24,7 +23,7 @@ def test_serve_refuses_a_port_that_is_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("RAGBANDIT_SERVER__PORT", str(taken.getsockname()[1]))
-        done = CliRunner().invoke(app, ["serve"])
+        done = command.run("serve")
     assert done.exit_code == 2
     assert "CONFIG_INVALID server.port" in done.stderr
 
@@ -34,7 +33,7 @@ def test_one_service_for_a_sqlite_folder(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
     monkeypatch.chdir(tmp_path)
     with hold_store(load("config.yaml").settings, at="http://127.0.0.1:8100"):
-        done = CliRunner().invoke(app, ["serve", "--port", "18999"])
+        done = command.run("serve", "--port", "18999")
     assert done.exit_code == 2
     assert (
         f"CONFIG_INVALID data_dir: another `ragbandit serve` runs on this folder: process {os.getpid()}, "

@@ -5,7 +5,6 @@ import multiprocessing
 import random
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder, embedded
@@ -13,7 +12,7 @@ from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.workers.cli import app
+from tests.support import command
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 HASHING = "encoder: {model: hashing, dimension: 16}\n"
@@ -47,7 +46,7 @@ def run(tmp_path, monkeypatch):
     write_table(tmp_path / "table.jsonl", made_rows(45))
 
     def call(*words):
-        return CliRunner().invoke(app, ["simulate", "--table", "table.jsonl", "--jobs", "1", *words])
+        return command.run("simulate", "--table", "table.jsonl", "--jobs", "1", *words)
 
     return call
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from ragbandit.client.transport import EventReader
 from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION, worker_answers
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
+from tests.support.waiting import until
 
 EVENTS = (
     b'event: decision\ndata: {"decision_id":"d","arm":"a"}\n\n: ping\n\nevent: status\ndata: {"text":"searching"}\n\n'
@@ -89,10 +89,8 @@ def test_a_real_service(service):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    give_up = time.monotonic() + 20
     with Client(service.url) as client:
-        while not decided(client) and time.monotonic() < give_up:
-            time.sleep(0.05)
+        until(lambda: decided(client), seconds=20)
     worker_answers(service, "mine", "Bram Stoker")
     asking.join(30)
     assert found[0].event == "decision"

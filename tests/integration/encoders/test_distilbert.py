@@ -3,7 +3,6 @@ import importlib.resources
 import json
 import logging
 import math
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from ragbandit.router.encoders.forward import AnyForward, DistilBertForward, For
 from ragbandit.shared.errors import ConfigError
 from tests.support.model_memory import release
 from tests.support.tiny_models import tiny_encoder
+from tests.support.waiting import at_once
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -230,14 +230,7 @@ def test_threads_get_their_own_rows(encoder):
     """Calls from several threads at once return what calls one by one return."""
     expected = [encoder.encode([question]) for question in QUESTIONS]
     found = {}
-    threads = [
-        threading.Thread(target=lambda at=at: found.update({at: encoder.encode([QUESTIONS[at]])}))
-        for at in range(len(QUESTIONS))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(lambda at=at: found.update({at: encoder.encode([QUESTIONS[at]])}) for at in range(len(QUESTIONS))))
     for at, row in enumerate(expected):
         np.testing.assert_allclose(found[at], row, atol=FLOAT32)
 

@@ -1,12 +1,12 @@
 """The encoder on a graphics card."""
 
-import threading
 import time
 
 import numpy as np
 import pytest
 
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from tests.support.waiting import at_once
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -54,15 +54,7 @@ def test_threads_get_their_own_rows(card):
     """Eight threads at once get what each gets alone."""
     wanted = card.encode(QUESTIONS[:160])
     found = {}
-
-    def ask(at):
-        found[at] = card.encode(QUESTIONS[at : at + 20])
-
-    threads = [threading.Thread(target=ask, args=(at,)) for at in range(0, 160, 20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(lambda at=at: found.update({at: card.encode(QUESTIONS[at : at + 20])}) for at in range(0, 160, 20)))
     for at, rows in found.items():
         np.testing.assert_allclose(rows, wanted[at : at + 20], atol=1e-3)
 

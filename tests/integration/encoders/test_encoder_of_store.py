@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select, update
-from typer.testing import CliRunner
 
 from ragbandit import Router
 from ragbandit.router.config.loading import load
@@ -18,7 +17,7 @@ from ragbandit.router.serving.setup import requirements
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.errors import ConfigError, Conflict
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.tar_files import unpack
 from tests.support.tiny_models import tiny_encoder
 
@@ -89,11 +88,11 @@ def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(sto
         assert origin(router) == {"model": "hashing", "wheel": None, "sha256": None}
     assert "the encoder is hashing: style and words, without a model, since no_such_package is not" in caplog.text
     without_torch(hidden=False)
-    assert "encoder.model: auto is hashing: the store began with it" in CliRunner().invoke(app, ["validate"]).output
+    assert "encoder.model: auto is hashing: the store began with it" in command.run("validate").output
     assert encoder_of(load("config.yaml").settings).hash == COUNTED  # of a replay, and of processes that share one
     with store() as router:
         assert goes_on(router, hashed=COUNTED, learned=6)
-    status = CliRunner().invoke(app, ["status"]).output
+    status = command.run("status").output
     assert "encoder   hashing" in status
     with pytest.raises(Conflict, match="was learned with encoder") as caught:
         store(model=tiny_encoder())
@@ -139,7 +138,7 @@ def test_a_store_of_before_says_by_its_features_that_it_began_with_hashing(tmp_p
     tree += "learning: {snapshot_interval_s: 0}, "
     tree += "arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}}}"
     Path("config.yaml").write_text(tree)
-    assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
+    assert command.run("migrate").exit_code == 0
     with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
         assert router.learn() == 0  # the policy of that release had other params: its ledger is learned again
         router.refresh()

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.learning.learner import relearn, selected
 from ragbandit.router.learning.sources import lifted, quarantines_of
@@ -12,7 +11,7 @@ from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.workers.cli import app
+from tests.support import command
 
 
 def fill(world, *, count=60, bad=True):
@@ -145,8 +144,7 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def told(*words, code=0):
-        done = CliRunner().invoke(app, [*words, "--json"])
-        assert done.exit_code == code, done.output
+        done = command.run(*words, "--json", code=code)
         return json.loads(done.stdout) if code == 0 else None
 
     assert told("feedback", "rejected") == []

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import fsspec
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.logs.replay_logs import close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -60,8 +59,7 @@ def test_the_command(folder, tmp_path, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.chdir(tmp_path)
     words = ["replay", "--log", folder.as_uri(), "--policy", "fixed:deep", "--json", "--workers", "1"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
+    done = command.run(*words, code=0)
     assert json.loads(done.stdout)["rows"] == 200
 
 

@@ -3,14 +3,13 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.router.offline.logs.tables import read_table, trainable
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}
@@ -46,7 +45,7 @@ def table(tmp_path):
 def run(tmp_path, monkeypatch):
     """Runs `train` with these options."""
     monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(app, ["policy", "train", *map(str, words)])
+    return lambda *words: command.run("policy", "train", *words)
 
 
 @pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])

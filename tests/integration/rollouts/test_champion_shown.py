@@ -1,11 +1,9 @@
 """After a promotion the pages and `status` name what decides, not the policy that was retired."""
 
-from typer.testing import CliRunner
-
 from ragbandit.router.api.ui.policies import _versions
 from ragbandit.router.rollouts import verbs
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.workers.cli import app
+from tests.support import command
 
 
 def test_the_champion_is_shown(make_world, tmp_path, monkeypatch):
@@ -17,7 +15,7 @@ def test_the_champion_is_shown(make_world, tmp_path, monkeypatch):
         f"{{data_dir: {world.settings.data_dir}, encoder: {{model: hashing, dimension: 8}}, policy: {{name: uniform}}}}"
     )
     assert _versions(world.router)["algorithm"] == "uniform"
-    assert "champion" not in CliRunner().invoke(app, ["status"]).stdout
+    assert "champion" not in command.run("status").stdout
     changes = {"policy": {"name": "fixed", "params": {"arm": "single_step"}}}
     verbs.add(world.database, base=base, name="better", changes=changes, **told)
     for verb in ("shadow", "canary", "promote"):
@@ -28,6 +26,5 @@ def test_the_champion_is_shown(make_world, tmp_path, monkeypatch):
         )
     shown = _versions(world.router)
     assert (shown["algorithm"], shown["ledger"], shown["champion"].name) == ("fixed", "main.better", "better")
-    done = CliRunner().invoke(app, ["status"])
-    assert done.exit_code == 0, done.output
+    done = command.run("status", code=0)
     assert "better (fixed) decides" in " ".join(done.stdout.split())

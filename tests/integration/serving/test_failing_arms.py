@@ -1,7 +1,6 @@
 """The circuit breaker in a running router: what is offered, what the log tells, what operators see."""
 
 import logging
-import time
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import ArmName, Budget, Decision, Query
 from tests.conftest import EPOCH, World, on_sqlite
+from tests.support.waiting import until
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 COOL_DOWN = 30.0
@@ -101,10 +101,8 @@ def test_two_routers(make_world, database_url):
     """Two routers on one store leave out the same arm and take it back, whoever is told of the outcomes."""
     one, other = (make_world(database_url=database_url) for _ in range(2))
     broken(one, "single_step")
-    give_up = time.monotonic() + 10 * POLL_S
-    while states(other)["single_step"] != "open":  # by itself: nobody calls `look` on it
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
+    # by itself: nobody calls `look` on it
+    until(lambda: states(other)["single_step"] == "open", seconds=10 * POLL_S)
     assert other.route().facts[EXCLUDED_ARMS] == one.route().facts[EXCLUDED_ARMS] == ["single_step"]
     for made in (one, other):
         made.now += COOL_DOWN

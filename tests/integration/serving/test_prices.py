@@ -1,24 +1,13 @@
 """Questions at a price of their own: what is served, stored, learned and verified."""
 
-from pathlib import Path
-
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.config.loading import load
-from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.types import Query
-from tests.support.command import run
-from tests.support.tar_files import unpack
 
-#: a store of schema 0002, whose policy is held back to single_step: 40 decisions, 24 of them learned
-OLD_STORE = Path(__file__).parents[2] / "data" / "store_0002.tar.xz"
-OLD_CONFIG = """{data_dir: store, encoder: {model: hashing, dimension: 8}, policy: {incumbent: single_step, harm: 0.5},
-  learning: {snapshot_interval_s: 0}}"""
 PRICES = {"cost_weights": {"economy": 0.2, "quality": 0.0}, "reward": {"weight": 0.05}}
 
 
@@ -75,21 +64,3 @@ def test_a_policy_with_one_weight_takes_no_price(make_world):
     with pytest.raises(InvalidInput, match="the policy fixed has one weight of cost for all questions"):
         asked(fixed, 0.1)
     assert asked(fixed, None).cost_weight is None
-
-
-def test_store_of_schema_0002(tmp_path, monkeypatch):
-    """Migrated it starts; a policy that is held back is learned again once, and its old decisions are left out."""
-    unpack(OLD_STORE, tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(OLD_CONFIG)
-    assert run("migrate").exit_code == 0
-    with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
-        assert router.service.serving.rebuilding
-        router.learn()
-        router.refresh()
-        serving = router.service.serving
-        assert (serving.rebuilding, sum(serving.policy.seen.values())) == (False, 24)
-        router.submit(Query(text="who?", cost_weight=0.3), run_by="caller").result(30)
-        verdict = router.verify(deep=True)
-    assert (verdict.ok, verdict.deep_decisions, verdict.not_checkable) == (True, 41, 40), verdict.notes
-    assert any("conservative had other params" in note for note in verdict.notes)

@@ -1,8 +1,8 @@
 """What waits for the judge, on SQLite and PostgreSQL: sampling, claims, the day's budget, and that nothing is lost."""
 
 import json
-import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from sqlalchemy import select
@@ -19,6 +19,7 @@ from ragbandit.shared.child_process import this_process
 from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state
+from tests.support.waiting import at_once
 
 COST = Spent(prompt_tokens=100, completion_tokens=10, dollars=0.25)
 
@@ -169,11 +170,7 @@ def test_one_judge_claims(database_url, database, answered):
         told.append(judgements(own).claim(now=EPOCH))
         own.close()
 
-    threads = [threading.Thread(target=claim) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[claim] * 4)
     assert [one.decision_id for one in told if one] == [key]
     assert day(database)["begun"] == 1
 
@@ -339,13 +336,7 @@ def test_judges_outcomes_and_erasure_at_once(database_url, database, answered):
 
     works = [(judge_all, ids[number:] + ids[:number]) for number in range(3)]
     works += [(sweep, 50), (erase_all, ids[::5])]
-    threads = [threading.Thread(target=run, args=each) for each in works]
-    for thread in threads:
-        thread.start()
-    answered(20)
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    at_once(*(partial(run, *each) for each in works), partial(answered, 20))
     assert faults == []
     assert not set(ids[::5]) & set(waits(database))
     check_counted(database)

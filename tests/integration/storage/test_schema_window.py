@@ -16,6 +16,7 @@ from ragbandit.router.storage.sql.database import SESSION, Database, check_schem
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
 from ragbandit.shared.errors import StoreError
 from tests.support.next_release import NEXT, become_next_release
+from tests.support.waiting import at_once, until
 
 from .test_migrations import set_revision
 
@@ -144,10 +145,7 @@ def test_a_migration_gives_way(postgres, become_next_release):
             held.execute(text("LOCK TABLE decisions IN ACCESS SHARE MODE"))
             going = threading.Thread(target=lambda: done.append(migrate(database)))
             going.start()
-            give_up = time.monotonic() + 20
-            while database.failed_write is None and time.monotonic() < give_up:
-                time.sleep(0.05)
-            assert database.failed_write is not None
+            until(lambda: database.failed_write is not None, seconds=20)
             assert done == []
         going.join(30)
         assert done == [NEXT]
@@ -165,11 +163,7 @@ def test_two_migrations_at_once(empty):
         with closing(Database(empty.url.render_as_string(hide_password=False))) as database:
             revisions.append(migrate(database))
 
-    threads = [threading.Thread(target=bring_up) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(*[bring_up] * 3)
     assert revisions == [SCHEMA_REVISION] * 3
 
 

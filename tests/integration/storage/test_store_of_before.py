@@ -23,6 +23,8 @@ from tests.support.tar_files import unpack
 
 DATA = Path(__file__).parents[2] / "data"
 STORE = DATA / "store_0001.tar.xz"
+#: schema 0002, whose policy is held back to single_step: 40 decisions, 24 of them learned
+STORE_0002 = DATA / "store_0002.tar.xz"
 #: schema 0003, beside an incumbent with a holdback, at three prices: 40 decisions, 24 of them learned
 STORE_0003 = DATA / "store_0003.tar.xz"
 #: schema 0004, the last before features left: 40 decisions at prices, 24 of them learned; rows in tables that left
@@ -31,6 +33,8 @@ STORE_0004 = DATA / "store_0004.tar.xz"
 STORE_0005 = DATA / "store_0005.tar.xz"
 #: tables with rows in both that no feature uses any more
 _DROPPED = {"calibration_pairs", "decision_links", "held_feedback"}
+CONFIG_0002 = """{data_dir: store, encoder: {model: hashing, dimension: 8},
+  policy: {incumbent: single_step, harm: 0.5}, learning: {snapshot_interval_s: 0}}"""
 CONFIG_0003 = """{data_dir: store, encoder: {model: hashing, dimension: 8}, cost_weights: {economy: 0.2, quality: 0.0},
   policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}},
   arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}},
@@ -44,6 +48,31 @@ def before(tmp_path):
     folder.mkdir()
     unpack(STORE, folder)
     return folder
+
+
+@pytest.fixture
+def migrated(tmp_path, monkeypatch):
+    """A function that unpacks a store into the working folder, changes it, and migrates it; gives its settings."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(store, *, config=CONFIG_0003, change=lambda connection: None):
+        unpack(store, tmp_path / "store")
+        Path("config.yaml").write_text(config)
+        with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
+            change(connection)
+        run("migrate", code=0)
+        return load("config.yaml").settings
+
+    return make
+
+
+def learned_on(router, **asked):
+    """The verdict on a store in which one more question was decided, judged and learned."""
+    decision = router.route(Query(text="who?", **asked))
+    router.outcome(decision.id, answer="x", steps=1)
+    router.feedback(decision.id, rating=True)
+    assert router.learn() == 1
+    return router.verify(deep=True)
 
 
 @pytest.fixture
@@ -112,23 +141,20 @@ def test_it_is_migrated_and_learned_again(before, make_world, caplog):
     assert set(logged) < set(rows)
 
 
-def test_store_of_schema_0003(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("store", "config", "price"), [(STORE_0002, CONFIG_0002, 0.3), (STORE_0003, CONFIG_0003, "economy")]
+)
+def test_a_policy_that_is_held_back(migrated, store, config, price):
     """Migrated, its ledger is learned again once, and verifies; what its own release decided stays as logged."""
-    unpack(STORE_0003, tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(CONFIG_0003)
-    assert run("migrate").exit_code == 0
-    with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
+    with Router.open(migrated(store, config=config), jobs=MemoryJobs()) as router:
         assert router.service.serving.rebuilding
         assert router.learn() == 0
         router.refresh()
-        assert not router.service.serving.rebuilding
-        decision = router.submit(Query(text="who?", cost_weight="economy"), run_by="caller").result(30)
-        router.outcome(decision.id, answer="x", steps=1)
-        router.feedback(decision.id, rating=True)
-        assert router.learn() == 1
-        verdict = router.verify(deep=True)
+        serving = router.service.serving
+        assert (serving.rebuilding, sum(serving.policy.seen.values())) == (False, 24)
+        verdict = learned_on(router, cost_weight=price)
     assert (verdict.ok, verdict.deep_decisions, verdict.not_checkable) == (True, 41, 40), verdict.notes
+    assert any("conservative had other params" in note for note in verdict.notes)
 
 
 def test_features_made_again_by_an_earlier_release(make_world):
@@ -157,12 +183,10 @@ def test_features_made_again_by_an_earlier_release(make_world):
     assert (verdict.ok, verdict.refused, verdict.not_checkable) == (True, 1, 4), verdict.notes
 
 
-def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
+def test_updates_that_an_earlier_release_archived(migrated, tmp_path):
     """The store goes on, exports what it has, and learns again where it must; verify says how much it cannot check."""
-    unpack(STORE_0004, tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(CONFIG_0003)
-    with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
+
+    def archive(connection):
         gone = "(SELECT decision_id FROM updates WHERE policy = 'main' AND seq <= 5)"
         for table in ("outcomes", "feedback", "closures", "cancellations"):
             connection.execute(f"DELETE FROM {table} WHERE decision_id IN {gone}")
@@ -174,20 +198,16 @@ def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
         for span, number in spans:
             segment = (number, "r", "0" * 64, "0" * 64, 3, f'{{"main": {span}}}', "[]", 1.0, 1.0, True)
             connection.execute(f"INSERT INTO archive_segments VALUES ({', '.join('?' * 10)})", segment)
-    assert run("migrate").exit_code == 0
-    assert run("verify", "--recount").exit_code == 0
+
+    settings = migrated(STORE_0004, change=archive)
+    run("verify", "--recount", code=0)
     assert len(Path("store/dropped_tables/archive_segments.jsonl").read_text().splitlines()) == 2
-    settings = load("config.yaml").settings
     for lost in (False, True):
         if lost:
             shutil.rmtree("store/snapshots")
         with Router.open(settings, jobs=MemoryJobs()) as router:
             assert router.service.serving.rebuilding  # of another release, or lost
-            decision = router.route("who?")
-            router.outcome(decision.id, answer="x", steps=1)
-            router.feedback(decision.id, rating=True)
-            assert router.learn() == 1
-            verdict = router.verify(deep=True)
+            verdict = learned_on(router)
         assert (verdict.ok, verdict.archived) == (True, 5), verdict.notes
         assert any(
             "5 updates were archived by an earlier release, and are not checked" in note for note in verdict.notes
@@ -195,7 +215,7 @@ def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
     assert json.loads(run("data", "export", "log.jsonl", "--json").stdout)["rows"] == 21
     with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
         connection.execute("DELETE FROM updates WHERE seq = 9")
-    assert run("verify").exit_code == 1
+    run("verify", code=1)
 
 
 @pytest.mark.parametrize(
@@ -206,13 +226,10 @@ def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
     ],
     ids=["0004", "0005"],
 )
-def test_dropped_tables_are_exported(store, dropped, decisions_updates, tmp_path, monkeypatch, caplog):
+def test_dropped_tables_are_exported(store, dropped, decisions_updates, migrated, tmp_path, caplog):
     """The rows of tables without a feature are written beside the store, in words of the log; the store goes on."""
-    unpack(store, tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(CONFIG_0003)
-    assert run("migrate").exit_code == 0
-    assert run("report").exit_code == 0  # before a learner has learned the ledger again
+    settings = migrated(store)
+    run("report", code=0)  # before a learner has learned the ledger again
     with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert tables == set(metadata.tables) | {"alembic_version"}
@@ -221,32 +238,30 @@ def test_dropped_tables_are_exported(store, dropped, decisions_updates, tmp_path
     for name in dropped:
         assert json.loads((exported / f"{name}.jsonl").read_text().splitlines()[0])
         assert f"dropped the table {name}, which no feature uses any more: its " in caplog.text
-    with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
+    with Router.open(settings, jobs=MemoryJobs()) as router:
         assert router.service.serving.rebuilding
-        router.outcome(router.route(Query(id="after", text="who?")).id, answer="x", steps=1)
-        router.feedback("after", rating=True)
-        assert router.learn() == 1
-        verdict = router.verify(deep=True)
+        verdict = learned_on(router)
     assert (verdict.ok, verdict.decisions, verdict.updates) == (True, *decisions_updates), verdict.notes
 
 
-def test_what_waits_for_the_judge_and_a_check_moves(tmp_path, monkeypatch):
+def test_what_waits_for_the_judge_and_a_check_moves(migrated, tmp_path):
     """Rows of the former tables `judge_due` and `check_due` are rows of `jobs` after the migration."""
-    unpack(STORE_0005, tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(CONFIG_0003)
-    with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
+    keys = []
+
+    def fill(connection):
         ((key,),) = connection.execute("SELECT id FROM decisions LIMIT 1").fetchall()
+        keys.append(key)
         for name, row in (("judge_due", (key, 5.0, 4.0, 0.25, 1, 2)), ("check_due", (key, 7.0, 6.0, 1))):
             connection.execute(f"DELETE FROM {name}")
             connection.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)
-    assert run("migrate").exit_code == 0
+
+    migrated(STORE_0005, change=fill)
     with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
         rows = connection.execute(
             "SELECT kind, decision_id, made_at, due_at, tries, facts FROM jobs ORDER BY kind"
         ).fetchall()
         counted = connection.execute("SELECT value FROM counters WHERE name = 'check_due'").fetchall()
     check, judge = ((*row[:5], json.loads(row[5])) for row in rows)
-    assert check == ("check", key, 6.0, 7.0, 1, {})
+    assert check == ("check", keys[0], 6.0, 7.0, 1, {})
     assert counted == [(1,)]
-    assert judge == ("judge", key, 4.0, 5.0, 1, {"share": 0.25, "failures": 2})
+    assert judge == ("judge", keys[0], 4.0, 5.0, 1, {"share": 0.25, "failures": 2})

@@ -1,10 +1,10 @@
 """The file by whose age a probe sees that a worker has loaded everything and still runs."""
 
 import os
-import time
 
 from ragbandit.workers import process
 from ragbandit.workers.process import beating, run_worker
+from tests.support.waiting import until
 
 
 def test_the_file_is_there_while_it_runs(tmp_path, monkeypatch):
@@ -13,10 +13,7 @@ def test_the_file_is_there_while_it_runs(tmp_path, monkeypatch):
     file = tmp_path / "alive"
     with beating(file):
         os.utime(file, (0, 0))
-        give_up = time.monotonic() + 10
-        while file.stat().st_mtime == 0 and time.monotonic() < give_up:
-            time.sleep(0.01)
-        assert file.stat().st_mtime > 0
+        until(lambda: file.stat().st_mtime > 0, seconds=10)
     assert not file.exists()
     with beating(None):
         pass

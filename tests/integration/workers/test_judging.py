@@ -29,10 +29,10 @@ from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers import process
 from ragbandit.workers.context import Context
-from ragbandit.workers.housekeeping import keep_claims
 from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
 from ragbandit.workers.wiring.retrievers import search_once
 from tests.support.judge_days import judge_state
+from tests.support.waiting import at_once
 
 PASSAGES = [
     Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),
@@ -171,11 +171,7 @@ def test_a_second_delivery_does_nothing(bench, answered):
     found = bench()
     generator = found.context.judging.judge.generator
     key = answered(found)
-    threads = [threading.Thread(target=found.judge) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[found.judge] * 4)
     found.judge()
     assert len(generator.requests) == 1
     assert len(found.scores(key)) == 1
@@ -359,23 +355,6 @@ def test_an_answer_that_addresses_the_judge_is_withheld(bench, answered, place):
     posting.judge()
     (score,) = posting.scores(key)
     assert score.facts["suspicious"] is True
-
-
-@both
-def test_a_judge_that_is_killed_leaves_a_claim_that_ends(bench, answered):
-    """A try that ends with its process is due again when its claim is taken away, and counts as one."""
-    found = bench()
-    key = answered(found)
-    queue = found.context.judging.queue
-    alive, queue.claims.process = queue.claims.process, replace(queue.claims.process, started="1")
-    queue.claim(now=time.time())  # and dies
-    queue.claims.process = alive
-    found.judge()
-    assert found.scores(key) == []
-    keep_claims(found.context)
-    found.judge()
-    assert len(found.scores(key)) == 1
-    assert found.today()["begun"] == 2
 
 
 def test_a_judge_that_is_cut_off_puts_it_back(bench, answered):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from ragbandit.router.serving.health.circuit_breaker import OutcomePoller
 from ragbandit.router.serving.router import Router
@@ -13,7 +12,7 @@ from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.testing.openai_server import ScriptedServer
-from ragbandit.workers.cli import app
+from tests.support import command
 
 PRICES = {"small": (100.0, 400.0), "large": (1000.0, 8000.0)}
 ARMS = {
@@ -57,8 +56,7 @@ def service(tmp_path, settings, redis_server, redis_client):
         def answered(arm, times=1):
             queries = [Query(text=f"Who wrote Dracula, part {n}?", arms=(arm,)) for n in range(times)]
             ids = [router.submit(each, run_by="worker").result(20).id for each in queries]
-            done = CliRunner().invoke(app, ["worker", "--queue", "answer", "--burst", "--config", str(file)])
-            assert done.exit_code == 0, done.output
+            command.run("worker", "--queue", "answer", "--burst", "--config", str(file), code=0)
             outcomes = router.store.outcomes_by_id(ids)
             return [outcomes[key] for key in ids]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 from sqlalchemy import select, update
-from typer.testing import CliRunner
 
 from benchmarks.service_process import environment
 from ragbandit.router.queue.jobs import RedisJobs, connect
@@ -25,10 +24,10 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.workers import housekeeping
-from ragbandit.workers.cli import app
 from ragbandit.workers.context import Context
 from ragbandit.workers.process import consumer_of
 from ragbandit.workers.threads import LOOK_S, REPLY_S, EventLoop
+from tests.support import command
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.claims import claims
 from tests.support.waiting import until
@@ -250,8 +249,7 @@ def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis
             router.feedback(decision.id, rating=True)
             router.notifier.request_answers([decision.id])
         redis_client.flushall()  # no wake-up is left
-        done = CliRunner().invoke(app, burst)
-        assert done.exit_code == 0, done.output
+        command.run(*burst, code=0)
         assert len(router.store.outcomes_by_id([each.id for each in decided])) == 12
         assert router.status().counters.learned == 12
     router.jobs.client.close()

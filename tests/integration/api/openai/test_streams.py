@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 
 import httpx
 import openai
@@ -12,6 +11,7 @@ from openai.types.chat import ChatCompletionChunk
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.types import StatusNote, TextPiece
 from tests.support.servers.http_service import QUESTION, Service
+from tests.support.waiting import until
 
 ASKED = [{"role": "user", "content": QUESTION}]
 BODY = {"model": "auto", "messages": ASKED, "stream": True}
@@ -132,10 +132,7 @@ def test_a_client_that_goes_away(http, service):
     with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
         key = reply.headers["x-ragbandit-decision-id"]
         assert service.router.answers.is_awaited(key)
-    give_up = time.monotonic() + 20
-    while service.router.answers.is_awaited(key):
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    until(lambda: not service.router.answers.is_awaited(key), seconds=20)
     assert service.http.get("/health").status_code == 200
 
 

@@ -4,10 +4,9 @@ import itertools
 import time
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.shared.errors import StoreError
-from ragbandit.workers.cli import app
+from tests.support import command
 from tests.support.servers.http_service import QUESTION, refused, routed
 
 SECRET = "a" * 43
@@ -129,7 +128,7 @@ def test_the_command_line_sends_a_key(keyed, monkeypatch):
     world = keyed()
 
     def run(*more):
-        return CliRunner().invoke(app, ["route", QUESTION, "--url", world.service.url, *more])
+        return command.run("route", QUESTION, "--url", world.service.url, *more)
 
     done = run()
     assert (done.exit_code, "UNAUTHORIZED" in done.stderr) == (2, True)

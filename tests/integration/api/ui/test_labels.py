@@ -1,11 +1,10 @@
 """Labelling: the queue over HTTP, the page, the verb, and what is learned from a label."""
 
 import pytest
-from typer.testing import CliRunner
 
 from ragbandit.shared.types import LABEL_QUEUE
-from ragbandit.workers.cli import app
 from tests.integration.api.ui.conftest import answered
+from tests.support import command
 from tests.support.servers.http_service import refused
 
 HOSTILE = "<script>alert(1)</script>"
@@ -86,11 +85,10 @@ def test_the_verb(asking):
     """`feedback label` asks for one key each, until q."""
     keys = [answered(asking, f"question {number}?") for number in range(4)]
     arguments = ["feedback", "label", "--url", asking.url, "--rater", "ann"]
-    done = CliRunner().invoke(app, arguments, input="r\ns\nperhaps\nw\nq\n")
-    assert done.exit_code == 0, done.output
+    done = command.run(*arguments, input="r\ns\nperhaps\nw\nq\n", code=0)
     assert "2 labelled" in done.output
     assert "Bram Stoker" in done.output
     assert waiting(asking) == [keys[2], keys[0]]
-    nothing = CliRunner().invoke(app, arguments, input="r\nr\n")
+    nothing = command.run(*arguments, input="r\nr\n")
     assert nothing.exit_code == 0, nothing.output
-    assert "no answer waits" in CliRunner().invoke(app, arguments).output
+    assert "no answer waits" in command.run(*arguments).output

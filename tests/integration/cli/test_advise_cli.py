@@ -23,6 +23,7 @@ from ragbandit.workers.evaluation.advise import with_incumbent
 from ragbandit.workers.evaluation.paired import Race
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
+from tests.support.logs.log_rows import write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 CONFIG = """
@@ -49,7 +50,7 @@ def made_rows(count, *, seed=0):
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
-    write_table(tmp_path / "t.jsonl", made_rows(60))
+    write_json(tmp_path / "t.jsonl", made_rows(60))
     return tmp_path
 
 
@@ -61,7 +62,7 @@ def warmed(tmp_path_factory):
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.chdir(made)
         (made / "config.yaml").write_text(CONFIG)
-        write_table(made / "t.jsonl", made_rows(60))
+        write_json(made / "t.jsonl", made_rows(60))
         say["text"] = advise("--table", "t.jsonl")
         say["store"] = Path("data/ragbandit.db").exists()
         say["facts"] = warm("--table", "t.jsonl", "--json")
@@ -78,10 +79,6 @@ def learned(warmed, tmp_path, monkeypatch):
 
 def weight(name):
     return float(name.split()[0])
-
-
-def write_table(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def advise(*words, code=None):
@@ -137,7 +134,7 @@ def test_router_decides_by_what_was_learned_and_learns_on(learned):
         assert router.learn() == 1
     assert likeliest == list(ARMS)
     more = [{**row, "question": f"also {row['question']}"} for row in made_rows(5)]
-    write_table(learned.folder / "more.jsonl", more)
+    write_json(learned.folder / "more.jsonl", more)
     assert warm("--table", "more.jsonl", "--json")["last_seq"] == 196
     assert audited()[0].ok
 
@@ -146,7 +143,7 @@ def test_twice_adds_nothing_and_a_longer_table_the_rest(learned):
     """The same table again is known; with ten more questions, these are added."""
     again = warm("--table", "t.jsonl", "--json")
     assert (again["added"], again["known"], again["last_seq"]) == (0, 180, 180)
-    write_table(learned.folder / "t.jsonl", made_rows(70))
+    write_json(learned.folder / "t.jsonl", made_rows(70))
     more = warm("--table", "t.jsonl", "--json")
     assert (more["added"], more["known"], more["last_seq"]) == (30, 180, 210)
     assert audited()[0].ok
@@ -167,7 +164,7 @@ def test_questions_are_held_out(learned):
     assert sum(ours["shares"].values()) == pytest.approx(1.0)
     rng = random.Random(1)
     rows = [{**row, "question": f"{rng.random()}?"} for row in made_rows(60)]
-    write_table(learned.folder / "t.jsonl", rows)
+    write_json(learned.folder / "t.jsonl", rows)
     said = advise("--table", "t.jsonl", "--json", code=4)
     ours, *fixed = said["standings"]
     assert max(one["gain"]["low"] for one in fixed) < 0.1
@@ -209,7 +206,7 @@ def test_log_is_learned_and_estimated(folder):
                 "made_at": 1000.0 + number,
             }
         )
-    write_table(folder / "log.jsonl", lines)
+    write_json(folder / "log.jsonl", lines)
     found = warm("--log", "log.jsonl", "--json")
     assert (found["added"], found["by"], found["rows"]) == (240, "replay", 240)
     assert all(one["gain"]["value"] > 0.2 for one in found["standings"][1:])
@@ -230,7 +227,7 @@ def test_another_outcome_of_a_learned_question_is_a_conflict(learned):
     """A table that says something else of a question is refused with question, arm and key; nothing is added."""
     rows = list(made_rows(60))
     rows[7]["correct"]["multi_step"] = 0.5
-    write_table(learned.folder / "t.jsonl", rows)
+    write_json(learned.folder / "t.jsonl", rows)
     said = warm("--table", "t.jsonl", code=2)
     assert "where 7?" in said
     assert "multi_step quality" in said
@@ -274,7 +271,7 @@ def test_contexts_of_a_table_are_learned(folder):
         for number in range(60)
         for tier in [("free", "pro")[number % 2]]
     ]
-    write_table(folder / "t.jsonl", rows)
+    write_json(folder / "t.jsonl", rows)
     warm("--table", "t.jsonl", "--folds", "2")
     verdict, updates = audited()
     assert verdict.ok
@@ -335,7 +332,7 @@ def running(tmp_path, monkeypatch):
     (tmp_path / "arms.py").write_text(ARM_CODE)
     rng = random.Random(3)
     kinds = [rng.choice(("easy", "hard")) for _ in range(120)]
-    write_table(
+    write_json(
         tmp_path / "q.jsonl",
         (
             {"question": f"{kind} {kind} {kind} {number}?", "answers": ["yes"], "dataset": kind}
@@ -390,7 +387,7 @@ def test_one_arm_is_always_best(running):
     """Where one arm is the best everywhere the others leave, and the verdict is to fix it: exit 3, few questions."""
     (running / "config.yaml").write_text(RUN.replace("weight: 10", "weight: 100"))
     rows = [json.loads(line) for line in (running / "q.jsonl").read_text().splitlines()]
-    write_table(running / "q.jsonl", ({**row, "question": row["question"].replace("hard", "easy")} for row in rows))
+    write_json(running / "q.jsonl", ({**row, "question": row["question"].replace("hard", "easy")} for row in rows))
     said = advise("q.jsonl", "--json", code=3)
     assert said["sentence"] == "fix: always quick: every other arm left the race; do not route"
     assert said["answered"] < 120
@@ -400,7 +397,7 @@ def test_one_arm_is_always_best(running):
 def test_a_question_that_stands_twice_counts_once(running):
     """A copy is no further evidence. Every look has its share of the error; crud is judged elsewhere."""
     rows = [{"question": f"easy {number // 2}?", "answers": ["yes"]} for number in range(120)]
-    write_table(running / "q.jsonl", rows)
+    write_json(running / "q.jsonl", rows)
     said = advise("q.jsonl", "--arms", "quick,careful", "--concurrency", "8", "--json")
     assert said["answered"] == 60
     assert said["ask"]["confidence"] == pytest.approx(0.975)
@@ -420,7 +417,7 @@ def test_a_judge_scores_questions_without_answers(running):
     config = yaml.safe_load(RUN) | {"judge": {"generator": judge}}
     (running / "config.yaml").write_text(yaml.safe_dump(config))
     rows = [json.loads(line) for line in (running / "q.jsonl").read_text().splitlines()]
-    write_table(running / "q.jsonl", ({"question": row["question"]} for row in rows[:20]))
+    write_json(running / "q.jsonl", ({"question": row["question"]} for row in rows[:20]))
     said = advise("q.jsonl", "--json", "--folds", "2", "--arms", "quick,careful")
     asked = (running / "asked").read_text()
     assert said["answered"] == 20

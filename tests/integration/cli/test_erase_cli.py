@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.storage.sql.tables import counters
-from tests.support import command
+from tests.support.command import run
 
 
 @pytest.fixture
@@ -18,10 +18,6 @@ def world(make_world, tmp_path, monkeypatch):
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(made.settings.data_dir))
     monkeypatch.chdir(tmp_path)
     return made
-
-
-def run(*arguments: str):
-    return command.run(*arguments)
 
 
 def test_erase_asks_for_a_yes(world):

@@ -18,6 +18,7 @@ from ragbandit.strategies.run import Answer
 from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion, in_parallel
 from tests.support import command
 from tests.support.arms.loaded_arms import loaded_arms
+from tests.support.logs.log_rows import write_json
 
 CORPUS = [
     {"id": "jaws", "title": "Jaws", "text": "Jaws was made by Spielberg in 1975."},
@@ -66,10 +67,6 @@ class Ailing:
         return Answer(text="well", stop_reason="answered")
 
 
-def write_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
 def write_config(folder, **more):
     (folder / "config.yaml").write_text(yaml.safe_dump(BASE | more))
 
@@ -79,8 +76,8 @@ def run(tmp_path, monkeypatch):
     """Runs `evaluate` on the questions and the corpus; the file of answers is answers.jsonl."""
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path)
-    write_lines(tmp_path / "corpus.jsonl", CORPUS)
-    write_lines(tmp_path / "questions.jsonl", QUESTIONS)
+    write_json(tmp_path / "corpus.jsonl", CORPUS)
+    write_json(tmp_path / "questions.jsonl", QUESTIONS)
 
     def call(*words, strategy="no_retrieval,single_step"):
         given = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
@@ -144,7 +141,7 @@ def test_time_is_over_the_questions_that_neither_failed_on(run, tmp_path):
             for row, (status, taken) in zip([row for row in rows if row["arm"] == arm], seconds[arm], strict=True):
                 row["status"] = change.get(arm, status)
                 row["cost"]["seconds_total"] = taken
-        write_lines(tmp_path / "answers.jsonl", rows)
+        write_json(tmp_path / "answers.jsonl", rows)
         done = run("--json", "--resume")
         return done.exit_code, {row["strategy"]: row for row in json.loads(done.stdout)}
 
@@ -162,7 +159,7 @@ def test_family_changes_the_judgement_and_runs_nothing(run, tmp_path):
     """With another family the same answers are judged anew."""
     first = report(run("--json"))["single_step"]
     before = kept(tmp_path)
-    write_lines(tmp_path / "questions.jsonl", [row | {"answers": ["o"]} for row in QUESTIONS])
+    write_json(tmp_path / "questions.jsonl", [row | {"answers": ["o"]} for row in QUESTIONS])
     papers = report(run("--json", "--resume", "--family", "musique"))["single_step"]
 
     assert first["accuracy"] == 0.5
@@ -209,7 +206,7 @@ def test_resume_runs_only_what_is_missing(run, tmp_path):
     """What is answered is not run again: the old answers stay and count, and the new ones are appended."""
     report(run("--json", "--limit", "2"))
     before = [row | {"answer": "old"} for row in kept(tmp_path)]
-    write_lines(tmp_path / "answers.jsonl", before)
+    write_json(tmp_path / "answers.jsonl", before)
     row = report(run("--json", "--resume"))["single_step"]
     after = kept(tmp_path)
 
@@ -238,7 +235,7 @@ def test_what_is_other_work(run, tmp_path):
     assert counts(**own) == (12, 4)
     (tmp_path / "mine.txt").write_text(prompt + "Capital of Ohio?")
     assert counts(**own) == (16, 4)
-    write_lines(tmp_path / "corpus.jsonl", CORPUS[:1])
+    write_json(tmp_path / "corpus.jsonl", CORPUS[:1])
     report(run("--json", "--resume", strategy="single_step"))
     assert len({row["made_by"]["retriever"] for row in kept(tmp_path) if row["arm"] == "single_step"}) == 2
     assert len(kept(tmp_path)) == 24

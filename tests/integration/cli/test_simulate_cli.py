@@ -13,6 +13,7 @@ from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
 from ragbandit.router.serving.checks.reports import made_outcome
 from tests.support import command
+from tests.support.logs.log_rows import write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 HASHING = "encoder: {model: hashing, dimension: 16}\n"
@@ -33,17 +34,12 @@ def made_rows(count, *, seed=0):
         }
 
 
-def write_table(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs `simulate` in a folder with a table and a configuration with the hashing encoder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(HASHING)
-    write_table(tmp_path / "table.jsonl", made_rows(45))
+    write_json(tmp_path / "table.jsonl", made_rows(45))
 
     def call(*words):
         return command.run("simulate", "--table", "table.jsonl", "--jobs", "1", *words)
@@ -57,7 +53,7 @@ def run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "params"), [("mba", {"ridge": 3.0}), ("linucb", {})])
 def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     """A Router and a Learner on SQLite, fed the same questions and ratings, decide alike and end at the same sha256."""
-    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(24)))
+    table = read_table(write_json(tmp_path / "table.jsonl", made_rows(24)))
     live = make_world(policy={"name": name, "params": params}, reward={"weight": 0.04})
     live.router.service.secret = None  # a simulation has no store: its seeds are made of the ids alone
     encoder = live.router.service.encoder
@@ -88,7 +84,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
 
 def test_processes_change_nothing(tmp_path):
     """With one process or with two every number is the same, but for the clock's."""
-    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(24)))
+    table = read_table(write_json(tmp_path / "table.jsonl", made_rows(24)))
     found = [
         simulate(
             table,

@@ -10,7 +10,9 @@ from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from ragbandit.workers.wiring.generators import make_generator
 from tests.support.servers.openai_calls import CAPITAL, ask, sent, wait_until
+from tests.support.servers.openai_settings import settings
 
 PREFIXED = Prompt(instructions="", body="Where is it?", prefix="It lies in")
 LOGPROBS: frozenset[Need] = frozenset({"logprobs"})
@@ -156,6 +158,23 @@ def test_no_usage_is_estimated():
         done, _ = ask(server)
     assert done.completion_tokens == 3
     assert done.prompt_tokens == 12  # 15 and 30 bytes, four to a token
+
+
+def test_prices_reach_the_generator():
+    """A price of the file is charged, and the model's name and context go along."""
+
+    async def once():
+        try:
+            return await generator.complete(Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8))
+        finally:
+            await generator.close()
+
+    with ScriptedServer(["Paris it is"]) as server:
+        generator = make_generator(settings(base_url=server.url, token_prices={"gpt": [1e6, 2e6]}))
+        done = asyncio.run(asyncio.wait_for(once(), 20))
+    assert isinstance(generator, OpenAiGenerator)
+    assert (generator.name, generator.context_tokens) == ("gpt", 2048)
+    assert done.dollars == pytest.approx(1 * 1.0 + 3 * 2.0)
 
 
 def test_counts_are_bounds():

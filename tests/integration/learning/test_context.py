@@ -8,6 +8,7 @@ from ragbandit.router.learning.examples import lessons
 from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of
@@ -42,15 +43,19 @@ def test_the_ledger_gives_the_policy_again(make_world, name):
     assert sha_of(world.replayed()) == live_sha(world)
 
 
-@pytest.mark.parametrize("schema", [TIER, TIER | READ_OFF])
-def test_lean_lessons_have_the_context(make_world, database_url, schema):
-    """What the policy learns from lean rows has the sha256 of the whole rows."""
-    world = make_world(database_url=database_url, context=schema)
+@pytest.mark.parametrize(
+    ("name", "schema"), [("mba", {}), ("linucb", {}), ("uniform", {}), ("mba", TIER), ("mba", TIER | READ_OFF)]
+)
+def test_lean_lessons_teach_the_same(make_world, database_url, name, schema):
+    """What a policy learns from lean rows, in pages, has the sha256 of the whole rows, also with a context."""
+    world = make_world(database_url=database_url, context=schema, policy={"name": name})
     asked(world)
     fresh = type(world.replayed())(**world.replayed().params)
     for update in lessons(world.ledger, policy=fresh, after=0):
         fresh.learn(update)
+    assert sum(fresh.seen.values()) == 12
     assert sha_of(fresh) == sha_of(world.replayed()) == live_sha(world)
+    assert [u.seq for u in lean_updates(world.ledger, after=2, upto=9, page=3)] == [3, 4, 5, 6, 7, 8, 9]
 
 
 def test_another_schema_learns_the_ledger_again(make_world, tmp_path):

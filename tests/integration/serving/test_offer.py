@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.config.settings import FLOORS
 from ragbandit.shared.types import Query
 
 BOTH = ("caller", "worker")
@@ -85,3 +86,13 @@ def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
     assert len(first.result(10).arms) == 3
     assert [len(one.result(10).arms) for one in waiting] == [3, 3]
     assert world.route().arms == ("single_step",)
+
+
+def test_another_floor_is_not_taken_over(make_world, tmp_path):
+    """A floor that the settings named before, and name no more, gives way to the default."""
+    old = make_world(data_dir=str(tmp_path), policy={"floor": 0.1})
+    old.route()
+    old.router.close()
+    decision = make_world(data_dir=str(tmp_path)).route()
+    assert min(decision.pmf) >= decision.floor - 1e-12
+    assert decision.floor == pytest.approx(FLOORS / 3)

@@ -32,7 +32,7 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
 from ragbandit.workers.wiring.retrievers import search_once
 from tests.support.judge_days import judge_state
-from tests.support.waiting import at_once
+from tests.support.waiting import at_once, until
 
 PASSAGES = [
     Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),
@@ -288,10 +288,7 @@ def test_a_server_that_fails_makes_it_late(bench, answered, reply):
     with ScriptedServer(lambda _: replies.pop() if replies else GOOD) as server:
         found = bench(server=server, attempts=1, seconds=0.5)
         key = answered(found)
-        give_up = time.monotonic() + 60
-        while not found.scores(key) and time.monotonic() < give_up:
-            found.judge()
-            time.sleep(0.02)
+        until(lambda: found.judge() or found.scores(key))
     (score,) = found.scores(key)
     assert score.value == 0.75
     assert found.today()["failed"] >= 4

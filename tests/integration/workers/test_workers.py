@@ -285,9 +285,6 @@ def test_a_worker_obeys_the_budget_of_a_query(make_worker, cap, ended):
     assert outcome.made_by["budget"] == {"seconds": 120.0} | cap
 
 
-# ------------------------------------------------------------------------------------------ cancelling
-
-
 # ------------------------------------------------------------------------------------------ an arm that blocks
 
 #: a worker whose limits are low

@@ -3,7 +3,6 @@
 import itertools
 import math
 import threading
-import time
 
 import pytest
 
@@ -18,6 +17,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import CANDIDATE, KILLED, DecisionId, PolicyLabel, Query
 from tests.conftest import on_sqlite
 from tests.support import bad_policies
+from tests.support.waiting import until
 
 BASE = PolicyLabel("main")
 ARMS = {name: {"run_by": "caller"} for name in ("one", "two", "three")}
@@ -271,7 +271,4 @@ def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, m
         bad_policies.RELEASED.set()
     assert "has not been loaded" in candidate_in(made.facts, name)["fault"]
     assert made.pmf == pytest.approx((1 / 3,) * 3)
-    give_up = time.monotonic() + 30
-    while candidate_in(world.route().facts, name)["fault"] is not None:
-        assert time.monotonic() < give_up
-        world.router.refresh()
+    until(lambda: world.router.refresh() or candidate_in(world.route().facts, name)["fault"] is None, seconds=30)

@@ -1,4 +1,4 @@
-"""The fine-tuned policies, on tiny models: the contract, and what they refuse: wrong params, missing packages, weights that would be spoilt."""
+"""The fine-tuned policies on tiny models: the contract; wrong params, missing packages, weights that would spoil."""
 
 import math
 import shutil

@@ -148,7 +148,7 @@ def test_failures_play_the_fallback(replies, name):
     "first", [Reply(status=429, retry_after=0.5), Reply(status=503), Reply(text='{"choice": 1}', cut=True)]
 )
 def test_what_passes_is_tried_again(first):
-    """A busy server, or one that hung up, is asked once more, no earlier than it asked for; its second answer counts."""
+    """A busy server, or one that hung up, is asked once more, not before it says so; its second answer counts."""
     began = time.monotonic()
     with ScriptedServer([first, '{"choice": 3}']) as server:
         output = word_of(llm_of(server))

@@ -5,8 +5,9 @@ import json
 import pytest
 import yaml
 
-from tests.integration.cli.test_evaluate_cli import kept, report, write_lines
+from tests.integration.cli.test_evaluate_cli import kept, report
 from tests.support import command
+from tests.support.logs.log_rows import write_json
 
 GOLD = "张三在三月造了船。"
 CORPUS = [{"id": "ship", "title": "造船史", "text": "有人造了船。"}]
@@ -49,8 +50,8 @@ def write_config(folder, script, *, name="config.yaml", **more):
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path, JUDGE | ARMS)
-    write_lines(tmp_path / "corpus.jsonl", CORPUS)
-    write_lines(tmp_path / "questions.jsonl", QUESTIONS)
+    write_json(tmp_path / "corpus.jsonl", CORPUS)
+    write_json(tmp_path / "questions.jsonl", QUESTIONS)
 
     def call(*words, family="crud"):
         given = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
@@ -116,7 +117,7 @@ def test_an_answer_that_the_judge_fails_on_counts_zero_and_is_listed(run, tmp_pa
 )
 def test_row_without_a_gold_text_is_named(run, tmp_path, row, named):
     """A question of CRUD brings its gold text, or a quiz that can be asked."""
-    write_lines(tmp_path / "questions.jsonl", [QUESTIONS[0], {"question": "谁?", **row}])
+    write_json(tmp_path / "questions.jsonl", [QUESTIONS[0], {"question": "谁?", **row}])
     done = run()
 
     assert done.exit_code == 2

@@ -218,6 +218,8 @@ class Heads:
             return np.zeros((2, len(arms))), noise * self._prior_values(arms, z=z)[which]
         means = (self._mean.reshape(-1, z.size) @ z).reshape(2, -1)
         drawn = (self._drawn[which].reshape(-1, z.size) @ z).reshape(-1, len(places))
+        if list(arms) == list(places):
+            return means, noise * drawn
         if others := [arm for arm in arms if arm not in places]:
             known = list(places)
             shares = np.linalg.solve(self._kernel(known, known), self._kernel(known, others))
@@ -226,9 +228,7 @@ class Heads:
             drawn = np.concatenate([drawn, self._prior_values(others, z=z)[which] + above @ shares], axis=1)
             places = {arm: place for place, arm in enumerate([*known, *others])}
         order = [places[arm] for arm in arms]
-        if order != list(range(len(places))):
-            means, drawn = means[:, order], drawn[:, order]
-        return means, noise * drawn
+        return means[:, order], noise * drawn[:, order]
 
     def learn(self, z: Vector, row: Row) -> tuple[float, float]:
         """Take in one row: by how much the reward was above its prediction, in reward and in standard deviations.

@@ -212,9 +212,9 @@ def check_form(path: str, headers: Headers) -> None:
 
 def _foreign(message: str, *, field: str) -> Forbidden:
     return Forbidden(
-        f"an open service takes no request that comes {message}",
+        f"no request is taken that comes {message}",
         field=field,
-        remedy="send it from a program of yours, or use API keys: docs/security.md",
+        remedy="send it from a page of this service, or from a program: docs/security.md",
     )
 
 

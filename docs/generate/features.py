@@ -39,14 +39,14 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "versions, canary, kill switch": (
         "router/rollouts/*.py",
         "router/serving/following/versions.py",
-        "router/policies/mixing.py",
+        "router/policies/draw.py",
         "router/storage/policy_versions.py",
         "workers/housekeeping.py",
     ),
     "hourly totals, overview": ("router/storage/totals.py", "router/serving/overview.py"),
     "the report": (
         "router/reporting/*.py",
-        "router/policies/mixing.py",
+        "router/policies/draw.py",
         "router/api/endpoints/operations.py",
         "router/api/ui/operation.py",
         "router/cli/inspection.py",

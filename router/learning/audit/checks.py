@@ -22,8 +22,16 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import FACTS, make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.context import PARAM
-from ragbandit.router.policies.draw import Drawn, choose, draw, raised_floors, seed_of
-from ragbandit.router.policies.mixing import configured_floor, holdback_of, mixed
+from ragbandit.router.policies.draw import (
+    Drawn,
+    choose,
+    configured_floor,
+    draw,
+    holdback_of,
+    mixed,
+    raised_floors,
+    seed_of,
+)
 from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
 from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
 from ragbandit.router.storage.rows.conversion import decision_value, snapshot_value

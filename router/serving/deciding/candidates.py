@@ -12,8 +12,16 @@ from typing import Any
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, is_explored, outputs_of
-from ragbandit.router.policies.mixing import mixed, mixed_floor
+from ragbandit.router.policies.draw import (
+    Drawn,
+    choose,
+    drawn_by_arms,
+    fallback_arm,
+    is_explored,
+    mixed,
+    mixed_floor,
+    outputs_of,
+)
 from ragbandit.router.serving.deciding.live import Candidate, LiveVersions
 from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.storage.rows.conversion import canonical

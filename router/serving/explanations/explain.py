@@ -14,8 +14,7 @@ from sqlalchemy import select
 from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
-from ragbandit.router.policies.draw import UNTRIED
-from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT
+from ragbandit.router.policies.draw import HOLDBACK, INCUMBENT, UNTRIED
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.needs import LACKING
 from ragbandit.router.serving.deciding.question import budget_factor, price_name

@@ -6,8 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.policies.draw import choose
-from ragbandit.router.policies.mixing import HOLDBACK
+from ragbandit.router.policies.draw import HOLDBACK, choose
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.sql.tables import decisions

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.policies.draw import choose
-from ragbandit.router.policies.mixing import mixed
+from ragbandit.router.policies.draw import choose, mixed
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import candidate_in

@@ -7,8 +7,7 @@ from hypothesis import given, strategies as some
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.draw import gate, with_floor
-from ragbandit.router.policies.mixing import mixed, mixed_floor
+from ragbandit.router.policies.draw import gate, mixed, mixed_floor, with_floor
 from ragbandit.router.rollouts.overview import candidate_in, settings_of
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, PolicyVersion

@@ -12,9 +12,8 @@ from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Restraint, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.policies.draw import draw, made_decisions, seed_of
+from ragbandit.router.policies.draw import draw, held_back, made_decisions, seed_of
 from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall, _risk
-from ragbandit.router.policies.mixing import held_back
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates

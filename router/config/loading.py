@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -51,38 +51,25 @@ def paths_of(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple
 
 
 def source_of(key: str, sources: Sources) -> str | None:
-    """The source of a leaf: its own, or that of the mapping above it that was given as a whole."""
-    while key and key not in sources:
-        key = key.rpartition(".")[0]
-    return sources.get(key)
-
-
-def source_at(key: str, sources: Sources) -> str | None:
-    """The source of a leaf, or of a section: then that of something in it."""
-    return source_of(key, sources) or next((source for _, source in _below(key, sources)), None)
-
-
-def without(sources: Sources, key: str) -> dict[str, str]:
-    """The sources without those of this key and of all below it."""
-    return {each: source for each, source in sources.items() if each != key and not each.startswith(f"{key}.")}
+    """The source of a setting: its own, else that of a setting that it is a part of, or of a part of it."""
+    near = (
+        source for each, source in sources.items() if f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.")
+    )
+    return sources.get(key) or next(near, None)
 
 
 def with_short_forms(tree: Mapping[str, Any], sources: Sources) -> dict[str, str]:
     """The sources, and those of what short forms stand for: arms of grids, and sections that were given by name."""
     whole = dict(sources)
     for entry, names in grids_of(tree.get("arms") or {}).items():
-        origin = source_at(f"arms.{entry}.grid", sources)
+        origin = source_of(f"arms.{entry}.grid", sources)
         whole |= {f"arms.{name}": f"{origin}, grid of arms.{entry}" for name in names}
     for path in BY_NAME:
         if isinstance(name := value_at(tree, path), str):
             origin, section = whole.pop(key := ".".join(path)), section_of("generator", name)
-            whole |= {f"{key}.{each}": f"{origin}, {section}" for each, _ in _below(section, sources)}
+            given = [each.removeprefix(section) for each in sources if each.startswith(f"{section}.")]
+            whole |= {f"{key}{each}": f"{origin}, {section}" for each in given}
     return whole
-
-
-def _below(key: str, sources: Sources) -> Iterator[tuple[str, str]]:
-    """What was given in a section, by its key there, and its sources."""
-    return ((each.removeprefix(f"{key}."), source) for each, source in sources.items() if each.startswith(f"{key}."))
 
 
 log = logging.getLogger("ragbandit.config")
@@ -130,7 +117,9 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     sources = dict.fromkeys(leaves_of(tree), f"file {file}")
     for variable, keys, value in sorted(_from_environment(environ), key=lambda variable_keys: len(variable_keys[1])):
         _put(tree, keys, value, variable=variable)
-        sources = without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
+        key = ".".join(keys)
+        sources = {each: source for each, source in sources.items() if not f"{each}.".startswith(f"{key}.")}
+        sources |= dict.fromkeys(leaves_of({key: value}), f"environment {variable}")
     settings = _checked(tree, sources)
     sources = with_short_forms(tree, sources)
     _check_database(settings)
@@ -232,16 +221,38 @@ class _OnceLoader(yaml.SafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        """A value; what has the form of a date or of a number and is none, as 2026-13-45, is refused at its place."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, KeyError, AttributeError):
+            raise yaml.constructor.ConstructorError(None, None, "this is no value", node.start_mark) from None
+
+
+def parsed_yaml(text: str) -> Any:
+    """The value of a YAML text. Raises ValueError, with the place but without the text: a secret may stand in it."""
+    try:
+        return yaml.load(text, Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        fault = f"{error.problem or error.context or 'it is no YAML'}{where}"
+    except (yaml.YAMLError, TypeError, RecursionError) as error:  # control characters, odd keys, anchors in themselves
+        fault = f"it is no YAML ({type(error).__name__})"
+    raise ValueError(fault)
+
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError, OSError, TypeError, RecursionError) as error:  # odd keys, own anchors
+        tree = parsed_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        fault = error.strerror if isinstance(error, OSError) else str(error)
+        fault = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else fault
         raise ConfigError(
-            f"{file} cannot be read: {_place_of(error)}",
+            f"{file} cannot be read: {fault}",
             field="config",
             remedy="check the indentation, and quote values that hold a colon",
-        ) from None  # what YAML says repeats the line
+        ) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -278,9 +289,8 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
         elif variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS:
             keys = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
             try:
-                variables.append((variable, keys, yaml.safe_load(value)))
-            except yaml.YAMLError:
-                # Without `from`: what YAML says repeats the value.
+                variables.append((variable, keys, parsed_yaml(value)))
+            except ValueError:
                 message = "the value of this variable is not a YAML value"
                 raise ConfigError(message, field=variable, remedy="put the value in quotes") from None
     return variables
@@ -288,7 +298,9 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
 
 def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
     for key in keys[:-1]:
-        tree = tree.setdefault(key, {})
+        if tree.get(key) is None:  # not there, or an arm without params, or a section without settings
+            tree[key] = {}
+        tree = tree[key]
         if not isinstance(tree, dict):
             raise ConfigError(
                 f"{key} is one setting, and this names a part of it",
@@ -296,17 +308,6 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
                 remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}",
             )
     tree[keys[-1]] = value
-
-
-def _place_of(error: Exception) -> str:
-    """What is wrong with a file, and where, without the line itself: a secret may stand in it."""
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark or error.context_mark
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        return f"{error.problem or error.context or 'it is no YAML'}{where}"
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is no YAML ({type(error).__name__})"
 
 
 #: what pydantic says -> what we say
@@ -319,6 +320,7 @@ _WORDS = {
     "greater than": "above",
     "less than": "below",
     "(Input|String) should be": "must be",
+    "(Dictionary|List) should have (.*) after validation, not .*": r"must have \2",
     "String should match pattern .*": "must have another form",
 }
 #: setting whose texts have a pattern -> an example
@@ -354,10 +356,11 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         remedy = alike or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
         remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
     else:
+        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # of a name that is refused: the mapping that it is in
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
-    source = source_at(key, sources)
+    source = source_of(key, sources)
     return ConfigError(
         f"{message}{f' [{source}]' if source else ''}",
         field=key or "config",
@@ -380,6 +383,8 @@ def _in_words(message: str) -> str:
 def _alike(fault: Any) -> tuple[str, str]:
     """The name that was meant, as a question, and what was given: only a text like a known name is surely no secret."""
     value = fault["input"]
+    if fault["type"] in ("too_short", "too_long"):
+        return "", str(len(value))
     if fault["type"] != "literal_error" or not isinstance(value, str):
         return "", described(value)
     alike = did_you_mean(value, re.findall(r"'([^']*)'", fault["ctx"]["expected"])).strip()

@@ -122,8 +122,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
         sources |= dict.fromkeys(leaves_of({key: value}), f"environment {variable}")
     settings = _checked(tree, sources)
     sources = with_short_forms(tree, sources)
-    _check_database(settings)
-    _check_redis(settings)
+    _check_urls(settings)
     _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
     _find_classes(tree)
     return LoadedSettings(settings=settings, sources=sources, file=file if there else None, tree=written)
@@ -416,25 +415,18 @@ def _section_example(section: str) -> str | None:
     return None
 
 
-def _check_database(settings: Settings) -> None:
-    if settings.database_url is None:
-        return
-    url = _parsed_url(settings.database)
-    if url is None:
-        raise ConfigError(
-            "this is not a database URL", field="database_url", remedy="for example postgresql+psycopg://host/name"
-        )
-    if (dialect := url.get_backend_name()) not in ("sqlite", "postgresql"):
-        raise ConfigError(
-            f"databases of the kind {dialect!r} are not supported",
-            field="database_url",
-            remedy="use sqlite:///FILE or postgresql+psycopg://host/name",
-        )
+#: setting of a URL -> kinds that can be used, and a remedy
+_URLS = {
+    "database_url": (("sqlite", "postgresql"), "use sqlite:///FILE or postgresql+psycopg://host/name"),
+    "redis_url": (("redis", "rediss", "unix"), "for example redis://host:6379/0"),
+}
 
 
-def _check_redis(settings: Settings) -> None:
-    if not settings.redis_url:
-        return
-    url = _parsed_url(settings.redis_url)
-    if url is None or url.drivername not in ("redis", "rediss", "unix"):
-        raise ConfigError("this is not a Redis URL", field="redis_url", remedy="for example redis://host:6379/0")
+def _check_urls(settings: Settings) -> None:
+    for key, (kinds, remedy) in _URLS.items():
+        if given := getattr(settings, key):
+            url = _parsed_url(given)
+            kind = url and (url.get_backend_name() if key == "database_url" else url.drivername)
+            if kind not in kinds:
+                fault = f"URLs of the kind {kind!r} cannot be used here" if kind else "this is no URL"
+                raise ConfigError(fault, field=key, remedy=remedy)

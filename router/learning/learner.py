@@ -159,11 +159,10 @@ class Learner:
             if not self._acquire(patience_s):
                 return 0
             try:
-                if self._policy is not None:
-                    self._check_routers()  # they may have been started again with something else
                 if self._policy is None:
                     self.catch_up()
                 else:
+                    self._check_routers()  # they may have been started again with something else
                     self._arms.refresh()
                     self._apply_rest()  # another learner may have held the lease since
                 total, give_up = 0, time.monotonic() + DRAIN_S
@@ -328,7 +327,7 @@ def selected(ledger: Ledger, *, source: str, since: float | None, until: float |
         for row in rows:
             item = feedback_value(row)
             in_time = (since is None or item.received_at >= since) and (until is None or item.received_at < until)
-            count += in_time and matches(source, keys.origin(item, tenant=row["tenant"]))
+            count += in_time and matches(source, keys.names_of(item, tenant=row["tenant"]))
         if not rows:
             return count
         after = rows[-1]["id"]

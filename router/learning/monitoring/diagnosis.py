@@ -43,7 +43,7 @@ import numpy as np
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.learning.reward import cost_of, cost_of_terms
+from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age, serves_prices
 from ragbandit.router.policies.draw import drawn_by_arms, outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -395,7 +395,7 @@ def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str,
         costs = decision.facts.get("cost")
         if isinstance(costs, list) and len(costs) == len(decision.arms) > 1:
             expected.append(float(costs[decision.arms.index(decision.arm)]))
-            observed.append(cost_of(outcome, terms=terms))
+            observed.append(cost_of_terms(outcome.steps, outcome.cost, terms=terms))
     total = math.fsum(expected)
     return math.fsum(observed) / total if len(expected) >= LEAST and total > 0.0 else 1.0
 

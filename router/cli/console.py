@@ -62,6 +62,10 @@ class _Console(Console):
         """As of rich, of the printable text."""
         return super().render_str(printable(text), **options)
 
+    def say(self, text: str, *, style: str = "") -> None:
+        """Print a text as it is, since programs read it too: no markup, no colours for numbers, no more line breaks."""
+        self.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)
+
 
 # Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
 console: Final = _Console(emoji=False)
@@ -103,7 +107,7 @@ def interruptible(message: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        errors.print(escape(message), soft_wrap=True, highlight=False)
+        errors.say(message)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -190,11 +194,11 @@ def _tell(facts: Mapping[str, Any], *, nested: bool = False, by_name: bool = Fal
     shown = [(key, value) for key, value in facts.items() if key not in sections and not _is_empty(value)]
     width = max((len(key) for key, _ in shown), default=0)
     for key, value in shown:
-        _print(f"{_words(key, by_name=by_name):<{width}}  {_cell(value, key=key)}")
+        console.say(f"{_words(key, by_name=by_name):<{width}}  {_cell(value, key=key)}")
     for title, value in sections.items():
         if not _is_empty(value):
             console.print()
-            _print(_words(title), style="bold")
+            console.say(_words(title), style="bold")
             _section(value, key=title)
 
 
@@ -207,7 +211,7 @@ def _section(value: Any, *, key: str) -> None:
         show_rows([_words(key) for key in columns], cells)
     else:
         for line in value:
-            _print(f"- {_cell(line)}")
+            console.say(f"- {_cell(line)}")
 
 
 def _is_facts(value: Any) -> bool:
@@ -256,10 +260,6 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: st
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table if table.rows else none)
-
-
-def _print(text: str, *, style: str = "") -> None:
-    console.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)  # whatever is read by a program
 
 
 class VerbGroup(NamedTuple):

@@ -53,8 +53,7 @@ def show_versions(
         verdicts = facts.pop("verdicts")
         show(facts, as_json=False)
         for one in verdicts[:10]:
-            line = f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}"
-            console.print(escape(line), highlight=False, soft_wrap=True)
+            console.say(f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}")
 
 
 def _list(versions: PolicyList, *, as_json: bool) -> None:
@@ -258,7 +257,7 @@ def _changes(given: Sequence[str]) -> dict[str, Any]:
 
 def restart(
     name: Annotated[str, typer.Argument(metavar="NAME", help="the arm")],
-    reason: Annotated[str, typer.Option("--reason", help="why, for the audit log")] = "by hand",
+    reason: ReasonOption = _BY_HAND,
     label: Annotated[str | None, typer.Option(help="for this ledger alone, such as that of a version: main.v1")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

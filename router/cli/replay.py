@@ -78,7 +78,7 @@ def replay_verb(
         str | None,
         typer.Option(
             help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
-            "setting prices; default: as logged"
+            "setting cost_weights; default: as logged"
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
@@ -179,7 +179,7 @@ def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_belo
     failing = [] if fail_below is None else _failing(result, fail_below)
     if failing:
         message = f"not surely at least {fail_below:g}: {', '.join(failing)}"
-        errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
+        errors.say(message, style="red")
         raise typer.Exit(1)
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Annotated, Any, Final, Literal
@@ -175,7 +175,7 @@ def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def value_at(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def value_at(tree: Mapping[str, Any], path: Sequence[str]) -> Any:
     """What stands at the end of the path; None where nothing does."""
     value: Any = tree
     for key in path:

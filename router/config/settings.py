@@ -21,7 +21,6 @@ from ragbandit.router.config.sections import (
     Count,
     EncoderSettings,
     GeneratorSettings,
-    GuardrailSettings,
     JudgeSettings,
     LearningSettings,
     RetrieverSettings,
@@ -29,34 +28,20 @@ from ragbandit.router.config.sections import (
     RolloutSettings,
     Seconds,
     Section,
-    WeightSettings,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 from ragbandit.shared.formats import known_choices
 
 __all__ = [
-    "COUNTED_S",
     "DEFAULT",
-    "FLOORS",
-    "BudgetSettings",
-    "ConversationSettings",
     "EncoderSettings",
     "GeneratorSettings",
-    "GuardrailSettings",
-    "HealthSettings",
-    "HoldbackSettings",
     "JudgeSettings",
     "LearningSettings",
-    "PolicySettings",
     "RetrieverSettings",
     "RewardSettings",
-    "RolloutSettings",
     "ServerSettings",
-    "Settings",
-    "TelemetrySettings",
     "TenantSettings",
-    "WeightSettings",
-    "WorkerSettings",
 ]
 
 #: for how long an outcome counts in the circuit breaker, seconds

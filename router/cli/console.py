@@ -293,23 +293,14 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
         """The verb if it was loaded; else a stand-in that knows its help."""
-        match self.verbs.get(cmd_name):
-            case None:
-                return None
-            case VerbGroup() as group:
-                return LazyGroup(
-                    name=cmd_name,
-                    help=group.help,
-                    no_args_is_help=True,
-                    verbs=group.verbs,
-                    rich_help_panel=self._panel_of(cmd_name),
-                )
-            case str() as target:
-                stand_in = TyperCommand(cmd_name, help=_docstring(target), rich_help_panel=self._panel_of(cmd_name))
-                return self.commands.get(cmd_name) or stand_in
-
-    def _panel_of(self, name: str) -> str | None:
-        return next((title for title, names in self.panels.items() if name in names), None)
+        target = self.verbs.get(cmd_name)
+        panel = next((title for title, names in self.panels.items() if cmd_name in names), None)
+        if isinstance(target, VerbGroup):
+            more = {"no_args_is_help": True, "rich_help_panel": panel}
+            return LazyGroup(name=cmd_name, help=target.help, verbs=target.verbs, **more)
+        if target is None or cmd_name in self.commands:
+            return self.commands.get(cmd_name)
+        return TyperCommand(cmd_name, help=_docstring(target), rich_help_panel=panel)
 
     def load(self, name: str) -> Any:
         """The group, or the verb, which is imported, so that it can run and knows its options."""

@@ -168,7 +168,7 @@ def verify(
                 files=files,
                 serving=_serving(ledger, settings=settings),
                 deep=deep,
-                progress=lambda done, total: progress("rows", done, total or 0),
+                progress=lambda done, total: progress("rows", done, total),
             )
         show(asdict(verdict) | {"ok": verdict.ok}, as_json=as_json)
         if not verdict.ok:

@@ -6,7 +6,6 @@ They work on the database, so that a switch can be thrown while service, Redis a
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -222,10 +221,11 @@ def kill(
 ) -> None:
     """Stop all candidates, and with ARM the champion too: that arm answers, from the next decision of every router."""
     with opened(config) as (settings, ledger):
-        throw = partial(verbs.kill, arm=arm, offered=tuple(settings.arms))
-        _switch(
-            throw(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time()), as_json=as_json
+        offered, by = tuple(settings.arms), actor()
+        control = verbs.kill(
+            ledger.database, base=ledger.label, arm=arm, offered=offered, actor=by, reason=reason, now=time.time()
         )
+        _switch(control, as_json=as_json)
 
 
 def _switch(control: PolicyControl, *, as_json: bool) -> None:

@@ -168,11 +168,10 @@ def _checked(tree: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyT
 
 def effective(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
     """(dotted key, value, source) of every leaf, as they may be printed: see `shown_value`."""
-    rows = []
-    for path, value in paths_of(loaded.settings.model_dump()):
-        source = source_of(".".join(path), loaded.sources) or "default"
-        rows.append((*_shown(path, value), source))
-    return rows
+    return [
+        (*_shown(path, value), source_of(".".join(path), loaded.sources) or "default")
+        for path, value in paths_of(loaded.settings.model_dump())
+    ]
 
 
 def changed_settings(settings: Settings) -> dict[str, object]:

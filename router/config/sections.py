@@ -300,9 +300,7 @@ class JudgeSettings(Section):
     @model_validator(mode="after")
     def _priced(self) -> "JudgeSettings":
         chosen = self.generator
-        if self.dollars_per_day is None or chosen is None:
-            return self
-        if chosen.model not in chosen.prices_by_model:
+        if self.dollars_per_day is not None and chosen is not None and chosen.model not in chosen.prices_by_model:
             raise ValueError(
                 "judge.dollars_per_day: calls of this judge have no price, so this would cap nothing; set "
                 "judge.generator.token_prices, or cap judge.tokens_per_day"

@@ -91,12 +91,10 @@ def _dequantised(
         if node.op_type == "MatMul" and node.input[1] in real:
             name = node.name.strip("/").removesuffix("/MatMul").replace("/", ".")
             state[f"{name}.weight"] = real[node.input[1]].T
-    mark = "distilbert."
-    parameters = {name.removeprefix(mark): value for name, value in state.items() if name.startswith(mark)}
     return {
-        name: np.ascontiguousarray(value, dtype=np.float32)
-        for name, value in parameters.items()
-        if name.endswith((".bias", ".weight"))
+        name.removeprefix("distilbert."): np.ascontiguousarray(value, dtype=np.float32)
+        for name, value in state.items()
+        if name.startswith("distilbert.") and name.endswith((".bias", ".weight"))
     }
 
 

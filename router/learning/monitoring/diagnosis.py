@@ -155,11 +155,7 @@ class Diagnosis:
     def _slack(self) -> str:
         if self.slack is None:
             return ""
-        return (
-            f" (slack {number(self.slack)} of reward)"
-            if self.slack >= 0.0
-            else f" (broken by {number(-self.slack)} of reward)"
-        )
+        return f" ({'slack' if self.slack >= 0.0 else 'broken by'} {number(abs(self.slack))} of reward)"
 
     def _arms(self, state: LearningState) -> list[ArmName]:
         return [arm for arm, one in self.arms.items() if one.state == state]

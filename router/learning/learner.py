@@ -189,10 +189,6 @@ class Learner:
                 return False
         return True
 
-    def close(self) -> None:
-        """Give the lease back, so that another learner need not wait for it to run out."""
-        self.ledger.release(holder=self.holder)
-
     def _acquire(self, patience_s: float = 0.0) -> bool:
         lease_s = self.settings.learning.lease_s
         return self.ledger.acquire(holder=self.holder, lease_s=lease_s, patience_s=patience_s)
@@ -421,17 +417,14 @@ def _learn(ledger: Ledger, *, settings: Settings, progress: Callable[[int], None
     ours = settings.model_copy(update={"policy": policy})
     learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=ours)
     closed, give_up = 0, time.monotonic() + _PATIENCE_S
-    try:
-        while True:
-            done = learner.drain(patience_s=1.0)
-            closed += done
-            progress(closed)
-            if done:
-                give_up = time.monotonic() + _PATIENCE_S
-            elif not is_inheriting(ledger) and ledger.latest_snapshots(limit=1):
-                return
-            elif time.monotonic() >= give_up:
-                remedy = "wait until it has learned, or stop it, and give the same command again"
-                raise NotReady(f"another learner holds the ledger {ledger.label!r}", remedy=remedy)
-    finally:
-        learner.close()
+    while True:
+        done = learner.drain(patience_s=1.0)
+        closed += done
+        progress(closed)
+        if done:
+            give_up = time.monotonic() + _PATIENCE_S
+        elif not is_inheriting(ledger) and ledger.latest_snapshots(limit=1):
+            return
+        elif time.monotonic() >= give_up:
+            remedy = "wait until it has learned, or stop it, and give the same command again"
+            raise NotReady(f"another learner holds the ledger {ledger.label!r}", remedy=remedy)

@@ -263,20 +263,15 @@ def import_(
             )
             remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
             raise type(error)(error.message, field=error.field, remedy=remedy) from error
-        facts = {
-            **asdict(reading.taken),
-            "bad": reading.bad,
-            "left_out": sorted(reading.left_out),
-            "label": label,
-            "last_seq": ledger.last_seq(),
-        }
+        last_seq = ledger.last_seq()
+    counts, left_out = {**asdict(reading.taken), "bad": reading.bad}, sorted(reading.left_out)
     if as_json:
-        show(facts, as_json=True)
+        print_json({**counts, "left_out": left_out, "label": label, "last_seq": last_seq})
     else:
-        counts = {**asdict(reading.taken), "bad": reading.bad, "left_out": len(reading.left_out)}
-        show(in_words(counts, meanings=_MEANINGS) | {"label": label, "last update": ledger.last_seq()}, as_json=False)
-        if reading.left_out:
-            console.say(f"fields left out: {', '.join(sorted(reading.left_out))}")
+        counted = in_words({**counts, "left_out": len(left_out)}, meanings=_MEANINGS)
+        show(counted | {"label": label, "last update": last_seq}, as_json=False)
+        if left_out:
+            console.say(f"fields left out: {', '.join(left_out)}")
         where = "" if config is None else f" --config {config}"
         console.say(f"next: ragbandit replay --label {label} --policy ...{where}")
 

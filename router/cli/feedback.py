@@ -72,7 +72,9 @@ def exclude(
         return
     if source is None:
         if since or until or dry_run:
-            raise InvalidInput("whose feedback is to be excluded is not said", field="source", remedy=SOURCE_HELP)
+            raise InvalidInput(
+                "no source is given whose feedback is to be excluded", field="source", remedy=SOURCE_HELP
+            )
         with opened(config) as (_, ledger):
             rows = quarantines_of(ledger.database, lifted=True)
         show_list([asdict(row) for row in rows], none="no source is excluded", as_json=as_json)

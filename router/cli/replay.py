@@ -168,7 +168,7 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
 
 def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
     """Page, JSON or tables, and the exit status."""
-    if report is not None:  # first: whoever reads the terminal through `head` wants the page too
+    if report is not None:  # first: `head` on the terminal output must not cost the page
         write_page(report, show=partial(print_replay, result))
     if as_json:
         print_json({"headline": headline(result), **result.as_json()})

@@ -1,7 +1,7 @@
 """The schema of the context: which keys that callers send with a question may move the choice, and what each is.
 
 The settings have one under `context`, a policy that was learned with one records it among its params. Both are read
-here. What a value must look like is said here too, for the edge; a policy takes every other value for a missing one.
+here. The checks of values are here too, for the edge; a policy takes every other value for a missing one.
 """
 
 from collections.abc import Mapping
@@ -102,7 +102,7 @@ ContextSchema = Mapping[str, ContextKey]
 
 
 def check_columns(schema: ContextSchema) -> None:
-    """Raises ValueError for a schema with a key that nobody could send, or with more columns than are learned."""
+    """Raises ValueError for a schema with a key that no caller can send, or with more columns than are learned."""
     for key in schema:
         if not key.strip() or len(key) > 64 or "\x00" in key:
             raise ValueError(f"{key!r:.80} is no key; use 1 to 64 characters")

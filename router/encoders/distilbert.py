@@ -127,10 +127,10 @@ class DistilBertEncoder:
         def passes() -> Array:
             batches = token_batches(rows, most_questions=self._most_questions, most_tokens=_MOST_TOKENS)
             made = [(places, run(batch)) for places, batch in batches]
-            found = np.empty((len(rows), made[0][1].shape[1]), dtype=np.float32)
+            pooled = np.empty((len(rows), made[0][1].shape[1]), dtype=np.float32)
             for places, part in made:
-                found[places] = part
-            return found
+                pooled[places] = part
+            return pooled
 
         return self._thread.submit(passes)
 

@@ -26,7 +26,6 @@ from ragbandit.router.learning.sources import (
     KINDS,
     KeyDirectory,
     Quarantine,
-    Screened,
     Screening,
     add_quarantine,
     in_force,
@@ -223,7 +222,7 @@ class Learner:
         return batch
 
     def _append(self, batch: LedgerBatch) -> bool:
-        """Write the batch to the ledger; False if somebody else learned meanwhile: what they wrote is the truth."""
+        """Write the batch to the ledger; False if another learner wrote meanwhile: its updates stand."""
         batch.arms = self._arms.news()
         try:
             self.ledger.append(batch)
@@ -250,29 +249,25 @@ class Learner:
                 batch.closed.append(joined)
                 continue
             screened = self.screening.screened(joined)
-            verdict = self._verdict(screened, now=batch.now)
+            verdict = join(
+                screened.joined,
+                settings=self.settings,
+                needs_features="features" in self.policy.needs,
+                encoder_hash=self._encoder_hash,
+                now=batch.now,
+                width=self._width,
+                left_out=screened.left_out,
+                factors=screened.factors,
+            )
             if isinstance(verdict, Example) and self._arms.is_of_before(joined):
-                verdict = ClosedDecision(
-                    decision_id=joined.decision.id, state="closed", reason="its arm has changed since"
-                )
+                reason = "its arm has changed since"
+                verdict = ClosedDecision(decision_id=joined.decision.id, state="closed", reason=reason)
             if isinstance(verdict, ClosedDecision):
                 batch.closed.append(verdict)
             elif verdict is not None:
                 self._learn(joined, verdict, batch=batch)
             elif screened.is_idle:
                 batch.idle.append(joined)
-
-    def _verdict(self, screened: Screened, *, now: float) -> Example | ClosedDecision | None:
-        return join(
-            screened.joined,
-            settings=self.settings,
-            needs_features="features" in self.policy.needs,
-            encoder_hash=self._encoder_hash,
-            now=now,
-            width=self._width,
-            left_out=screened.left_out,
-            factors=screened.factors,
-        )
 
     def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> None:
         """Add the update of an example to the batch, with all that is stored beside it."""

@@ -106,16 +106,18 @@ class Rules:
         golds = gold if self.aliases else gold[:1]
         if self.repaired:
             prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
-        said = self._cut(prediction)
+        answer = self._cut(prediction)
         return {
-            "exact_match": exact_match(said, gold=golds),
-            "f1": max(self._f1(normalise(said), gold=normalise(answer)) for answer in golds),
-            "accuracy": self._accuracy(said, gold=golds),
+            "exact_match": exact_match(answer, gold=golds),
+            "f1": max(self._f1(normalise(answer), gold=normalise(one)) for one in golds),
+            "accuracy": self._accuracy(answer, gold=golds),
         }
 
     def _cut(self, text: str) -> str:
         text = last_announced(text) if self.extract else text
-        return _first_item(text) if self.first_item else text
+        text = text.strip() if self.first_item else text
+        is_list = self.first_item and (text.startswith("[") or text.endswith("]"))
+        return text.translate(_LISTING).partition(",")[0].strip() if is_list else text
 
     def _f1(self, prediction: str, *, gold: str) -> float:
         if self.yes_no and prediction != gold and (prediction in _WHOLE or gold in _WHOLE):
@@ -145,17 +147,10 @@ class PairRules:
 
     def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
         """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if that is all of them."""
-        said = prediction.strip().partition("\n")[0] if self.first_line else prediction
-        said = normalise(_CITATION.sub("", said) if self.citations else said)
-        found = [any(normalise(answer) in said for answer in answers) for answers in gold]
-        return {"str_em": sum(found) / len(found), "str_hit": float(all(found))}
-
-
-def _first_item(text: str) -> str:
-    text = text.strip()
-    if not (text.startswith("[") or text.endswith("]")):
-        return text
-    return text.translate(_LISTING).partition(",")[0].strip()
+        text = prediction.strip().partition("\n")[0] if self.first_line else prediction
+        text = normalise(_CITATION.sub("", text) if self.citations else text)
+        hits = [any(normalise(answer) in text for answer in answers) for answers in gold]
+        return {"str_em": sum(hits) / len(hits), "str_hit": float(all(hits))}
 
 
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
@@ -196,8 +191,8 @@ def judged(
     """
     rules = rules_of(family)
     _check_gold(gold, pairs=isinstance(rules, PairRules))
-    found = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
-    return found if prediction and prediction.strip() else dict.fromkeys(found, 0.0)
+    measures = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
+    return measures if prediction and prediction.strip() else dict.fromkeys(measures, 0.0)
 
 
 def _check_gold(gold: Any, *, pairs: bool) -> None:
@@ -277,7 +272,7 @@ def explicit_reward(
 
 
 def default_reward(value: float, *, outcome: Outcome | None, settings: "RewardSettings") -> Reward:
-    """The reward of a decision that nobody judged; the value is taken as it is."""
+    """The reward of a decision without a judgement; the value is taken as it is."""
     return _reward(value, outcome=outcome, weight=0.0, preset="default", settings=settings, source="default")
 
 

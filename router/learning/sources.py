@@ -5,7 +5,7 @@ A source has one of the names that settings use:
     key:ID       the API key; `ID` is its public id or its name. A key and those that it was rotated to are one source
     tenant:NAME  the tenant of the decision that was judged
     role:NAME    the role of the key
-    rater:NAME   who judged, as the caller told; import:... is short for rater:import:...
+    rater:NAME   who judged, as the caller sent it; import:... is short for rater:import:...
 
 A name that ends in * stands for all that begin so.
 """
@@ -185,7 +185,7 @@ def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str,
     """What a feedback's weight is multiplied by, >= 0; with 0 it is stored and not learned from.
 
     Of several names that match, the closest to the person counts: rater, then key, role, tenant; of one kind the
-    longest. Where none matches it is 1, but 0 for scores of a model that come from another system: nobody here has
+    longest. Where none matches it is 1, but 0 for scores of a model that come from another system: no operator has
     looked at that model yet.
     """
     names = [name for name in configured if matches(name, sources)]
@@ -237,7 +237,7 @@ def _key(item: Feedback) -> tuple[str, ...]:
 
 
 def most_trusted(feedback: Sequence[Feedback]) -> tuple[JudgedBy, tuple[Feedback, ...]]:
-    """The most trusted class that is there, and its judgements, of code where nobody else's are. Needs at least one."""
+    """The most trusted class that is there, and its judgements; checks by code only where it has no others."""
     first = min((class_of(item) for item in feedback), key=_CLASSES.index)
     trusted = tuple(item for item in feedback if class_of(item) == first)
     return first, tuple(item for item in trusted if item.source != "code") or trusted

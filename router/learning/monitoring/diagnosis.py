@@ -238,7 +238,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     features = np.array([one.features for one in newest])
     outputs = outputs_of(policy, [one.served for one in newest], features=features, arms=[one.arms for one in newest])
     sound = [one for one in outputs if isinstance(one, PolicyOutput)]
-    if len(sound) < len(outputs):  # what breaks a policy's contract is told by its decisions
+    if len(sound) < len(outputs):  # its decisions report a policy that breaks its contract
         return None
     traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
     read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)

@@ -303,11 +303,9 @@ class World:
 
     def learn(self) -> int:
         """What a learner that starts, learns and stops has closed; the router follows."""
-        learner = self.learner()
         try:
-            return learner.drain()
+            return self.learner().drain()
         finally:
-            learner.close()
             self.router.refresh()
 
     def counters(self) -> Counters:

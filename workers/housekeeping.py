@@ -149,7 +149,7 @@ class _VersionLearner(Routine):
     def __init__(self, context: Context, version: PolicyVersion) -> None:
         chore = f"learn for the version {version.name!r} (ragbandit policy show {version.name})"
         interval = context.settings.workers.sweep_interval_s
-        super().__init__(chore, self._learn, every_s=interval, at_end=self._close_learner)
+        super().__init__(chore, self._learn, every_s=interval)
         self._context, self._version = context, version
         self._ledger = Ledger(context.store.database, label=version.label)
         self._learner: Learner | None = None
@@ -174,10 +174,6 @@ class _VersionLearner(Routine):
             log.debug("a version cannot learn yet", extra={"action": "learn", "reason": str(error)})
         else:
             self._published = True
-
-    def _close_learner(self) -> None:
-        if self._learner is not None:
-            self._learner.close()
 
 
 def _is_due(context: Context, ledger: Ledger) -> bool:

@@ -156,8 +156,6 @@ def _close(context: Context, database: Database) -> None:
     context.close()
     if context.streams is not None:
         context.streams.close()
-    if context.learner is not None:
-        context.learner.close()
     context.jobs.close()
     database.close()
     context.tracing.close()

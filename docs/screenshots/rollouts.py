@@ -39,11 +39,6 @@ class Learners:
             self._learners[label].drain()
         router.refresh()
 
-    def close(self) -> None:
-        """Give their leases back."""
-        for learner in self._learners.values():
-            learner.close()
-
 
 class Rollout:
     """What people do with candidates, and what the evaluator makes of them."""

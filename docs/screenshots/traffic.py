@@ -66,7 +66,6 @@ def fill(router: Router, *, hours: int = 156, each: int = 10, seed: int = 7) -> 
             rollout.judge(now=begin + _HOUR)
         rollout.go_on(1.0, now=now)
     finally:
-        learners.close()
         rollout.close()
         router.service.clock = time.time
         router.following.snapshots.lags.clear()  # of a clock that was set

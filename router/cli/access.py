@@ -8,17 +8,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json, show, show_rows
 from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
 from ragbandit.router.storage.access.audit_log import check_entries, entries
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import moment
 
 _IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the public id of the key")]
 
@@ -91,7 +90,7 @@ def revoke_key(
         if as_json:
             print_json(_facts(revoked, now=now))
         else:
-            console.print(f"revoked: {escape(revoked.name)} ({revoked.public_id})", highlight=False)
+            console.say(f"revoked: {revoked.name} ({revoked.public_id})")
 
 
 @contextmanager
@@ -104,10 +103,10 @@ def _show_new(new: NewKey, *, as_json: bool) -> None:
     if as_json:
         print_json({"key": new.text, **_facts(new.key, now=new.key.made_at)})
         return
-    console.print(new.text, soft_wrap=True, highlight=False, markup=False)
+    console.say(new.text)
     whose = f" of the tenant {new.key.tenant}" if new.key.tenant else ""
-    note = f"{new.key.role}{whose}, expires: {_day(new.key.expires_at)}. The key is not shown again: keep it now."
-    errors.print(escape(note), soft_wrap=True, highlight=False)
+    ends = _day(new.key.expires_at)
+    errors.say(f"{new.key.role}{whose}, expires: {ends}. The key is not shown again: keep it now.")
 
 
 def _facts(key: ApiKey, *, now: float) -> dict[str, Any]:
@@ -115,7 +114,7 @@ def _facts(key: ApiKey, *, now: float) -> dict[str, Any]:
 
 
 def _day(at: float | None) -> str:
-    return "never" if at is None else datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M")
+    return "never" if at is None else moment(at)[:16]
 
 
 def _public_id(text: str) -> str:

@@ -93,7 +93,7 @@ def answer(
     if as_json:
         print_json(reply)
         return
-    console.print(escape(_answer_text(reply)), soft_wrap=True, highlight=False)
+    console.say(_answer_text(reply))
     console.print()
     show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
 

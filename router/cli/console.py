@@ -62,6 +62,10 @@ class _Console(Console):
         """As of rich, of the printable text."""
         return super().render_str(printable(text), **options)
 
+    def say(self, text: str, *, style: str = "") -> None:
+        """Print a text as it is, since programs read it too: no markup, no colours for numbers, no more line breaks."""
+        self.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)
+
 
 # Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
 console: Final = _Console(emoji=False)
@@ -103,7 +107,7 @@ def interruptible(message: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        errors.print(escape(message), soft_wrap=True, highlight=False)
+        errors.say(message)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -190,11 +194,11 @@ def _tell(facts: Mapping[str, Any], *, nested: bool = False, by_name: bool = Fal
     shown = [(key, value) for key, value in facts.items() if key not in sections and not _is_empty(value)]
     width = max((len(key) for key, _ in shown), default=0)
     for key, value in shown:
-        _print(f"{_words(key, by_name=by_name):<{width}}  {_cell(value, key=key)}")
+        console.say(f"{_words(key, by_name=by_name):<{width}}  {_cell(value, key=key)}")
     for title, value in sections.items():
         if not _is_empty(value):
             console.print()
-            _print(_words(title), style="bold")
+            console.say(_words(title), style="bold")
             _section(value, key=title)
 
 
@@ -207,7 +211,7 @@ def _section(value: Any, *, key: str) -> None:
         show_rows([_words(key) for key in columns], cells)
     else:
         for line in value:
-            _print(f"- {_cell(line)}")
+            console.say(f"- {_cell(line)}")
 
 
 def _is_facts(value: Any) -> bool:
@@ -258,10 +262,6 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: st
     console.print(table if table.rows else none)
 
 
-def _print(text: str, *, style: str = "") -> None:
-    console.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)  # whatever is read by a program
-
-
 class VerbGroup(NamedTuple):
     """Verbs under one name: what the help says of them, and the table of them."""
 
@@ -293,23 +293,14 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
         """The verb if it was loaded; else a stand-in that knows its help."""
-        match self.verbs.get(cmd_name):
-            case None:
-                return None
-            case VerbGroup() as group:
-                return LazyGroup(
-                    name=cmd_name,
-                    help=group.help,
-                    no_args_is_help=True,
-                    verbs=group.verbs,
-                    rich_help_panel=self._panel_of(cmd_name),
-                )
-            case str() as target:
-                stand_in = TyperCommand(cmd_name, help=_docstring(target), rich_help_panel=self._panel_of(cmd_name))
-                return self.commands.get(cmd_name) or stand_in
-
-    def _panel_of(self, name: str) -> str | None:
-        return next((title for title, names in self.panels.items() if name in names), None)
+        target = self.verbs.get(cmd_name)
+        panel = next((title for title, names in self.panels.items() if cmd_name in names), None)
+        if isinstance(target, VerbGroup):
+            more = {"no_args_is_help": True, "rich_help_panel": panel}
+            return LazyGroup(name=cmd_name, help=target.help, verbs=target.verbs, **more)
+        if target is None or cmd_name in self.commands:
+            return self.commands.get(cmd_name)
+        return TyperCommand(cmd_name, help=_docstring(target), rich_help_panel=panel)
 
     def load(self, name: str) -> Any:
         """The group, or the verb, which is imported, so that it can run and knows its options."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.markup import escape
 
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
@@ -59,7 +58,7 @@ def migrate(
     if as_json:
         print_json({"database": url, "revision": revision})
     else:
-        console.print(f"{url} is at {revision}", soft_wrap=True)
+        console.say(f"{url} is at {revision}")
 
 
 def erase(
@@ -134,9 +133,9 @@ def backup(
 
 
 def _copy_files(source: Path, *, to: Path) -> int:
-    """Copy the files of a folder that are still there when it is their turn; their number."""
+    """Copy the files of a folder that are still there when it is their turn; their number, 0 without the folder."""
     copied = 0
-    for path in source.iterdir():
+    for path in source.iterdir() if source.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             write_file(to / path.name, path.read_bytes(), durable=True)
             copied += 1
@@ -264,23 +263,17 @@ def import_(
             )
             remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
             raise type(error)(error.message, field=error.field, remedy=remedy) from error
-        facts = {
-            **asdict(reading.taken),
-            "bad": reading.bad,
-            "left_out": sorted(reading.left_out),
-            "label": label,
-            "last_seq": ledger.last_seq(),
-        }
+        last_seq = ledger.last_seq()
+    counts, left_out = {**asdict(reading.taken), "bad": reading.bad}, sorted(reading.left_out)
     if as_json:
-        show(facts, as_json=True)
+        print_json({**counts, "left_out": left_out, "label": label, "last_seq": last_seq})
     else:
-        counts = {**asdict(reading.taken), "bad": reading.bad, "left_out": len(reading.left_out)}
-        show(in_words(counts, meanings=_MEANINGS) | {"label": label, "last update": ledger.last_seq()}, as_json=False)
-        if reading.left_out:
-            console.print(escape(f"fields left out: {', '.join(sorted(reading.left_out))}"), soft_wrap=True)
+        counted = in_words({**counts, "left_out": len(left_out)}, meanings=_MEANINGS)
+        show(counted | {"label": label, "last update": last_seq}, as_json=False)
+        if left_out:
+            console.say(f"fields left out: {', '.join(left_out)}")
         where = "" if config is None else f" --config {config}"
-        line = f"next: ragbandit replay --label {label} --policy ...{where}"
-        console.print(escape(line), soft_wrap=True, highlight=False)
+        console.say(f"next: ragbandit replay --label {label} --policy ...{where}")
 
 
 class _GoodRows:
@@ -307,7 +300,7 @@ class _GoodRows:
             if not self.skip_bad:
                 raise fault
             if self.bad <= MOST_NAMED:
-                errors.print(f"left out: {escape(str(fault))}", soft_wrap=True, highlight=False)
+                errors.say(f"left out: {fault}")
 
     def note(self, progress: Callable[[str, int, int], None], taken: ImportCounts) -> None:
         """Show how far it is; the number of rows is not known before the end of the file."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.markup import escape
 
 from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, show, show_list
 from ragbandit.router.cli.store import opened, parse_time
+from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.learner import checked_source, relearn, selected
@@ -72,7 +72,9 @@ def exclude(
         return
     if source is None:
         if since or until or dry_run:
-            raise InvalidInput("whose feedback is to be excluded is not said", field="source", remedy=SOURCE_HELP)
+            raise InvalidInput(
+                "no source is given whose feedback is to be excluded", field="source", remedy=SOURCE_HELP
+            )
         with opened(config) as (_, ledger):
             rows = quarantines_of(ledger.database, lifted=True)
         show_list([asdict(row) for row in rows], none="no source is excluded", as_json=as_json)
@@ -99,9 +101,7 @@ def exclude(
         )
     show(done, as_json=as_json)
     if not as_json:
-        errors.print(
-            f"services go on with {ledger.label}: set policy.label to {done['label']} and restart them in turn"
-        )
+        errors.say(f"services go on with {ledger.label}: set policy.label to {done['label']} and restart them in turn")
 
 
 def import_(
@@ -148,7 +148,7 @@ def import_(
     show(facts | {"faults": taken.faults} if as_json else facts, as_json=as_json)
     if not as_json:
         for fault in taken.faults:
-            errors.print(escape(f"{file}:{fault}"), soft_wrap=True, highlight=False)
+            errors.say(f"{file}:{fault}")
         if taken.bad > len(taken.faults):
             errors.print(f"and {taken.bad - len(taken.faults)} more")
     if taken.bad:
@@ -194,16 +194,17 @@ class _Import:
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
         """The feedback of a line. Raises InvalidInput."""
-        said = {name: _at(entry, path) for name, path in self._fields.items()}
-        sent = said["decision_id"]
-        said["decision_id"] = plain_decision_id(sent) if isinstance(sent, str) else sent
+        sent = {name: value_at(entry, path.split(".")) for name, path in self._fields.items()}
+        if isinstance(sent["decision_id"], str):
+            sent["decision_id"] = plain_decision_id(sent["decision_id"])
         if self._source is not None:
-            said["source"] = self._source
-        if isinstance(said["rater"], str):
-            said["rater"] = f"{IMPORTED_RATER}{said['rater']}"
-        if said["feedback_id"] is None:
-            said["feedback_id"] = f"import-{sha256(canonical(said).encode()).hexdigest()[:40]}"
-        return made_feedback(settings=self._settings, now=now, scale=self._scale, **said)
+            sent["source"] = self._source
+        if isinstance(sent["rater"], str):
+            sent["rater"] = f"{IMPORTED_RATER}{sent['rater']}"
+        if sent["feedback_id"] is None:
+            text = canonical(sent).encode("utf-8", "surrogatepass")
+            sent["feedback_id"] = f"import-{sha256(text).hexdigest()[:40]}"
+        return made_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
 
     def _fault(self, number: int, error: RagBanditError) -> None:
         self.bad += 1
@@ -211,10 +212,3 @@ class _Import:
             named = self._fields.get(error.field or "", error.field)
             field, remedy = f" {named}:" if named else "", f" ({error.remedy})" if error.remedy else ""
             self.faults.append(f"{number}{field} {error.message}{remedy}")
-
-
-def _at(entry: Any, path: str) -> Any:
-    """What stands at a name, with dots into objects; None where nothing does."""
-    for key in path.split("."):
-        entry = entry.get(key) if isinstance(entry, dict) else None
-    return entry

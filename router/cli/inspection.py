@@ -67,12 +67,12 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
     """
     with opened(config, label=label) as (settings, ledger):
         serving = _serving(ledger, settings=settings)
-        state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
+        now = time.time()
+        state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=now)
         poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
-        healths = poller.read([ArmName(arm) for arm in settings.arms], now=time.time())
+        healths = poller.read([ArmName(arm) for arm in settings.arms], now=now)
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
-        now = time.time()
         findings = [
             *of_settings(settings),
             *tried("disk", lambda: of_disk(settings)),
@@ -168,7 +168,7 @@ def verify(
                 files=files,
                 serving=_serving(ledger, settings=settings),
                 deep=deep,
-                progress=lambda done, total: progress("rows", done, total or 0),
+                progress=lambda done, total: progress("rows", done, total),
             )
         show(asdict(verdict) | {"ok": verdict.ok}, as_json=as_json)
         if not verdict.ok:

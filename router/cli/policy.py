@@ -6,7 +6,6 @@ They work on the database, so that a switch can be thrown while service, Redis a
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -53,8 +52,7 @@ def show_versions(
         verdicts = facts.pop("verdicts")
         show(facts, as_json=False)
         for one in verdicts[:10]:
-            line = f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}"
-            console.print(escape(line), highlight=False, soft_wrap=True)
+            console.say(f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}")
 
 
 def _list(versions: PolicyList, *, as_json: bool) -> None:
@@ -223,10 +221,11 @@ def kill(
 ) -> None:
     """Stop all candidates, and with ARM the champion too: that arm answers, from the next decision of every router."""
     with opened(config) as (settings, ledger):
-        throw = partial(verbs.kill, arm=arm, offered=tuple(settings.arms))
-        _switch(
-            throw(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time()), as_json=as_json
+        offered, by = tuple(settings.arms), actor()
+        control = verbs.kill(
+            ledger.database, base=ledger.label, arm=arm, offered=offered, actor=by, reason=reason, now=time.time()
         )
+        _switch(control, as_json=as_json)
 
 
 def _switch(control: PolicyControl, *, as_json: bool) -> None:
@@ -258,7 +257,7 @@ def _changes(given: Sequence[str]) -> dict[str, Any]:
 
 def restart(
     name: Annotated[str, typer.Argument(metavar="NAME", help="the arm")],
-    reason: Annotated[str, typer.Option("--reason", help="why, for the audit log")] = "by hand",
+    reason: ReasonOption = _BY_HAND,
     label: Annotated[str | None, typer.Option(help="for this ledger alone, such as that of a version: main.v1")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -78,7 +78,7 @@ def replay_verb(
         str | None,
         typer.Option(
             help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
-            "setting prices; default: as logged"
+            "setting cost_weights; default: as logged"
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
@@ -168,7 +168,7 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
 
 def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
     """Page, JSON or tables, and the exit status."""
-    if report is not None:  # first: whoever reads the terminal through `head` wants the page too
+    if report is not None:  # first: `head` on the terminal output must not cost the page
         write_page(report, show=partial(print_replay, result))
     if as_json:
         print_json({"headline": headline(result), **result.as_json()})
@@ -179,7 +179,7 @@ def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_belo
     failing = [] if fail_below is None else _failing(result, fail_below)
     if failing:
         message = f"not surely at least {fail_below:g}: {', '.join(failing)}"
-        errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
+        errors.say(message, style="red")
         raise typer.Exit(1)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-import yaml
-
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.status import check_registered
@@ -78,8 +76,8 @@ def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> 
         name, equals, text = each.partition("=")
         parts = name.strip().split(".")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
+            value = configuration.parsed_yaml(text)
+        except ValueError:
             equals = ""
         if not equals or not all(parts) or len(parts) < 1 + form.count("."):
             raise InvalidInput(f"{each!r:.80} is not {form}", field=field, remedy=remedy)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show_rows
 from ragbandit.router.cli.store import parse_policies, parse_weights
@@ -67,15 +66,11 @@ def _print_trained(report: Mapping[str, Any]) -> None:
         seconds = (decimal(one["seconds"]) for one in matrix)
         show_rows(heads, [[*label, *each, took] for label, each, took in zip(labelled, cells, seconds, strict=True)])
     labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
-    _print(
+    console.say(
         f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
         f"{report['validation_rows']} of them were held out; labels: {labels}"
     )
-    _print(f"set policy.params.trained to {report['folder']}")
-
-
-def _print(line: Any) -> None:
-    console.print(escape(str(line)), soft_wrap=True, highlight=False)
+    console.say(f"set policy.params.trained to {report['folder']}")
 
 
 def simulate_verb(

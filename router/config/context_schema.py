@@ -1,10 +1,9 @@
 """The schema of the context: which keys that callers send with a question may move the choice, and what each is.
 
 The settings have one under `context`, a policy that was learned with one records it among its params. Both are read
-here. What a value must look like is said here too, for the edge; a policy takes every other value for a missing one.
+here. The checks of values are here too, for the edge; a policy takes every other value for a missing one.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -103,7 +102,7 @@ ContextSchema = Mapping[str, ContextKey]
 
 
 def check_columns(schema: ContextSchema) -> None:
-    """Raises ValueError for a schema with a key that nobody could send, or with more columns than are learned."""
+    """Raises ValueError for a schema with a key that no caller can send, or with more columns than are learned."""
     for key in schema:
         if not key.strip() or len(key) > 64 or "\x00" in key:
             raise ValueError(f"{key!r:.80} is no key; use 1 to 64 characters")
@@ -167,6 +166,4 @@ def _wrong(key: str, message: str, remedy: str) -> InvalidInput:
 
 def is_number(value: object) -> bool:
     """Whether a policy can take this for a number: what was logged before it was declared may be anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and abs(value) <= MOST_NUMBER if isinstance(value, float) else abs(value) <= 10**100
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_NUMBER

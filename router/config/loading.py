@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -51,38 +51,25 @@ def paths_of(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple
 
 
 def source_of(key: str, sources: Sources) -> str | None:
-    """The source of a leaf: its own, or that of the mapping above it that was given as a whole."""
-    while key and key not in sources:
-        key = key.rpartition(".")[0]
-    return sources.get(key)
-
-
-def source_at(key: str, sources: Sources) -> str | None:
-    """The source of a leaf, or of a section: then that of something in it."""
-    return source_of(key, sources) or next((source for _, source in _below(key, sources)), None)
-
-
-def without(sources: Sources, key: str) -> dict[str, str]:
-    """The sources without those of this key and of all below it."""
-    return {each: source for each, source in sources.items() if each != key and not each.startswith(f"{key}.")}
+    """The source of a setting: its own, else that of a setting that it is a part of, or of a part of it."""
+    near = (
+        source for each, source in sources.items() if f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.")
+    )
+    return sources.get(key) or next(near, None)
 
 
 def with_short_forms(tree: Mapping[str, Any], sources: Sources) -> dict[str, str]:
     """The sources, and those of what short forms stand for: arms of grids, and sections that were given by name."""
     whole = dict(sources)
     for entry, names in grids_of(tree.get("arms") or {}).items():
-        origin = source_at(f"arms.{entry}.grid", sources)
+        origin = source_of(f"arms.{entry}.grid", sources)
         whole |= {f"arms.{name}": f"{origin}, grid of arms.{entry}" for name in names}
     for path in BY_NAME:
         if isinstance(name := value_at(tree, path), str):
             origin, section = whole.pop(key := ".".join(path)), section_of("generator", name)
-            whole |= {f"{key}.{each}": f"{origin}, {section}" for each, _ in _below(section, sources)}
+            given = [each.removeprefix(section) for each in sources if each.startswith(f"{section}.")]
+            whole |= {f"{key}{each}": f"{origin}, {section}" for each in given}
     return whole
-
-
-def _below(key: str, sources: Sources) -> Iterator[tuple[str, str]]:
-    """What was given in a section, by its key there, and its sources."""
-    return ((each.removeprefix(f"{key}."), source) for each, source in sources.items() if each.startswith(f"{key}."))
 
 
 log = logging.getLogger("ragbandit.config")
@@ -130,11 +117,12 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     sources = dict.fromkeys(leaves_of(tree), f"file {file}")
     for variable, keys, value in sorted(_from_environment(environ), key=lambda variable_keys: len(variable_keys[1])):
         _put(tree, keys, value, variable=variable)
-        sources = without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
+        key = ".".join(keys)
+        sources = {each: source for each, source in sources.items() if not f"{each}.".startswith(f"{key}.")}
+        sources |= dict.fromkeys(leaves_of({key: value}), f"environment {variable}")
     settings = _checked(tree, sources)
     sources = with_short_forms(tree, sources)
-    _check_database(settings)
-    _check_redis(settings)
+    _check_urls(settings)
     _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
     _find_classes(tree)
     return LoadedSettings(settings=settings, sources=sources, file=file if there else None, tree=written)
@@ -180,11 +168,10 @@ def _checked(tree: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyT
 
 def effective(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
     """(dotted key, value, source) of every leaf, as they may be printed: see `shown_value`."""
-    rows = []
-    for path, value in paths_of(loaded.settings.model_dump()):
-        source = source_of(".".join(path), loaded.sources) or "default"
-        rows.append((*_shown(path, value), source))
-    return rows
+    return [
+        (*_shown(path, value), source_of(".".join(path), loaded.sources) or "default")
+        for path, value in paths_of(loaded.settings.model_dump())
+    ]
 
 
 def changed_settings(settings: Settings) -> dict[str, object]:
@@ -232,16 +219,38 @@ class _OnceLoader(yaml.SafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        """A value; what has the form of a date or of a number and is none, as 2026-13-45, is refused at its place."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, KeyError, AttributeError):
+            raise yaml.constructor.ConstructorError(None, None, "this is no value", node.start_mark) from None
+
+
+def parsed_yaml(text: str) -> Any:
+    """The value of a YAML text. Raises ValueError, with the place but without the text: a secret may stand in it."""
+    try:
+        return yaml.load(text, Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        fault = f"{error.problem or error.context or 'it is no YAML'}{where}"
+    except (yaml.YAMLError, TypeError, RecursionError) as error:  # control characters, odd keys, anchors in themselves
+        fault = f"it is no YAML ({type(error).__name__})"
+    raise ValueError(fault)
+
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError, OSError, TypeError, RecursionError) as error:  # odd keys, own anchors
+        tree = parsed_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        fault = error.strerror if isinstance(error, OSError) else str(error)
+        fault = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else fault
         raise ConfigError(
-            f"{file} cannot be read: {_place_of(error)}",
+            f"{file} cannot be read: {fault}",
             field="config",
             remedy="check the indentation, and quote values that hold a colon",
-        ) from None  # what YAML says repeats the line
+        ) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -278,9 +287,8 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
         elif variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS:
             keys = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
             try:
-                variables.append((variable, keys, yaml.safe_load(value)))
-            except yaml.YAMLError:
-                # Without `from`: what YAML says repeats the value.
+                variables.append((variable, keys, parsed_yaml(value)))
+            except ValueError:
                 message = "the value of this variable is not a YAML value"
                 raise ConfigError(message, field=variable, remedy="put the value in quotes") from None
     return variables
@@ -288,7 +296,9 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
 
 def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
     for key in keys[:-1]:
-        tree = tree.setdefault(key, {})
+        if tree.get(key) is None:  # not there, or an arm without params, or a section without settings
+            tree[key] = {}
+        tree = tree[key]
         if not isinstance(tree, dict):
             raise ConfigError(
                 f"{key} is one setting, and this names a part of it",
@@ -296,17 +306,6 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
                 remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}",
             )
     tree[keys[-1]] = value
-
-
-def _place_of(error: Exception) -> str:
-    """What is wrong with a file, and where, without the line itself: a secret may stand in it."""
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark or error.context_mark
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        return f"{error.problem or error.context or 'it is no YAML'}{where}"
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is no YAML ({type(error).__name__})"
 
 
 #: what pydantic says -> what we say
@@ -319,6 +318,7 @@ _WORDS = {
     "greater than": "above",
     "less than": "below",
     "(Input|String) should be": "must be",
+    "(Dictionary|List) should have (.*) after validation, not .*": r"must have \2",
     "String should match pattern .*": "must have another form",
 }
 #: setting whose texts have a pattern -> an example
@@ -354,10 +354,11 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         remedy = alike or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
         remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
     else:
+        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # of a name that is refused: the mapping that it is in
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
-    source = source_at(key, sources)
+    source = source_of(key, sources)
     return ConfigError(
         f"{message}{f' [{source}]' if source else ''}",
         field=key or "config",
@@ -380,6 +381,8 @@ def _in_words(message: str) -> str:
 def _alike(fault: Any) -> tuple[str, str]:
     """The name that was meant, as a question, and what was given: only a text like a known name is surely no secret."""
     value = fault["input"]
+    if fault["type"] in ("too_short", "too_long"):
+        return "", str(len(value))
     if fault["type"] != "literal_error" or not isinstance(value, str):
         return "", described(value)
     alike = did_you_mean(value, re.findall(r"'([^']*)'", fault["ctx"]["expected"])).strip()
@@ -411,25 +414,18 @@ def _section_example(section: str) -> str | None:
     return None
 
 
-def _check_database(settings: Settings) -> None:
-    if settings.database_url is None:
-        return
-    url = _parsed_url(settings.database)
-    if url is None:
-        raise ConfigError(
-            "this is not a database URL", field="database_url", remedy="for example postgresql+psycopg://host/name"
-        )
-    if (dialect := url.get_backend_name()) not in ("sqlite", "postgresql"):
-        raise ConfigError(
-            f"databases of the kind {dialect!r} are not supported",
-            field="database_url",
-            remedy="use sqlite:///FILE or postgresql+psycopg://host/name",
-        )
+#: setting of a URL -> kinds that can be used, and a remedy
+_URLS = {
+    "database_url": (("sqlite", "postgresql"), "use sqlite:///FILE or postgresql+psycopg://host/name"),
+    "redis_url": (("redis", "rediss", "unix"), "for example redis://host:6379/0"),
+}
 
 
-def _check_redis(settings: Settings) -> None:
-    if not settings.redis_url:
-        return
-    url = _parsed_url(settings.redis_url)
-    if url is None or url.drivername not in ("redis", "rediss", "unix"):
-        raise ConfigError("this is not a Redis URL", field="redis_url", remedy="for example redis://host:6379/0")
+def _check_urls(settings: Settings) -> None:
+    for key, (kinds, remedy) in _URLS.items():
+        if given := getattr(settings, key):
+            url = _parsed_url(given)
+            kind = url and (url.get_backend_name() if key == "database_url" else url.drivername)
+            if kind not in kinds:
+                fault = f"URLs of the kind {kind!r} cannot be used here" if kind else "this is no URL"
+                raise ConfigError(fault, field=key, remedy=remedy)

@@ -3,10 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator
 
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import known_choices
@@ -136,14 +138,25 @@ def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
         ) from error
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Refuse a name that no generator or retriever beside the default may have. Raises ValueError."""
-    for name in names:
-        if name == DEFAULT or len(name) > MAX_NAME or NAME.fullmatch(name) is None:
-            raise ValueError(
-                f"{name!r} is no name for it; use 1 to {MAX_NAME} letters, digits, dots, dashes, underscores, and "
-                f"not {DEFAULT!r}, which is the section generator or retriever itself"
-            )
+def _name(text: str) -> str:
+    if NAME.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
+    return text
+
+
+def _section_name(text: str) -> str:
+    if text == DEFAULT or len(text) > MAX_NAME or NAME.fullmatch(text) is None:
+        raise ValueError(
+            f"{text!r} is no name for it; use 1 to {MAX_NAME} letters, digits, dots, dashes, underscores, and "
+            f"not {DEFAULT!r}, which is the section generator or retriever itself"
+        )
+    return text
+
+
+#: the name of an arm, or of what users do with an answer
+Name = Annotated[str, AfterValidator(_name)]
+#: the name of a generator or retriever beside the default
+SectionName = Annotated[str, AfterValidator(_section_name)]
 
 
 def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +175,7 @@ def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def value_at(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def value_at(tree: Mapping[str, Any], path: Sequence[str]) -> Any:
     """What stands at the end of the path; None where nothing does."""
     value: Any = tree
     for key in path:

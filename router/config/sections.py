@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.openai_client import OpenAiOptions
-from ragbandit.shared.types import MAX_WEIGHT, Aggregate
+from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate
 
 #: what a judge scores an answer by, each from 0 to 1; how: docs/judge.md
 CRITERIA: Final = ("supported", "answers", "right")
@@ -17,6 +17,17 @@ class Section(BaseModel):
     """A section: unknown keys, other types and numbers that are not finite are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def one_of(known: Sequence[str]) -> AfterValidator:
+    """What refuses a text that is none of these names."""
+
+    def check(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"unknown name {text!r}; {known_choices(known, given=text)}")
+        return text
+
+    return AfterValidator(check)
 
 
 Count = Annotated[int, Field(ge=1)]
@@ -272,7 +283,7 @@ class JudgeSettings(Section):
     #: answers without a label, and no measure of them
     reference: bool = False
     #: what the criteria count in the score: supported, answers, right; one that is left out counts 1
-    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     #: answers with a text that addresses the judge: "withhold" does not judge them, "post" judges them and notes it
     suspicious: Literal["withhold", "post"] = "withhold"
     #: own prompts, each a text or the path of a file: rubric, and those of `ragbandit evaluate --family crud`:
@@ -281,12 +292,7 @@ class JudgeSettings(Section):
 
     @field_validator("weights")
     @classmethod
-    def _of_criteria(cls, weights: dict[str, float]) -> dict[str, float]:
-        unknown = sorted(set(weights) - set(CRITERIA))
-        if unknown:
-            raise ValueError(
-                f"judge.weights: unknown criterion {unknown[0]!r}; {known_choices(CRITERIA, given=unknown[0])}"
-            )
+    def _without_reference(cls, weights: dict[str, float]) -> dict[str, float]:
         if not any(weights.get(name, 1.0) for name in ("supported", "answers")):
             raise ValueError("supported or answers must be above 0: most answers come without a reference")
         return weights
@@ -294,9 +300,7 @@ class JudgeSettings(Section):
     @model_validator(mode="after")
     def _priced(self) -> "JudgeSettings":
         chosen = self.generator
-        if self.dollars_per_day is None or chosen is None:
-            return self
-        if chosen.model not in chosen.prices_by_model:
+        if self.dollars_per_day is not None and chosen is not None and chosen.model not in chosen.prices_by_model:
             raise ValueError(
                 "judge.dollars_per_day: calls of this judge have no price, so this would cap nothing; set "
                 "judge.generator.token_prices, or cap judge.tokens_per_day"
@@ -375,7 +379,9 @@ class RewardSettings(Section):
     #: The ledger stays when you change it (docs/learning.md)
     weight: Annotated[float, Field(ge=0)] = 0.05
     #: price per unit of each cost term that counts: steps, dollars, seconds_total, prompt_tokens and so on
-    cost: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"steps": 1.0})
+    cost: dict[Annotated[str, one_of(COST_TERMS)], Annotated[float, Field(ge=0)]] = Field(
+        default_factory=lambda: {"steps": 1.0}
+    )
     #: rewards below are clipped to it
     minimum: float = -1.0
     #: rewards above are clipped to it
@@ -395,13 +401,6 @@ class RewardSettings(Section):
     def _ordered(self) -> "RewardSettings":
         if self.minimum >= self.maximum:
             raise ValueError("minimum must be below maximum")
-        from ragbandit.shared.types import COST_TERMS  # at the top this import would go round
-
-        unknown = sorted(set(self.cost) - set(COST_TERMS))
-        if unknown:
-            raise ValueError(
-                f"reward.cost: unknown cost term {unknown[0]!r}; {known_choices(COST_TERMS, given=unknown[0])}"
-            )
         return self
 
 

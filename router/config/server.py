@@ -3,10 +3,9 @@
 import ipaddress
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from ragbandit.router.config.sections import CostWeight, Seconds, Section
-from ragbandit.shared.formats import known_choices
+from ragbandit.router.config.sections import CostWeight, Seconds, Section, one_of
 from ragbandit.shared.types import RATE_PATTERN, Role
 
 
@@ -74,7 +73,9 @@ class ServerSettings(Section):
     #: requests that may come with one API key, by its role or "default": {default: 600/minute, reader: 5/second}.
     #: Without keys "open", else "default", holds for all requests together. Counted in Redis by all processes, in a
     #: sliding window; beyond it 429 and Retry-After. A key's own rate (its scope "rate") comes first. Empty: no limit
-    rate_limits: dict[str, Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]] = Field(default_factory=dict)
+    rate_limits: dict[
+        Annotated[str, one_of(("default", "open", *get_args(Role)))], Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]
+    ] = Field(default_factory=dict)
     #: pages for people at /ui, on the operators' port where there is one; keys of the roles reader and operator log in
     dashboard: bool = True
     #: header in which a proxy that signs people in says their role or groups, with commas between them, as
@@ -104,15 +105,6 @@ class ServerSettings(Section):
         elif self.open or not self.dashboard:
             raise ValueError("trusted_header: it takes open: false and dashboard: true; people sign in to pages")
         return self
-
-    @field_validator("rate_limits")
-    @classmethod
-    def _of_roles(cls, rates: dict[str, str]) -> dict[str, str]:
-        known = ("default", "open", *get_args(Role))
-        unknown = sorted(set(rates) - set(known))
-        if unknown:
-            raise ValueError(f"unknown role {unknown[0]!r}; {known_choices(known, given=unknown[0])}")
-        return rates
 
 
 #: a budget in dollars

@@ -9,9 +9,9 @@ from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.named_sections import (
     DEFAULT,
     FACTS,
-    NAME,
+    Name,
+    SectionName,
     check_facts,
-    check_names,
     expanded,
     with_named_sections,
 )
@@ -21,7 +21,6 @@ from ragbandit.router.config.sections import (
     Count,
     EncoderSettings,
     GeneratorSettings,
-    GuardrailSettings,
     JudgeSettings,
     LearningSettings,
     RetrieverSettings,
@@ -29,38 +28,22 @@ from ragbandit.router.config.sections import (
     RolloutSettings,
     Seconds,
     Section,
-    WeightSettings,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 from ragbandit.shared.formats import known_choices
 
 __all__ = [
-    "COUNTED_S",
     "DEFAULT",
-    "FLOORS",
-    "BudgetSettings",
-    "ConversationSettings",
     "EncoderSettings",
     "GeneratorSettings",
-    "GuardrailSettings",
-    "HealthSettings",
-    "HoldbackSettings",
     "JudgeSettings",
     "LearningSettings",
-    "PolicySettings",
     "RetrieverSettings",
     "RewardSettings",
-    "RolloutSettings",
     "ServerSettings",
-    "Settings",
-    "TelemetrySettings",
     "TenantSettings",
-    "WeightSettings",
-    "WorkerSettings",
 ]
 
-#: most names in `feedback_events`
-MAX_EVENTS: Final = 64
 #: for how long an outcome counts in the circuit breaker, seconds
 COUNTED_S: Final = 3600.0
 
@@ -199,7 +182,9 @@ class Settings(Section):
     #: `generator` and `retriever` for one that workers run with another than the default; `grid` for several at once,
     #: as {class: multi_step, grid: {rounds: [2, 4]}}; `facts` for what an arm shares with others, as {model: small}.
     #: docs/strategies.md says more
-    arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
+    arms: dict[Name, dict[str, Any]] = Field(
+        default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS), min_length=1
+    )
     #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
     #: what callers send with a question that may move the choice, by key: {type: number}, {type: boolean},
@@ -216,12 +201,12 @@ class Settings(Section):
     encoder: EncoderSettings = EncoderSettings()
     retriever: RetrieverSettings = RetrieverSettings()
     #: retrievers beside `retriever`, each a section like it, that arms name by `retriever: NAME`
-    retrievers: dict[str, RetrieverSettings] = Field(default_factory=dict, max_length=20)
+    retrievers: dict[SectionName, RetrieverSettings] = Field(default_factory=dict, max_length=20)
     generator: GeneratorSettings = GeneratorSettings()
     #: generators beside `generator`, each a section like it, that arms name by `generator: NAME`
-    generators: dict[str, GeneratorSettings] = Field(default_factory=dict, max_length=20)
+    generators: dict[SectionName, GeneratorSettings] = Field(default_factory=dict, max_length=20)
     #: what users do with an answer -> what that says of its quality, in [0, 1]; null: stored and counted, not learned
-    feedback_events: dict[str, Share | None] = Field(default_factory=dict)
+    feedback_events: dict[Name, Share | None] = Field(default_factory=dict, max_length=64)
     conversation: ConversationSettings = ConversationSettings()
     judge: JudgeSettings = JudgeSettings()
     budget: BudgetSettings = BudgetSettings()
@@ -246,36 +231,16 @@ class Settings(Section):
         """A generator that is given by its name becomes the section of that name."""
         return with_named_sections(tree) if isinstance(tree, dict) else tree
 
-    @field_validator("generators", "retrievers")
-    @classmethod
-    def _beside_the_default(cls, sections: dict[str, Section]) -> dict[str, Section]:
-        check_names(sections)
-        return sections
-
     @field_validator("context")
     @classmethod
     def _learnable(cls, context: dict[str, ContextKey]) -> dict[str, ContextKey]:
         check_columns(context)
         return context
 
-    @field_validator("feedback_events")
-    @classmethod
-    def _bounded_events(cls, events: dict[str, float | None]) -> dict[str, float | None]:
-        if len(events) > MAX_EVENTS:
-            raise ValueError(f"{len(events)} events; name at most {MAX_EVENTS}")
-        for name in events:
-            if NAME.fullmatch(name) is None:
-                raise ValueError(f"{name!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
-        return events
-
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
-        if not self.arms:
-            raise ValueError("arms: at least one arm is needed")
-        for name in self.arms:
-            if NAME.fullmatch(name) is None:
-                raise ValueError(f"arms: {name!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
-            check_facts(self.arms[name].get(FACTS), field=f"arms.{name}.{FACTS}")
+        for name, params in self.arms.items():
+            check_facts(params.get(FACTS), field=f"arms.{name}.{FACTS}")
         default, bounds = self.learning.default_reward, self.reward
         if default is not None and not bounds.minimum <= default <= bounds.maximum:
             raise ValueError(

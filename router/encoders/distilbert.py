@@ -8,7 +8,7 @@ is learned from traffic, so the same question has the same features on the first
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -44,9 +44,8 @@ class DistilBertEncoder:
 
     model is a path or a hub name (see router.encoders.weights). precision "auto" is bfloat16 where the processor
     multiplies it in hardware, else float32; set it outright where several machines must agree on the hash. stand_in: as
-    of `weights.resolve`. threads:
-    of torch while it encodes, None: see forward.default_threads. At most max_tokens tokens of a question are read.
-    Raises ConfigError if the weights, the packages or the device are missing.
+    in `weights.resolve`. threads: of torch while it encodes, None: see forward.default_threads. At most max_tokens
+    tokens of a question are read. Raises ConfigError if the weights, the packages or the device are missing.
     """
 
     def __init__(
@@ -88,8 +87,18 @@ class DistilBertEncoder:
         if not LEAST <= dimension <= size:
             raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
         known = references()
-        facts = {"weights": weights.sha256, "tokenizer": self._tokenizer.sha256, "reference": known.text, "seed": seed}
-        self.hash = self._hash(facts)
+        facts = {  # all that the features depend on, but for the device and its rounding
+            "recipe": _RECIPE,
+            "layers": self._forward.layers,
+            "dimension": dimension,
+            "max_tokens": max_tokens,
+            "precision": self.precision,
+            "weights": weights.sha256,
+            "tokenizer": self._tokenizer.sha256,
+            "reference": known.text,
+            "seed": seed,
+        }
+        self.hash = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
         def build() -> dict[str, npt.NDArray[Any]]:
             log.info("reading %d reference questions, once for this encoder", len(known.questions))
@@ -118,10 +127,10 @@ class DistilBertEncoder:
         def passes() -> Array:
             batches = token_batches(rows, most_questions=self._most_questions, most_tokens=_MOST_TOKENS)
             made = [(places, run(batch)) for places, batch in batches]
-            found = np.empty((len(rows), made[0][1].shape[1]), dtype=np.float32)
+            pooled = np.empty((len(rows), made[0][1].shape[1]), dtype=np.float32)
             for places, part in made:
-                found[places] = part
-            return found
+                pooled[places] = part
+            return pooled
 
         return self._thread.submit(passes)
 
@@ -132,15 +141,3 @@ class DistilBertEncoder:
         together = [(count, min(length, longest)) for count in (2, 8, 32, 128, 512) for length in (16, 32)]
         for count, length in alone + together:
             self._forward.product(TokenBatch.of([[0] * length] * count))
-
-    def _hash(self, more: Mapping[str, object]) -> str:
-        """Hash of all that the features depend on, but for the device and its rounding."""
-        facts = {
-            "recipe": _RECIPE,
-            "layers": self._forward.layers,
-            "dimension": self.dimension,
-            "max_tokens": self._max_tokens,
-            "precision": self.precision,
-            **more,
-        }
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -48,12 +48,11 @@ class TruncatingTokenizer:
         #: of its definition, the truncation included
         self.sha256 = hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
 
-    def ids(self, text: str) -> list[int]:
-        """The token ids of a text, special tokens included; any str can be read."""
-        return self.batch([text])[0]
-
     def batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`ids` of every text. Other Python threads run meanwhile, and several cores read many texts."""
+        """The token ids of every text, special tokens included; any str can be read.
+
+        Other Python threads run meanwhile, and several cores read many texts.
+        """
         # A lone surrogate, which JSON can carry, has no UTF-8 and would raise in the tokenizer.
         clean = [encodable(text[: self._characters]) for text in texts]
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(clean)]
@@ -249,11 +248,8 @@ class DistilBertForward(Forward):
         tokens = torch.from_numpy(np.stack([batch.ids, batch.places])).to(self.device)  # (2, N)
         attend = partial(self._attend_in_groups, shapes=shapes)
         states = torch.stack(list(self._states(tokens[0], tokens[1], attend=attend)))  # (layers, N, width)
-        parts, start = [], 0
-        for count, length in shapes:
-            end = start + count * length
-            parts.append(_pool(states[:, start:end].view(self.layers, count, length, self.width)))
-            start = end
+        groups = zip(states.split([count * length for count, length in shapes], dim=1), shapes, strict=True)
+        parts = [_pool(group.view(self.layers, *shape, self.width)) for group, shape in groups]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
@@ -278,11 +274,8 @@ class DistilBertForward(Forward):
 
     def _attend_in_groups(self, qkv: "Tensor", *, shapes: list[tuple[int, int]]) -> "Tensor":
         """(N, 3 * width) -> (N, width), each question among its own tokens, equally long ones together."""
-        parts, start = [], 0
-        for shape in shapes:
-            end = start + shape[0] * shape[1]
-            parts.append(self._attend(qkv[start:end], shape=shape, mask=None))
-            start = end
+        groups = zip(qkv.split([count * length for count, length in shapes]), shapes, strict=True)
+        parts = [self._attend(group, shape=shape, mask=None) for group, shape in groups]
         return self._torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend(self, qkv: "Tensor", *, shape: tuple[int, int], mask: "Tensor | None") -> "Tensor":

@@ -91,12 +91,10 @@ def _dequantised(
         if node.op_type == "MatMul" and node.input[1] in real:
             name = node.name.strip("/").removesuffix("/MatMul").replace("/", ".")
             state[f"{name}.weight"] = real[node.input[1]].T
-    mark = "distilbert."
-    parameters = {name.removeprefix(mark): value for name, value in state.items() if name.startswith(mark)}
     return {
-        name: np.ascontiguousarray(value, dtype=np.float32)
-        for name, value in parameters.items()
-        if name.endswith((".bias", ".weight"))
+        name.removeprefix("distilbert."): np.ascontiguousarray(value, dtype=np.float32)
+        for name, value in state.items()
+        if name.startswith("distilbert.") and name.endswith((".bias", ".weight"))
     }
 
 
@@ -216,10 +214,10 @@ def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
     if local.exists():
         return _model_at(local, setting=setting).is_dir()
     _check_name(name_or_path, setting=setting)
-    found, word = _from_hub_cache(name_or_path)
-    if found is None and _hub_is_off() and name_or_path not in _WHEELS:
+    folder, word = _from_hub_cache(name_or_path)
+    if folder is None and _hub_is_off() and name_or_path not in _WHEELS:
         raise _not_found(name_or_path, [f"no local path {name_or_path!r}", word, _HUB_OFF], setting=setting)
-    return found is not None
+    return folder is not None
 
 
 def has_stand_in(name: str) -> bool:

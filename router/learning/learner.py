@@ -26,7 +26,6 @@ from ragbandit.router.learning.sources import (
     KINDS,
     KeyDirectory,
     Quarantine,
-    Screened,
     Screening,
     add_quarantine,
     in_force,
@@ -159,11 +158,10 @@ class Learner:
             if not self._acquire(patience_s):
                 return 0
             try:
-                if self._policy is not None:
-                    self._check_routers()  # they may have been started again with something else
                 if self._policy is None:
                     self.catch_up()
                 else:
+                    self._check_routers()  # they may have been started again with something else
                     self._arms.refresh()
                     self._apply_rest()  # another learner may have held the lease since
                 total, give_up = 0, time.monotonic() + DRAIN_S
@@ -189,10 +187,6 @@ class Learner:
             if time.monotonic() >= give_up or not self._acquire():
                 return False
         return True
-
-    def close(self) -> None:
-        """Give the lease back, so that another learner need not wait for it to run out."""
-        self.ledger.release(holder=self.holder)
 
     def _acquire(self, patience_s: float = 0.0) -> bool:
         lease_s = self.settings.learning.lease_s
@@ -228,7 +222,7 @@ class Learner:
         return batch
 
     def _append(self, batch: LedgerBatch) -> bool:
-        """Write the batch to the ledger; False if somebody else learned meanwhile: what they wrote is the truth."""
+        """Write the batch to the ledger; False if another learner wrote meanwhile: its updates stand."""
         batch.arms = self._arms.news()
         try:
             self.ledger.append(batch)
@@ -255,29 +249,25 @@ class Learner:
                 batch.closed.append(joined)
                 continue
             screened = self.screening.screened(joined)
-            verdict = self._verdict(screened, now=batch.now)
+            verdict = join(
+                screened.joined,
+                settings=self.settings,
+                needs_features="features" in self.policy.needs,
+                encoder_hash=self._encoder_hash,
+                now=batch.now,
+                width=self._width,
+                left_out=screened.left_out,
+                factors=screened.factors,
+            )
             if isinstance(verdict, Example) and self._arms.is_of_before(joined):
-                verdict = ClosedDecision(
-                    decision_id=joined.decision.id, state="closed", reason="its arm has changed since"
-                )
+                reason = "its arm has changed since"
+                verdict = ClosedDecision(decision_id=joined.decision.id, state="closed", reason=reason)
             if isinstance(verdict, ClosedDecision):
                 batch.closed.append(verdict)
             elif verdict is not None:
                 self._learn(joined, verdict, batch=batch)
             elif screened.is_idle:
                 batch.idle.append(joined)
-
-    def _verdict(self, screened: Screened, *, now: float) -> Example | ClosedDecision | None:
-        return join(
-            screened.joined,
-            settings=self.settings,
-            needs_features="features" in self.policy.needs,
-            encoder_hash=self._encoder_hash,
-            now=now,
-            width=self._width,
-            left_out=screened.left_out,
-            factors=screened.factors,
-        )
 
     def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> None:
         """Add the update of an example to the batch, with all that is stored beside it."""
@@ -328,7 +318,7 @@ def selected(ledger: Ledger, *, source: str, since: float | None, until: float |
         for row in rows:
             item = feedback_value(row)
             in_time = (since is None or item.received_at >= since) and (until is None or item.received_at < until)
-            count += in_time and matches(source, keys.origin(item, tenant=row["tenant"]))
+            count += in_time and matches(source, keys.names_of(item, tenant=row["tenant"]))
         if not rows:
             return count
         after = rows[-1]["id"]
@@ -422,17 +412,14 @@ def _learn(ledger: Ledger, *, settings: Settings, progress: Callable[[int], None
     ours = settings.model_copy(update={"policy": policy})
     learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=ours)
     closed, give_up = 0, time.monotonic() + _PATIENCE_S
-    try:
-        while True:
-            done = learner.drain(patience_s=1.0)
-            closed += done
-            progress(closed)
-            if done:
-                give_up = time.monotonic() + _PATIENCE_S
-            elif not is_inheriting(ledger) and ledger.latest_snapshots(limit=1):
-                return
-            elif time.monotonic() >= give_up:
-                remedy = "wait until it has learned, or stop it, and give the same command again"
-                raise NotReady(f"another learner holds the ledger {ledger.label!r}", remedy=remedy)
-    finally:
-        learner.close()
+    while True:
+        done = learner.drain(patience_s=1.0)
+        closed += done
+        progress(closed)
+        if done:
+            give_up = time.monotonic() + _PATIENCE_S
+        elif not is_inheriting(ledger) and ledger.latest_snapshots(limit=1):
+            return
+        elif time.monotonic() >= give_up:
+            remedy = "wait until it has learned, or stop it, and give the same command again"
+            raise NotReady(f"another learner holds the ledger {ledger.label!r}", remedy=remedy)

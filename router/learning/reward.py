@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.formats import known_choices
-from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward
+from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward, RewardSource
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings
@@ -106,16 +106,18 @@ class Rules:
         golds = gold if self.aliases else gold[:1]
         if self.repaired:
             prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
-        said = self._cut(prediction)
+        answer = self._cut(prediction)
         return {
-            "exact_match": exact_match(said, gold=golds),
-            "f1": max(self._f1(normalise(said), gold=normalise(answer)) for answer in golds),
-            "accuracy": self._accuracy(said, gold=golds),
+            "exact_match": exact_match(answer, gold=golds),
+            "f1": max(self._f1(normalise(answer), gold=normalise(one)) for one in golds),
+            "accuracy": self._accuracy(answer, gold=golds),
         }
 
     def _cut(self, text: str) -> str:
         text = last_announced(text) if self.extract else text
-        return _first_item(text) if self.first_item else text
+        text = text.strip() if self.first_item else text
+        is_list = self.first_item and (text.startswith("[") or text.endswith("]"))
+        return text.translate(_LISTING).partition(",")[0].strip() if is_list else text
 
     def _f1(self, prediction: str, *, gold: str) -> float:
         if self.yes_no and prediction != gold and (prediction in _WHOLE or gold in _WHOLE):
@@ -145,17 +147,10 @@ class PairRules:
 
     def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
         """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if that is all of them."""
-        said = prediction.strip().partition("\n")[0] if self.first_line else prediction
-        said = normalise(_CITATION.sub("", said) if self.citations else said)
-        found = [any(normalise(answer) in said for answer in answers) for answers in gold]
-        return {"str_em": sum(found) / len(found), "str_hit": float(all(found))}
-
-
-def _first_item(text: str) -> str:
-    text = text.strip()
-    if not (text.startswith("[") or text.endswith("]")):
-        return text
-    return text.translate(_LISTING).partition(",")[0].strip()
+        text = prediction.strip().partition("\n")[0] if self.first_line else prediction
+        text = normalise(_CITATION.sub("", text) if self.citations else text)
+        hits = [any(normalise(answer) in text for answer in answers) for answers in gold]
+        return {"str_em": sum(hits) / len(hits), "str_hit": float(all(hits))}
 
 
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
@@ -196,14 +191,13 @@ def judged(
     """
     rules = rules_of(family)
     _check_gold(gold, pairs=isinstance(rules, PairRules))
-    found = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
-    return found if prediction and prediction.strip() else dict.fromkeys(found, 0.0)
+    measures = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
+    return measures if prediction and prediction.strip() else dict.fromkeys(measures, 0.0)
 
 
-def _check_gold(gold: object, *, pairs: bool) -> None:
+def _check_gold(gold: Any, *, pairs: bool) -> None:
     lists = gold if pairs else [gold]
-    right = _is_list(lists) and all(_is_list(each) and _are_texts(each) for each in lists)  # type: ignore[attr-defined]
-    if not right:
+    if not (_is_list(lists) and all(_is_list(each) and all(map(_is_text, each)) for each in lists)):
         shape = "a list of lists of texts, one per reading" if pairs else "a list of texts"
         raise InvalidInput("are no gold answers", field="answers", remedy=f"give {shape}, none of them empty")
 
@@ -212,9 +206,8 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value)
 
 
-def _are_texts(values: object) -> bool:
-    assert isinstance(values, list | tuple)
-    return all(isinstance(value, str) and value.strip() for value in values)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
@@ -235,13 +228,8 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
     return float(feedback.value)
 
 
-def cost_of(outcome: Outcome, *, terms: Mapping[str, float]) -> float:
-    """Sum of price times amount over the cost terms."""
-    return cost_of_terms(outcome.steps, outcome.cost, terms=terms)
-
-
 def cost_of_terms(steps: float, cost: Cost, *, terms: Mapping[str, float]) -> float:
-    """`cost_of` an outcome with these steps and this cost."""
+    """Sum of price times amount over the cost terms, of an outcome with these steps and this cost."""
     return math.fsum(price * (steps if term == "steps" else getattr(cost, term)) for term, price in terms.items())
 
 
@@ -276,29 +264,33 @@ def explicit_reward(
     """
     raw = [item for item in feedback if item.kind == "reward"]
     values = [quality_of(item, outcome=outcome, measure=settings.quality) for item in raw or feedback]
-    quality = aggregate(values, how=how)
-    cost = 0.0 if outcome is None else cost_of(outcome, terms=settings.cost)
     weight = 0.0 if raw else settings.weight
     kinds = {item.kind for item in feedback}
     preset = "reward" if raw else "mixed" if len(kinds) > 1 else settings.quality if "label" in kinds else "rating"
-    return _made(quality, cost=cost, weight=weight, preset=preset, settings=settings, source="explicit")
+    quality = aggregate(values, how=how)
+    return _reward(quality, outcome=outcome, weight=weight, preset=preset, settings=settings, source="explicit")
 
 
 def default_reward(value: float, *, outcome: Outcome | None, settings: "RewardSettings") -> Reward:
-    """The reward of a decision that nobody judged; the value is taken as it is."""
-    cost = 0.0 if outcome is None else cost_of(outcome, terms=settings.cost)
-    return _made(value, cost=cost, weight=0.0, preset="default", settings=settings, source="default")
+    """The reward of a decision without a judgement; the value is taken as it is."""
+    return _reward(value, outcome=outcome, weight=0.0, preset="default", settings=settings, source="default")
 
 
-def _made(
-    quality: float, *, cost: float, weight: float, preset: str, settings: "RewardSettings", source: str
+def _reward(
+    quality: float,
+    *,
+    outcome: Outcome | None,
+    weight: float,
+    preset: str,
+    settings: "RewardSettings",
+    source: RewardSource,
 ) -> Reward:
+    cost = 0.0 if outcome is None else cost_of_terms(outcome.steps, outcome.cost, terms=settings.cost)
     value = quality - weight * cost
     if not math.isfinite(value) or not math.isfinite(cost):
         raise InvalidInput(f"reward is not finite: quality {quality}, cost {cost}", field="feedback.value")
-    clipped = min(max(value, settings.minimum), settings.maximum)
     return Reward(
-        value=clipped,
+        value=min(max(value, settings.minimum), settings.maximum),
         quality=quality,
         cost=cost,
         weight=weight,
@@ -306,5 +298,5 @@ def _made(
         maximum=settings.maximum,
         terms=dict(settings.cost),
         preset=preset,
-        source="default" if source == "default" else "explicit",
+        source=source,
     )

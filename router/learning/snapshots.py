@@ -88,9 +88,9 @@ class SnapshotFiles:
         """The policy of a snapshot, after all checks: format, sha256, encoder (None: any), shapes, finite numbers.
 
         known: as the database knows it. Files that carry another sha256 than the database has are refused, however well
-        they fit each other: whoever can write to the folder could make them. Or the version, of which no database is at
-        hand: its name ends as the sha256 begins. Only `ragbandit replay` may use that: nothing decides by it. Raises
-        SnapshotError saying what is wrong.
+        they fit each other: everyone who can write to the folder could make them. Or the version alone, without a
+        database: its name ends as the sha256 begins. Only `ragbandit replay` may use that: nothing decides by it.
+        Raises SnapshotError saying what is wrong.
         """
         version, sha256 = (known, None) if isinstance(known, str) else (known.version, known.sha256)
         tensors, described = self._read(version)
@@ -126,7 +126,7 @@ class SnapshotFiles:
         return all(self._folder.exists(name) for name in _names(version))
 
     def fingerprint(self, version: str) -> str | None:
-        """Another text after the files were written again, by whomever; None if one is missing. Reads no content."""
+        """A text that changes when a process writes the files again; None if one is missing. Reads no content."""
         try:
             return " ".join(self._folder.fingerprint(name) for name in _names(version))
         except OSError:
@@ -209,11 +209,7 @@ class Publisher:
             policy, label=self.ledger.label, last_seq=last_seq, encoder_hash=encoder_hash, now=now
         )
         most = self.settings.learning.snapshots_kept
-        of: dict[str, Any] = {
-            "algorithm": policy.algorithm,
-            "params": policy.params,
-            "encoder_hash": encoder_hash,
-        }
+        of: dict[str, Any] = {"algorithm": policy.algorithm, "params": policy.params, "encoder_hash": encoder_hash}
         known = self.ledger.latest_snapshots(limit=most + 1, **of)
         if not (known and known[0].version == info.version and self._is_whole(known[0])):
             self.files.write(info, tensors, described)

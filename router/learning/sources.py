@@ -5,7 +5,7 @@ A source has one of the names that settings use:
     key:ID       the API key; `ID` is its public id or its name. A key and those that it was rotated to are one source
     tenant:NAME  the tenant of the decision that was judged
     role:NAME    the role of the key
-    rater:NAME   who judged, as the caller told; import:... is short for rater:import:...
+    rater:NAME   who judged, as the caller sent it; import:... is short for rater:import:...
 
 A name that ends in * stands for all that begin so.
 """
@@ -27,7 +27,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import feedback, quarantines, updates
 from ragbandit.router.storage.sql.waiting import flag_again
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.types import LABEL_QUEUE, Feedback, JoinedDecision, Json, JudgedBy, Outcome, Role
+from ragbandit.shared.types import LABEL_QUEUE, Feedback, JoinedDecision, Json, JudgedBy, Outcome
 
 DAY_S: Final = 86_400.0
 
@@ -145,20 +145,6 @@ LEAST_LABELLED: Final = 0.2
 IMPORTED_RATER: Final = "import:"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
-    """Who a feedback came from."""
-
-    tenant: str
-    #: public id of the newest key of the rotation; None: it came without a key
-    key: str | None
-    #: every id and name that the key has had
-    key_names: tuple[str, ...]
-    role: Role | None
-    #: as the caller told; None: not told
-    rater: str | None
-
-
 class KeyDirectory:
     """The API keys of a store at one moment, with those that were rotated or revoked."""
 
@@ -171,53 +157,38 @@ class KeyDirectory:
     def newest(self, public_id: str) -> str:
         """The key that this one was rotated to in the end; itself where it was not."""
         seen = {public_id}
-        while (key := self._keys.get(public_id)) is not None and key.replaced_by not in (None, *seen):
-            assert key.replaced_by is not None
+        while (key := self._keys.get(public_id)) and key.replaced_by is not None and key.replaced_by not in seen:
             public_id = key.replaced_by
             seen.add(public_id)
         return public_id
 
-    def origin(self, item: Feedback, *, tenant: str) -> Origin:
-        """Who this feedback is of. tenant: of its decision."""
-        if item.api_key is None:
-            return Origin(tenant=tenant, key=None, key_names=(), role=None, rater=item.rater)
-        newest = self.newest(item.api_key)
-        known = self._keys.get(newest)
-        names = tuple(sorted(self._names.get(newest, {newest}) | {item.api_key}))
-        role = None if known is None else known.role
-        return Origin(tenant=tenant, key=newest, key_names=names, role=role, rater=item.rater)
+    def names_of(self, item: Feedback, *, tenant: str) -> frozenset[str]:
+        """Every source that this feedback is of, by its full name. tenant: of its decision."""
+        names = {f"tenant:{tenant}"}
+        if item.rater is not None:
+            names.add(f"rater:{item.rater}")
+        if item.api_key is not None:
+            newest = self.newest(item.api_key)
+            names.update(f"key:{name}" for name in (newest, item.api_key, *self._names.get(newest, ())))
+            if newest in self._keys:
+                names.add(f"role:{self._keys[newest].role}")
+        return frozenset(names)
 
 
-def matches(name: str, origin: Origin) -> bool:
-    """Whether a name of the settings stands for this origin."""
-    kind, _, rest = name.partition(":")
-    if kind == "import":
-        kind, rest = "rater", name
-    theirs: tuple[str | None, ...]
-    match kind:
-        case "key":
-            theirs = origin.key_names
-        case "tenant":
-            theirs = (origin.tenant,)
-        case "role":
-            theirs = (origin.role,)
-        case "rater":
-            theirs = (origin.rater,)
-        case _:
-            return False
-    if rest.endswith("*"):
-        return any(one is not None and one.startswith(rest[:-1]) for one in theirs)
-    return rest in theirs
+def matches(name: str, sources: Collection[str]) -> bool:
+    """Whether a name of the settings stands for one of these sources, which have their full names."""
+    full = f"rater:{name}" if name.startswith("import:") else name
+    return any(one.startswith(full[:-1]) for one in sources) if full.endswith("*") else full in sources
 
 
-def factor(item: Feedback, *, origin: Origin, configured: Mapping[str, float]) -> float:
+def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
     """What a feedback's weight is multiplied by, >= 0; with 0 it is stored and not learned from.
 
     Of several names that match, the closest to the person counts: rater, then key, role, tenant; of one kind the
-    longest. Where none matches it is 1, but 0 for scores of a model that come from another system: nobody here has
+    longest. Where none matches it is 1, but 0 for scores of a model that come from another system: no operator has
     looked at that model yet.
     """
-    names = [name for name in configured if matches(name, origin)]
+    names = [name for name in configured if matches(name, sources)]
     if names:
         best = min(names, key=lambda name: (KINDS.index(name.partition(":")[0]), name.endswith("*"), -len(name), name))
         return configured[best]
@@ -266,7 +237,7 @@ def _key(item: Feedback) -> tuple[str, ...]:
 
 
 def most_trusted(feedback: Sequence[Feedback]) -> tuple[JudgedBy, tuple[Feedback, ...]]:
-    """The most trusted class that is there, and its judgements, of code where nobody else's are. Needs at least one."""
+    """The most trusted class that is there, and its judgements; checks by code only where it has no others."""
     first = min((class_of(item) for item in feedback), key=_CLASSES.index)
     trusted = tuple(item for item in feedback if class_of(item) == first)
     return first, tuple(item for item in trusted if item.source != "code") or trusted
@@ -324,14 +295,14 @@ class Screening:
         kept: list[Feedback] = []
         factors: dict[str, float] = {}
         for item in joined.feedback:
-            origin = self._keys.origin(item, tenant=joined.decision.query.tenant)
+            sources = self._keys.names_of(item, tenant=joined.decision.query.tenant)
             day = _capped_day(item)
             first = None if day is None else self._beyond.get(day)
             if first is not None and (item.received_at, item.id) >= first:
                 continue
-            if any(one.covers(item.received_at) and matches(one.source, origin) for one in self._quarantines):
+            if any(one.covers(item.received_at) and matches(one.source, sources) for one in self._quarantines):
                 continue
-            weight = factor(item, origin=origin, configured=self.settings.learning.sources)
+            weight = factor(item, sources=sources, configured=self.settings.learning.sources)
             if item.source == "label":
                 weight *= label_weight(joined.decision.facts)
             if weight > 0.0 or is_retraction(item):

@@ -42,7 +42,7 @@ class Status:
     missing_outcome: int
     #: how far the policy has learned; None where it does not say
     learning: Diagnosis | None = None
-    #: of the store, whoever learns
+    #: of the store, not of the ledger
     judge: JudgeState = field(default_factory=JudgeState)
     #: answers that wait for `reward.check`
     unchecked: int = 0
@@ -87,12 +87,12 @@ def _learned_next(rule: ClosingRule) -> Select[Any]:
         .subquery()
         for part in rule.complete_ranges(now=now)
     ]
-    found = union_all(*(select(first.c.decision_id, first.c.decided_at) for first in firsts)).subquery()
+    next_ones = union_all(*(select(first.c.decision_id, first.c.decided_at) for first in firsts)).subquery()
     received = func.min(feedback.c.received_at).label("received_at")
-    joined = select(received, found.c.decided_at).join(
-        feedback, (feedback.c.decision_id == found.c.decision_id) & (feedback.c.value != "null")
+    joined = select(received, next_ones.c.decided_at).join(
+        feedback, (feedback.c.decision_id == next_ones.c.decision_id) & (feedback.c.value != "null")
     )
-    return joined.group_by(found.c.decision_id, found.c.decided_at)
+    return joined.group_by(next_ones.c.decision_id, next_ones.c.decided_at)
 
 
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:

@@ -404,13 +404,8 @@ class Router(AbstractContextManager["Router"]):
         Versions that are live learn as well, each in its own ledger. Returns the number of decisions closed in the
         configuration's; 0 also if another learner holds the lease.
         """
-        closed = []
-        for settings in (self.settings, *self.following.learned()):
-            learner = make_learner(settings, database=self.database, jobs=self.jobs)
-            try:
-                closed.append(learner.drain())
-            finally:
-                learner.close()
+        ledgers = (self.settings, *self.following.learned())
+        closed = [make_learner(settings, database=self.database, jobs=self.jobs).drain() for settings in ledgers]
         self.refresh()
         return closed[0]
 

@@ -1,4 +1,4 @@
-"""What an audit checks: the rows of decisions and updates, each rule said once; and with `deep` all pmfs made again.
+"""What an audit checks: the rows of decisions and updates, each rule once; and with `deep` all pmfs made again.
 
 A rule gives the fault in words, or None. Nothing is trusted but the row: seeds come from the ids and the store's
 secret, arms from pmf and seed, the pmf of a canary from its parts. The deep check learns every policy version again

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.learning.audit.checks import (
     PAGE,
     DeepCheck,
@@ -94,12 +95,10 @@ def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
 
 def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
     """The newest snapshot, its sha256 taken from the policy that its files restore."""
-    newest = ledger.latest_snapshots(
-        limit=1,
-        algorithm=None if serving is None else serving.algorithm,
-        params=None if serving is None else serving.params,
-        encoder_hash=None if serving is None else ledger.encoder_hash(),
-    )
+    of: dict[str, Any] = {}
+    if serving is not None:
+        of = {"algorithm": serving.algorithm, "params": serving.params, "encoder_hash": ledger.encoder_hash()}
+    newest = ledger.latest_snapshots(limit=1, **of)
     if not newest:
         return None
     info = newest[0]
@@ -223,14 +222,12 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
 
 def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict) -> None:
     """Hold turns that stayed on an arm against the draws that they name, where these are in the database still."""
-    facts = {decision.id: decision.facts[STICKY] for decision in stayed}
-    firsts = {key: one.get("first") if isinstance(one, dict) else None for key, one in facts.items()}
-    firsts = {key: first if isinstance(first, str) else None for key, first in firsts.items()}
-    known = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({*firsts.values()} - {None}))
+    firsts = [(one, value_at(one.facts, (STICKY, "first"))) for one in stayed]
+    pairs = [(one, first) for one, first in firsts if isinstance(first, str)]
+    known = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))
     with ledger.database.read() as connection:
         arms = {row.id: row.arm for row in connection.execute(known)}
-    for decision in stayed:
-        arm = arms.get(firsts[decision.id] or "")
-        if arm is not None and arm != decision.arm:
-            stayed_on = f"it stayed on {decision.arm}, and {firsts[decision.id]} drew {arm}"
+    for decision, first in pairs:
+        if arms.get(first, decision.arm) != decision.arm:
+            stayed_on = f"it stayed on {decision.arm}, and {first} drew {arms[first]}"
             verdict.fail("propensity_mismatches", f"decision {decision.id}: {stayed_on}")

@@ -67,8 +67,7 @@ class ArmChanges:
         self._stored = self._state()
 
     def _state(self) -> str:
-        known = {"number": self._number, "declared": self._declared, "versions": self._versions}
-        return canonical(known)
+        return canonical({"number": self._number, "declared": self._declared, "versions": self._versions})
 
     def is_of_before(self, joined: JoinedDecision) -> bool:
         """Whether the arm that answered is not the one that has its name now."""
@@ -96,7 +95,7 @@ class ArmChanges:
 
 
 def _version(joined: JoinedDecision) -> str | None:
-    """A digest of what made the outcome; None where nobody says."""
+    """A digest of what made the outcome; None where the outcome does not say."""
     made_by: Mapping[str, Json] = {} if joined.outcome is None else joined.outcome.made_by
     if "arm" not in made_by:
         return None

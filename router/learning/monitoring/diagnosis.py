@@ -43,7 +43,7 @@ import numpy as np
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.learning.reward import cost_of, cost_of_terms
+from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age, serves_prices
 from ragbandit.router.policies.draw import drawn_by_arms, outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -155,11 +155,7 @@ class Diagnosis:
     def _slack(self) -> str:
         if self.slack is None:
             return ""
-        return (
-            f" (slack {number(self.slack)} of reward)"
-            if self.slack >= 0.0
-            else f" (broken by {number(-self.slack)} of reward)"
-        )
+        return f" ({'slack' if self.slack >= 0.0 else 'broken by'} {number(abs(self.slack))} of reward)"
 
     def _arms(self, state: LearningState) -> list[ArmName]:
         return [arm for arm, one in self.arms.items() if one.state == state]
@@ -242,7 +238,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     features = np.array([one.features for one in newest])
     outputs = outputs_of(policy, [one.served for one in newest], features=features, arms=[one.arms for one in newest])
     sound = [one for one in outputs if isinstance(one, PolicyOutput)]
-    if len(sound) < len(outputs):  # what breaks a policy's contract is told by its decisions
+    if len(sound) < len(outputs):  # its decisions report a policy that breaks its contract
         return None
     traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
     read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)
@@ -395,7 +391,7 @@ def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str,
         costs = decision.facts.get("cost")
         if isinstance(costs, list) and len(costs) == len(decision.arms) > 1:
             expected.append(float(costs[decision.arms.index(decision.arm)]))
-            observed.append(cost_of(outcome, terms=terms))
+            observed.append(cost_of_terms(outcome.steps, outcome.cost, terms=terms))
     total = math.fsum(expected)
     return math.fsum(observed) / total if len(expected) >= LEAST and total > 0.0 else 1.0
 

@@ -74,13 +74,14 @@ def test_bad_lines_are_named_and_the_others_kept(there):
     """Number, the file's own name of the field and the remedy; the first 20 are listed, and the exit code is 1."""
     world, take = there
     (one,) = decided(world, 1)
-    good = {"run": one.id, "rating": True}
+    good, half = {"run": one.id, "rating": True}, {"run": one.id, "rating": True, "rater": "\ud800"}
     wrong = [{"run": "nobody", "rating": True}, {"rating": True}, {"run": one.id}, {"run": one.id, "rating": 7}]
-    code, out, _ = take([good, *wrong, *([{"run": "two words", "rating": 1}] * 30)], "--id-field", "run")
+    code, out, _ = take([good, *wrong, half, *([{"run": "two words", "rating": 1}] * 29)], "--id-field", "run")
     facts = json.loads(out)
     assert (code, facts["imported"], facts["bad"], len(facts["faults"])) == (1, 1, 34, 20)
     assert facts["faults"][0].startswith("2 ")
     assert facts["faults"][1].startswith("3 run: None is not an id (use 1 to 64")
     assert "no label, rating, reward or event was given" in facts["faults"][2]
     assert facts["faults"][3].startswith("5 rating: 7 is out of range")
+    assert facts["faults"][4].startswith("6 rater: ")
     assert world.counters().feedback == 1

@@ -44,6 +44,8 @@ def test_create_takes_tenant_scopes_and_expiry():
     assert listed == {name: value for name, value in key.items() if name != "key"}
     assert (listed["tenant"], listed["scopes"]) == ("acme", {"arms": ["fast", "deep"], "forced": False})
     assert listed["expires_at"] - listed["made_at"] == pytest.approx(90 * 86_400, abs=5)
+    created("--expires", "9999999d")  # beyond the calendar
+    assert run("keys", "list").stdout.count("\N{EN DASH}") == 1
     assert listed["state"] == "active"
 
 

@@ -94,7 +94,6 @@ def test_declared_change(make_world, policy):
     again = Learner(later, files=world.files, settings=settings, clock=world.clock)
     while again.drain():
         pass
-    again.close()
     assert list(restarts(world, "later").values()) == [[ARM, OTHER]], "one that begins later has its own"
     world.judged(1)
     world.learn()

@@ -268,7 +268,7 @@ def test_lease_by_the_databases_clock(make_world, database_url):
 
 
 def test_lease_given_back(make_world, database_url):
-    """A learner gives its lease back when it has drained or is closed, so that the next one need not wait."""
+    """A learner gives its lease back when it has drained, so that the next one need not wait."""
     world = make_world(database_url=database_url, learning={"lease_s": 1000.0})
     first, second = world.learner(), world.learner()
     world.judged(1)
@@ -278,7 +278,7 @@ def test_lease_given_back(make_world, database_url):
     world.judged(1)
     assert world.ledger.acquire(holder=first.holder, lease_s=1000.0)
     assert second.drain() == 0
-    first.close()
+    world.ledger.release(holder=first.holder)
     assert second.drain() == 1
 
 
@@ -406,7 +406,6 @@ def test_snapshots_lost(make_world, how):
     assert learner.drain() == 0
     assert learner.last_seq == 7
     assert world.sha256(learner.policy) == world.sha256(world.replayed())
-    learner.close()
     assert (Path(world.files.root) / f"{version}.safetensors").read_bytes() == good
     assert world.router.verify(deep=True).ok
 
@@ -429,7 +428,6 @@ def test_forged_snapshot(make_world, caplog):
     assert f"{live.version} is not the snapshot that the learner made" in caplog.records[-1].reason
     assert other.jobs.notified == 1
     assert learner.drain() == 0
-    learner.close()
     other.router.refresh()
     assert other.sha256(other.router.service.serving.policy) == other.sha256(other.replayed())
     assert other.router.verify(deep=True).ok

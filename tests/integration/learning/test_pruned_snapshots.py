@@ -52,7 +52,6 @@ def test_a_learner_goes_on_pruning(few, make_world, monkeypatch):
     for _ in range(9):
         world.judged(1)
         one.drain()
-    one.close()
     assert rows(world) == KEPT
 
 

@@ -56,8 +56,10 @@ def test_taken_while_another_process_writes(settings, configured, tmp_path):
 
 def test_a_database_that_is_there_is_not_replaced(make_world, configured, tmp_path):
     """A second backup into the same folder is refused, and the first stays as it was."""
-    configured(make_world().settings.data_dir)
-    assert run("data", "backup", "copy").exit_code == 0
+    configured(data_dir := make_world().settings.data_dir)
+    shutil.rmtree(Path(data_dir) / "snapshots")  # as before the first start
+    copied = run("data", "backup", "copy", "--json")
+    assert (copied.exit_code, json.loads(copied.stdout)["snapshots"]) == (0, 0)
     before = (tmp_path / "copy" / "ragbandit.db").stat()
     refused = run("data", "backup", "copy")
     assert (refused.exit_code, "ragbandit.db is there already" in refused.stderr) == (2, True), refused.output

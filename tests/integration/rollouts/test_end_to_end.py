@@ -48,9 +48,7 @@ class Service:
 
 @pytest.fixture
 def service(make_world):
-    made = Service(make_world(arms=ARMS, policy={"name": "uniform"}, rollout=ROLLOUT))
-    yield made
-    made.candidate.close()
+    return Service(make_world(arms=ARMS, policy={"name": "uniform"}, rollout=ROLLOUT))
 
 
 def test_a_canary_that_harms_is_gone_from_the_next_decision(service):

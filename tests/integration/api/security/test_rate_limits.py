@@ -153,7 +153,7 @@ def test_silent_redis_holds_up_one_request(redis_client, redis_server):
 
 def test_a_role_that_is_none(settings):
     """A rate for a role that does not exist, and a rate that is none, are refused with the setting's name."""
-    with pytest.raises(ValueError, match="unknown role 'boss'"):
+    with pytest.raises(ValueError, match="unknown name 'boss'"):
         settings(server={"rate_limits": {"boss": "1/second"}})
     for rate in ("fast", "0/second", "10", "-1/second", "10/fortnight"):
         with pytest.raises(ValueError, match="rate_limits"):

@@ -89,6 +89,7 @@ def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(writte
             ("learning: {wait: 5}", "learning.wait", "wait_s"),
             ("reward: {cost: {steps: 1.0}, lambda: 2}", "reward.lambda", "weight"),
             ("learning: {lease_s: 0}", "learning.lease_s", "at least 1, not 0 [file"),
+            ("rollout: {steps: []}", "rollout.steps", "must have at least 1 item, not 0 [file"),
             ("learning: {lease_s: 0}", "learning.lease_s", "(in seconds; the default is 10.0)"),
             ("learning: {wait_s: 5m}", "learning.wait_s", "write a plain number of seconds"),
             ("server: {rate_limits: {default: 600/min}}", "server.rate_limits.default", "for example 600/minute"),
@@ -172,6 +173,7 @@ def test_out_of_range_is_refused(written, text, field):
         ("RAGBANDIT_LEARNING__WAIT", "5", "learning.wait"),
         ("RAGBANDIT_SNAPSHOTS__DEEP", "1", "RAGBANDIT_SNAPSHOTS__DEEP"),
         ("RAGBANDIT_SNAPSHOTS", "{a: ", "RAGBANDIT_SNAPSHOTS"),
+        ("RAGBANDIT_SNAPSHOTS", "2026-13-45", "RAGBANDIT_SNAPSHOTS"),
         ("RAGBANDIT_LEARNING__WAIT_S", "soon", "learning.wait_s"),
     ],
 )
@@ -263,6 +265,9 @@ def test_policy_that_cannot_decide_is_refused(policy, field):
         *((text, "") for text in ("a: [1, 2", "a: b: c", "\tsnapshots: x", b"snapshots: \xff\xfe", "- a\n- b\n", "7")),
         ("snapshots: a\nsnapshots: b\n", "'snapshots' stands twice"),
         ("learning: {batch: 1, wait_s: 1.0, batch: 2}", "'batch' stands twice"),
+        ("snapshots: 2026-13-45", "this is no value (line 1, column 12)"),
+        ("arms: !!bool maybe", "this is no value (line 1, column 7)"),
+        ("? [a, b]\n: c", "it is no YAML (TypeError)"),
     ],
 )
 def test_broken_yaml_is_refused(written, text, said):
@@ -298,19 +303,28 @@ def test_classes_are_found_beside_the_file(written, monkeypatch):
 
 def test_sources_of_mappings_from_the_environment(tmp_path):
     """A mapping of the environment, given whole or by one key, is the source of its leaves, over the file's."""
-    (tmp_path / "c.yaml").write_text("generator: {openai: {headers: {X-A: b}}}\narms: {old: {run_by: caller}}\n")
+    (tmp_path / "c.yaml").write_text(
+        "generator: {openai: {headers: {X-A: b}}}\narms: {old: {run_by: caller}}\nbudget:\n"
+    )
     environ = {
         "RAGBANDIT_GENERATOR__OPENAI__HEADERS": "{X-Team: rag, a.b: c}",
         "RAGBANDIT_GENERATOR__OPENAI__FIELDS__SEED": "7",
-        "RAGBANDIT_ARMS": "{mine: {run_by: caller}, single_step: {passages: 4}, multi_step: }",
+        "RAGBANDIT_ARMS": "{mine: {run_by: caller}, single_step: {passages: 4}, multi_step: , bare: }",
+        "RAGBANDIT_ARMS__BARE__PASSAGES": "3",
+        "RAGBANDIT_BUDGET__ROUNDS": "9",
+        "RAGBANDIT_JUDGE": "{generator: default}",
         "RAGBANDIT_ARMS__V2__RUN_BY": "caller",
     }
     loaded = load(tmp_path / "c.yaml", environ=environ)
-    assert set(loaded.settings.arms) == {"mine", "single_step", "multi_step", "v2"}
+    assert set(loaded.settings.arms) == {"mine", "single_step", "multi_step", "bare", "v2"}
     rows = {key: source for key, _, source in effective(loaded)}
     of_headers, of_arms = "environment RAGBANDIT_GENERATOR__OPENAI__HEADERS", "environment RAGBANDIT_ARMS"
     assert rows["generator.openai.headers.X-Team"] == rows["generator.openai.headers.a.b"] == of_headers
     assert rows["generator.openai.fields.seed"] == "environment RAGBANDIT_GENERATOR__OPENAI__FIELDS__SEED"
     assert rows["arms.mine.run_by"] == rows["arms.single_step.passages"] == rows["arms.multi_step"] == of_arms
     assert rows["arms.v2.run_by"] == "environment RAGBANDIT_ARMS__V2__RUN_BY"
+    assert rows["arms.bare.passages"] == "environment RAGBANDIT_ARMS__BARE__PASSAGES"
+    assert (loaded.settings.budget.rounds, rows["budget.rounds"]) == (9, "environment RAGBANDIT_BUDGET__ROUNDS")
+    of_judge = "environment RAGBANDIT_JUDGE, generator"
+    assert (rows["judge.generator.openai.headers.X-Team"], rows["judge.share"]) == (of_judge, "default")
     assert not {key for key in rows if key.startswith(("generator.openai.headers.X-A", "arms.old"))}

@@ -33,8 +33,8 @@ DIRECTORY = KeyDirectory([key("one", replaced_by="two"), key("two"), key("loop",
 
 
 def test_a_rotated_key_is_one_source():
-    """The former and the new key have the same origin, and both ids and the name stand for it."""
-    first, second = (DIRECTORY.origin(said(api_key=each), tenant="t") for each in ("one", "two"))
+    """The former and the new key are the same sources, and both ids and the name stand for them."""
+    first, second = (DIRECTORY.names_of(said(api_key=each), tenant="t") for each in ("one", "two"))
     assert first == second
     for name in ("key:one", "key:two", "key:shop", "role:app", "tenant:t", "key:*"):
         assert matches(name, first), name
@@ -58,5 +58,4 @@ def test_a_rotated_key_is_one_source():
 )
 def test_the_closest_name_counts(item, configured, wanted):
     """Rater before key before tenant; a model's score from elsewhere counts nothing until somebody says so."""
-    origin = DIRECTORY.origin(item, tenant="t")
-    assert factor(item, origin=origin, configured=configured) == wanted
+    assert factor(item, sources=DIRECTORY.names_of(item, tenant="t"), configured=configured) == wanted

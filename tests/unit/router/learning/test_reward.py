@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import (
     aggregate,
     containment,
-    cost_of,
+    cost_of_terms,
     default_reward,
     exact_match,
     explicit_reward,
@@ -107,8 +107,9 @@ def test_every_cost_term_counts(term):
     """A cost term prices its own amount and no other."""
     amount = 2.5 if term == "steps" or term.startswith("seconds") else 3
     outcome = made_outcome(steps=amount if term == "steps" else 0.0, **({} if term == "steps" else {term: amount}))
-    assert cost_of(outcome, terms={term: 0.5}) == pytest.approx(0.5 * amount)
-    assert cost_of(outcome, terms={other: 1.0 for other in COST_TERMS if other != term}) == 0.0
+    prices = dict.fromkeys(COST_TERMS, 1.0)
+    assert cost_of_terms(outcome.steps, outcome.cost, terms={term: 0.5}) == pytest.approx(0.5 * amount)
+    assert cost_of_terms(outcome.steps, outcome.cost, terms=prices | {term: 0.0}) == 0.0
 
 
 def test_papers_reward():

@@ -123,8 +123,7 @@ def _try_port(server: ServerSettings) -> None:
     except ConfigError:
         from ragbandit.client import Client
 
-        host, port = (server.host, server.port) if server.admin_port is None else (server.admin_host, server.admin_port)
-        with Client(f"http://{host}:{port}", timeout_s=CONNECT_S) as client:
+        with Client(server.admin_url, timeout_s=CONNECT_S) as client:
             if not client.ready():
                 raise
 

@@ -191,7 +191,7 @@ class PairedRun:
     async def _answered(self, row: LabelledQuestion, work: Work) -> StoredAnswer:
         answers = self.bench.answers
         stored = answers.found.get(work.key)
-        if stored is not None and (row.answers or stored.score is not None or stored.failed):
+        if stored is not None and (row.answers or stored.score is not None or not stored.answer):
             return stored
         outcome = await self.bench.answer(work)
         self.spent += outcome.cost.dollars

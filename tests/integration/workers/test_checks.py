@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,7 @@ def test_a_check_that_cannot_be_called_is_refused():
         (reward("nowhere:f"), "cannot be imported"),
         (reward("own_checks:narrow"), "unexpected keyword argument"),
         (reward(check_params={"other": 1}), "unexpected keyword argument 'other'"),
+        (reward(check_params={"extra": date(2026, 1, 1)}), "date is not JSON"),
     ]
     for settings, fault in cases:
         with pytest.raises(ConfigError, match=fault) as caught:

@@ -94,6 +94,7 @@ def replace_folder(target: Path, *, by: Path) -> None:
     A crash between the two renamings leaves no folder at `target`, never half of one. Raises OSError.
     """
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    shutil.rmtree(old, ignore_errors=True)  # of a process that was killed: in a container ids come back
     if target.exists():
         target.rename(old)
     by.rename(target)

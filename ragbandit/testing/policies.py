@@ -346,18 +346,7 @@ def _broken(arrays: Arrays) -> Iterator[Arrays]:
             yield arrays | {name: spoilt}
 
 
+#: every check of this module
 POLICY_CHECKS: list[Callable[[Make], None]] = [
-    check_pmf_over_any_arms,
-    check_pmf_follows_the_order,
-    check_counts_what_it_learned,
-    check_snapshot_round_trip,
-    check_learns_on_after_restore,
-    check_restored_policies_share_nothing,
-    check_params_round_trip,
-    check_arms_come_and_go,
-    check_batch_is_each_alone,
-    check_facts_are_json,
-    check_refused_update_changes_nothing,
-    check_weight_zero_teaches_nothing,
-    check_refuses_a_broken_state,
+    each for key, each in dict(globals()).items() if key.startswith("check_")
 ]

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
+from ragbandit.shared.files import each_key_once
 from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong, Request
 from ragbandit.strategies.prompting.prompts import Template, fit
 
@@ -239,20 +240,12 @@ def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
     body = _THOUGHTS.sub("", text).strip()
     fenced = _FENCED.fullmatch(body)
     try:
-        value = json.loads(fenced[1] if fenced else body, object_pairs_hook=_once)
+        value = json.loads(fenced[1] if fenced else body, object_pairs_hook=each_key_once)
     except (ValueError, RecursionError):
         raise UnreadableReply("it is not one JSON object") from None
     if not isinstance(value, dict):
         raise UnreadableReply("it is not one JSON object")
     return {name: _score(value.get(name), name=name) for name in criteria}
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON's own reader lets a key that stands twice win silently the second time."""
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("a key stands twice")
-    return values
 
 
 def _score(value: object, *, name: str) -> Score:

@@ -50,7 +50,7 @@ from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.rubric import QuizModel, chinese_words
 from ragbandit.workers.wiring.generators import WorkerArm, make_generator
 from ragbandit.workers.wiring.loading import ArmLoader
-from ragbandit.workers.wiring.retrievers import index_folder
+from ragbandit.workers.wiring.retrievers import index_folder, with_choice
 
 
 def evaluate(
@@ -145,10 +145,7 @@ def _searching(settings: Settings, *, corpus: Path | None, index: str | None) ->
     """The settings with the index that was asked for."""
     if corpus is not None and index is not None:
         raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
-    name = index if corpus is None else _indexed(corpus, settings=settings)
-    if name is None:
-        return settings
-    return settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"index": name})})
+    return with_choice(settings, index=index if corpus is None else _indexed(corpus, settings=settings))
 
 
 def _indexed(corpus: Path, *, settings: Settings) -> str:

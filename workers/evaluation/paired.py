@@ -66,6 +66,7 @@ def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> 
 LEAST: Final = 12
 #: stakes, as shares of what the capital may lose in one question
 _STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
+#: chance that an arm leaves which is the best somewhere
 ALPHA: Final = 0.05
 
 
@@ -76,17 +77,11 @@ class Race:
     leaves when, at each of these, bets on the rivals' rewards minus its own have made too much money for it to be the
     best there (Waudby-Smith and Ramdas 2023, "Estimating means of bounded random variables by betting"). The capital of
     a bet is a supermartingale while the arm is the best, and so is the average over bets and rivals: whenever one
-    looks, an arm that is the best somewhere has left with a chance of alpha / arms at most, any of them with alpha.
+    looks, an arm that is the best somewhere has left with a chance of ALPHA / arms at most, any of them with ALPHA.
     """
 
     def __init__(
-        self,
-        arms: Sequence[ArmName],
-        *,
-        weights: Sequence[float],
-        bounds: tuple[float, float],
-        kinds: int = 1,
-        alpha: float = ALPHA,
+        self, arms: Sequence[ArmName], *, weights: Sequence[float], bounds: tuple[float, float], kinds: int
     ) -> None:
         """weights: of cost, >= 0. bounds: of the rewards. kinds: of questions, numbered from 0."""
         self.arms = tuple(arms)
@@ -94,7 +89,7 @@ class Race:
         #: arm -> questions after which it left
         self.left: dict[ArmName, int] = {}
         self.questions = 0
-        self._weights, self._bounds, self._threshold = np.asarray(weights), bounds, np.log(len(arms) / alpha)
+        self._weights, self._bounds, self._threshold = np.asarray(weights), bounds, np.log(len(arms) / ALPHA)
         # log capital against "the arm is the best": (weights, kinds and all, rival, arm, stakes)
         self._capital = np.zeros((len(weights), kinds + 1, len(arms), len(arms), len(_STAKES)))
 
@@ -153,15 +148,11 @@ class PairedRun:
     unjudged: int = 0
     #: why it ended before the last question
     ended: str | None = None
-    _records: list[dict[str, Json]] = field(default_factory=list)
+    #: a logged decision for each arm of each question that is whole
+    records: list[dict[str, Json]] = field(default_factory=list)
     _done: int = 0
     _silent: bool = False
     _looked: set[int] = field(default_factory=set)
-
-    @property
-    def records(self) -> list[dict[str, Json]]:
-        """A logged decision for each arm of each question that is whole."""
-        return list(self._records)
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most so many questions at a time. Closes generators and retrievers."""
@@ -230,7 +221,7 @@ class PairedRun:
         costs = {arm: cost_of_terms(known[arm].steps, known[arm].cost, terms=reward.cost) for arm in known}
         before = self.race.running
         self.race.add(quality=scores, cost=costs, kind=kind)
-        self._records += [
+        self.records += [
             log_record(row.question, known[arm], quality=scores[arm], arms=tuple(known), reward=reward) for arm in known
         ]
         for arm in before:
@@ -252,7 +243,7 @@ class PairedRun:
         due = [one for one in looks(len(self.rows)) if one <= self.race.questions and one not in self._looked]
         if due and self.ended is None:
             self._looked.update(due)
-            if await asyncio.to_thread(self.is_known, self.records):
+            if await asyncio.to_thread(self.is_known, [*self.records]):
                 self.ended = f"the verdict is known after {self.race.questions} questions"
 
 

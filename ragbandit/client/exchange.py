@@ -182,8 +182,7 @@ def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: flo
     header = failed.headers.get("retry-after")
     if failed.status not in (429, 503) or header is None or (asked_s := retry_after_s(header)) > most_s:
         return None
-    pause = pause_before_retry(attempts, **_BACK_OFF)
-    return None if pause is None else asked_s + pause
+    return asked_s + (pause_before_retry(attempts, **_BACK_OFF) or 0.0)
 
 
 def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:

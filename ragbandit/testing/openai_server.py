@@ -148,12 +148,8 @@ class ScriptedServer:
             return self._replies(request.body)
         if isinstance(self._replies, Mapping):
             content = _asked_text(request.body)
-            matching = [reply for piece, reply in self._replies.items() if piece in content]
-            return (
-                matching[0]
-                if matching
-                else Reply(status=500, text='the script has no reply for this; add one under ""')
-            )
+            missing = Reply(status=500, text='the script has no reply for this; add one under ""')
+            return next((reply for piece, reply in self._replies.items() if piece in content), missing)
         if number > len(self._replies):
             return Reply(status=500, text=f"the script has only {len(self._replies)} replies")
         return self._replies[number - 1]

@@ -27,9 +27,9 @@ from ragbandit.workers.evaluation.results import (
     AnswerQuality,
     Line,
     Qualities,
-    evaluated,
+    labelled_quality,
+    line_of_arm,
     log_records,
-    qualities,
     quizzed_answers,
     show,
     table_records,
@@ -102,12 +102,14 @@ def evaluate(
             stored.forget_failed()
         answered = _run(rows, arms=arms, settings=settings, answers=stored, concurrency=concurrency)
         quiz = None if judging is None else judging()
-        judged_as = (
-            qualities(rows, answered=answered, family=family)
-            if quiz is None
-            else _quiz(rows, answered=answered, judge=quiz, answers=stored, concurrency=concurrency)
-        )
-    results = evaluated(rows, answered=answered, judged_as=judged_as)
+        if quiz is None:
+            judged_as: Qualities = {
+                arm: [labelled_quality(row, each, family=family) for row, each in zip(rows, theirs, strict=True)]
+                for arm, theirs in answered.items()
+            }
+        else:
+            judged_as = _quiz(rows, answered=answered, judge=quiz, answers=stored, concurrency=concurrency)
+    results = [line_of_arm(rows, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
     if table is not None:
         write_records(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
     if log is not None:

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.reward import cost_of_terms, judged
+from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
 from ragbandit.strategies.base import Passage, Request
-from ragbandit.workers.evaluation.results import AnswerQuality, log_record, quality_of
+from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
 from ragbandit.workers.judge.checks import JudgeOfArm
 
@@ -234,8 +234,7 @@ class PairedRun:
 
     def _quality(self, row: LabelledQuestion, stored: StoredAnswer) -> float | None:
         if row.answers:
-            measures = judged(None if stored.failed else stored.answer, gold=row.answers, family=self.family)
-            return quality_of(AnswerQuality(measures=measures), reward=self.settings.reward)
+            return quality_of(labelled_quality(row, stored, family=self.family), reward=self.settings.reward)
         return 0.0 if stored.failed or not stored.answer else stored.score
 
     async def _look(self) -> None:

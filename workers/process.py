@@ -44,13 +44,7 @@ from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
 from ragbandit.workers.scoring import next_score
 from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal
-from ragbandit.workers.wiring.generators import (
-    check_arms,
-    concurrency_of,
-    model_name,
-    names_in_use,
-    worker_arms,
-)
+from ragbandit.workers.wiring.generators import check_arms, concurrency_of, model_name, names_in_use, worker_arms
 from ragbandit.workers.wiring.loading import runs_at_once
 from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 

@@ -89,7 +89,6 @@ class ScriptedServer:
         self.requests: list[ReceivedRequest] = []
         self.abandoned = 0
         self._replies, self._models = replies, models
-        self._used = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._server = _Server(("127.0.0.1", 0), type("_Handler", (_Handler,), {"script": self}))
@@ -129,8 +128,7 @@ class ScriptedServer:
         """Remember a request and pick its reply."""
         with self._lock:
             self.requests.append(request)
-            self._used += request.path != _MODELS
-            number = self._used
+            number = sum(one.path != _MODELS for one in self.requests)
         reply = self._pick(request, number=number)
         return Reply(text=reply) if isinstance(reply, str) else reply
 

@@ -17,6 +17,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation import Progress
+from ragbandit.shared.confidence_sequences import log_mean_exp
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
 from ragbandit.strategies.base import Passage, Request
@@ -118,9 +119,7 @@ class Race:
         """Of each arm, averaged over rivals and stakes, by weight and kind: (weights, kinds and all, arms)."""
         rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
         others = ~np.eye(len(self.arms), dtype=np.bool_)
-        flat = rivals[:, :, others].reshape(*rivals.shape[:3], -1)
-        top = flat.max(axis=-1)
-        return np.asarray(top + np.log(np.exp(flat - top[..., None]).mean(axis=-1)))
+        return log_mean_exp(np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0))
 
 
 @dataclass(kw_only=True)

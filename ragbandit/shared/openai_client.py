@@ -157,8 +157,8 @@ class Tokens:
 
 def _first(details: Any, *names: str) -> int | None:
     """The first of these counts that a server tells: a whole number from 0 on."""
-    told = (getattr(details, name, None) for name in names)
-    return next((count for count in told if isinstance(count, int) and count >= 0), None)
+    counts = (getattr(details, name, None) for name in names)
+    return next((count for count in counts if isinstance(count, int) and count >= 0), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -250,8 +250,8 @@ def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
         return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
     words, finish = _tokens(reply, sent=sent)
     message = {"role": "assistant", "content": "".join(words) or (None if reply.message else ""), **reply.message}
-    told = _logprobs(words, reply=reply, sent=sent)
-    choice = {"index": 0, "finish_reason": reply.finish or finish, "message": message, **told}
+    logprobs = _logprobs(words, reply=reply, sent=sent)
+    choice = {"index": 0, "finish_reason": reply.finish or finish, "message": message, **logprobs}
     whole = _head(sent, kind="chat.completion") | {"choices": [choice], "usage": _usage(words, sent=sent)}
     return json.dumps(_changed(whole, reply=reply)).encode()
 
@@ -260,8 +260,8 @@ def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
     """The events of a stream: a word each, the end, the usage where it is asked for, and the last line."""
     head = _head(sent, kind="chat.completion.chunk")
     words, finish = _tokens(reply, sent=sent)
-    told = [_logprobs([word], reply=reply, sent=sent) for word in words]
-    deltas = [{"delta": {"content": word}, **logprobs} for word, logprobs in zip(words, told, strict=True)]
+    scored = [_logprobs([word], reply=reply, sent=sent) for word in words]
+    deltas = [{"delta": {"content": word}, **logprobs} for word, logprobs in zip(words, scored, strict=True)]
     choices = [*deltas, *({"delta": delta} for delta in _deltas(reply.message))]
     choices = [{"index": 0, "finish_reason": None, **choice} for choice in choices]
     choices.append({"index": 0, "finish_reason": reply.finish or finish, "delta": {}})

@@ -330,8 +330,8 @@ def check_refuses_a_broken_state(make: Make) -> None:
     arrays, facts = taught(make, made_updates(20)).state()
     states = [(broken, facts) for broken in _broken(arrays)]
     states += [(arrays, facts | counts) for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}})]
-    for broken, said in states:
-        assert _raises(SnapshotError, partial(restored, make(), dict(broken), said)), (broken, said)
+    for broken, its_facts in states:
+        assert _raises(SnapshotError, partial(restored, make(), dict(broken), its_facts)), (broken, its_facts)
 
 
 def _broken(arrays: Arrays) -> Iterator[Arrays]:

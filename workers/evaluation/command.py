@@ -211,13 +211,13 @@ def _quiz(
     concurrency: int,
 ) -> Qualities:
     """Judgements by the judge, closed then. Ctrl-C ends the command; what was judged is in the judge's cache."""
-    cut, found = chinese_words(), dict[int, dict[str, AnswerQuality]]()
+    cut, judged_as = chinese_words(), dict[int, dict[str, AnswerQuality]]()
     with bars(errors) as progress, interruptible(_stopped(answers)):
 
         async def quiz(number: int) -> None:
             theirs = {arm: stored[number] for arm, stored in answered.items()}
-            found[number] = await quizzed_answers(rows[number], answers=theirs, model=judge, cut=cut)
-            progress("judged", len(found), len(rows))
+            judged_as[number] = await quizzed_answers(rows[number], answers=theirs, model=judge, cut=cut)
+            progress("judged", len(judged_as), len(rows))
 
         async def run() -> None:
             try:
@@ -226,7 +226,7 @@ def _quiz(
                 await judge.generator.close()
 
         asyncio.run(run())
-    return {arm: [found[number][arm] for number in range(len(rows))] for arm in answered}
+    return {arm: [judged_as[number][arm] for number in range(len(rows))] for arm in answered}
 
 
 def _stopped(answers: Answers) -> str:

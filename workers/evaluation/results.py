@@ -257,5 +257,5 @@ def _cell(row: Line, name: str, *, scale: float = 1.0, digits: int = 2) -> str:
     return _pair(f"{scale * mean:.{digits}f}", error, f"{scale * (error or 0.0):.{digits}f}")
 
 
-def _pair(mean: str, error: float | None, said: str) -> str:
-    return mean if error is None else f"{mean} ± {said}"
+def _pair(mean: str, error: float | None, error_text: str) -> str:
+    return mean if error is None else f"{mean} ± {error_text}"

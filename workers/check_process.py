@@ -92,6 +92,8 @@ class CheckProcess:
             reply = json.loads(self._pipe.recv_bytes()) if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
             reply = {"error": f"its process ended with status {self.end()}"}
+        except TypeError as error:  # of a date in check_params, for example
+            reply = {"error": f"it is given JSON alone: {error}"}
         if reply is None:
             self.end()
             raise CheckFailed(f"it did not end within {seconds:g} s, and was killed")

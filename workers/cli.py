@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import os
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
@@ -15,78 +16,71 @@ from ragbandit.router.telemetry.logs import set_up_log
 
 _CLI: Final = "ragbandit.router.cli"
 _VERBS: Final = "ragbandit.workers.verbs"
+#: verbs of the group `policy` whose functions are called as they are
+_POLICY: Final = ("add", "shadow", "canary", "promote", "pause", "resume", "rollback", "retire", "kill", "restart")
 
-#: every verb, in the order of the help
-VERBS: Final[Verbs] = {
-    "init": f"{_VERBS}.init:init",
-    "demo": "ragbandit.examples.handbook.demo:demo",
-    "up": f"{_VERBS}.service:up",
-    "serve": f"{_VERBS}.service:serve",
-    "worker": f"{_VERBS}.service:worker",
-    "validate": f"{_VERBS}.validate:validate",
-    "migrate": f"{_CLI}.data:migrate",
-    "route": f"{_CLI}.calls:route",
-    "answer": f"{_CLI}.calls:answer",
-    "mcp": f"{_CLI}.calls:mcp",
-    "status": f"{_CLI}.inspection:status",
-    "report": f"{_CLI}.inspection:report",
-    "explain": f"{_CLI}.inspection:explain",
-    "verify": f"{_CLI}.inspection:verify",
-    "replay": f"{_CLI}.replay:replay_verb",
-    "advise": "ragbandit.workers.evaluation.advise:advise_verb",
-    "simulate": f"{_CLI}.training:simulate_verb",
-    "evaluate": "ragbandit.workers.evaluation.command:evaluate",
-    "feedback": VerbGroup(
-        "Judge decisions, import and exclude feedback.",
-        {
-            "send": f"{_CLI}.calls:feedback",
-            "label": f"{_CLI}.calls:label",
-            "import": f"{_CLI}.feedback:import_",
-            **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude")},
-        },
-    ),
-    "policy": VerbGroup(
-        "Train policies; roll versions of them out by evidence, back, or stop them.",
-        {
-            "train": f"{_CLI}.training:train_verb",
-            "show": f"{_CLI}.policy:show_versions",
-            **{
-                verb: f"{_CLI}.policy:{verb}"
-                for verb in ("add", "shadow", "canary", "promote", "pause", "resume", "rollback", "retire")
+#: title in the help -> the verbs below it, in its order
+PANELS: Final[Mapping[str, Verbs]] = {
+    "Start here": {
+        "init": f"{_VERBS}.init:init",
+        "demo": "ragbandit.examples.handbook.demo:demo",
+        "up": f"{_VERBS}.service:up",
+        "validate": f"{_VERBS}.validate:validate",
+        "index": VerbGroup(
+            "Build, describe and search passage indexes.",
+            {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "search")},
+        ),
+    },
+    "Run": {
+        "serve": f"{_VERBS}.service:serve",
+        "worker": f"{_VERBS}.service:worker",
+        "mcp": f"{_CLI}.calls:mcp",
+        "migrate": f"{_CLI}.data:migrate",
+        "route": f"{_CLI}.calls:route",
+        "answer": f"{_CLI}.calls:answer",
+    },
+    "Look": {verb: f"{_CLI}.inspection:{verb}" for verb in ("status", "report", "explain", "verify")},
+    "Judge and change": {
+        "feedback": VerbGroup(
+            "Judge decisions, import and exclude feedback.",
+            {
+                "send": f"{_CLI}.calls:feedback",
+                "label": f"{_CLI}.calls:label",
+                "import": f"{_CLI}.feedback:import_",
+                **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude")},
             },
-            "kill": f"{_CLI}.policy:kill",
-            "restart": f"{_CLI}.policy:restart",
-        },
-    ),
-    "data": VerbGroup(
-        "Export, import, erase and back up what is stored.",
-        {
-            "export": f"{_CLI}.data:export",
-            "import": f"{_CLI}.data:import_",
-            "erase": f"{_CLI}.data:erase",
-            "backup": f"{_CLI}.data:backup",
-        },
-    ),
-    "keys": VerbGroup(
-        "Make, list, replace and revoke the service's API keys.",
-        {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "revoke")} | {"list": f"{_CLI}.access:list_keys"},
-    ),
-    "audit": f"{_CLI}.access:audit",
-    "index": VerbGroup(
-        "Build, describe and search passage indexes.",
-        {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "search")},
-    ),
+        ),
+        "policy": VerbGroup(
+            "Train policies; roll versions of them out by evidence, back, or stop them.",
+            {
+                "train": f"{_CLI}.training:train_verb",
+                "show": f"{_CLI}.policy:show_versions",
+                **{verb: f"{_CLI}.policy:{verb}" for verb in _POLICY},
+            },
+        ),
+        "advise": "ragbandit.workers.evaluation.advise:advise_verb",
+        "replay": f"{_CLI}.replay:replay_verb",
+        "simulate": f"{_CLI}.training:simulate_verb",
+        "evaluate": "ragbandit.workers.evaluation.command:evaluate",
+    },
+    "Data and access": {
+        "data": VerbGroup(
+            "Export, import, erase and back up what is stored.",
+            {
+                "export": f"{_CLI}.data:export",
+                "import": f"{_CLI}.data:import_",
+                "erase": f"{_CLI}.data:erase",
+                "backup": f"{_CLI}.data:backup",
+            },
+        ),
+        "keys": VerbGroup(
+            "Make, list, replace and revoke the service's API keys.",
+            {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "revoke")} | {"list": f"{_CLI}.access:list_keys"},
+        ),
+        "audit": f"{_CLI}.access:audit",
+    },
 }
-
-
-#: title in the help -> its verbs; a test fails on one that is missing
-PANELS: Final = {
-    "Start here": ("init", "demo", "up", "validate", "index"),
-    "Run": ("serve", "worker", "mcp", "migrate", "route", "answer"),
-    "Look": ("status", "report", "explain", "verify"),
-    "Judge and change": ("feedback", "policy", "advise", "replay", "simulate", "evaluate"),
-    "Data and access": ("data", "keys", "audit"),
-}
+VERBS: Final[Verbs] = {name: verb for verbs in PANELS.values() for name, verb in verbs.items()}
 
 
 class _Root(LazyGroup):

@@ -135,8 +135,8 @@ def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     parameters, architecture = row.get("supported_parameters"), row.get("architecture")
     if not isinstance(parameters, list) or not isinstance(architecture, Mapping):
         return None
-    told = [*parameters, *(architecture.get("input_modalities") or ())]
-    return tuple(sorted({_ABILITIES[word] for word in told if word in _ABILITIES}))
+    words = [*parameters, *(architecture.get("input_modalities") or ())]
+    return tuple(sorted({_ABILITIES[word] for word in words if word in _ABILITIES}))
 
 
 def _price(pricing: object) -> Mapping[str, float] | None:
@@ -430,8 +430,8 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
         if _REASONING.match(model.name):
             options["fields"] = {"temperature": None, "stop": None, "reasoning_effort": "low"}
     context = max(256, model.context_tokens or _CONTEXT_TOKENS)
-    told: Params = {} if model.supports is None else {"supports": list(model.supports)}
-    return {"name": "openai", "model": model.name, "context_tokens": context, **told, "openai": options}
+    supports: Params = {} if model.supports is None else {"supports": list(model.supports)}
+    return {"name": "openai", "model": model.name, "context_tokens": context, **supports, "openai": options}
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -243,15 +243,14 @@ def routines_of(context: Context) -> list[Routine]:
         Routine("look at policy versions", watch_rollouts, every_s=WATCH_S, at_end=evaluator.close).start(),
         version_learning(context),
     ]
-    return [*routines, *_checks(context)]
+    return routines if settings.reward.check is None else [*routines, checking_routine(context)]
 
 
-def _checks(context: Context) -> Iterator[Routine]:
-    """What checks answers, one at a time; several workers that learn check several."""
-    if context.settings.reward.check is not None:
-        context.checking = checking = Checking(context.settings.reward, store=context.store)
-        check, close = partial(check_answers, context), checking.process.end
-        yield Routine("check answers", check, every_s=CHECK_S, at_end=close).start()
+def checking_routine(context: Context) -> Routine:
+    """The thread that checks answers, one at a time; several workers that learn check several."""
+    context.checking = checking = Checking(context.settings.reward, store=context.store)
+    check, close = partial(check_answers, context), checking.process.end
+    return Routine("check answers", check, every_s=CHECK_S, at_end=close).start()
 
 
 def stop_cancelled(context: Context) -> None:

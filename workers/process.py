@@ -44,13 +44,7 @@ from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
 from ragbandit.workers.scoring import next_score
 from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal
-from ragbandit.workers.wiring.generators import (
-    check_arms,
-    concurrency_of,
-    model_name,
-    names_in_use,
-    worker_arms,
-)
+from ragbandit.workers.wiring.generators import check_arms, concurrency_of, model_name, names_in_use, worker_arms
 from ragbandit.workers.wiring.loading import runs_at_once
 from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 
@@ -257,17 +251,6 @@ class Supervisor:
         self._stop = threading.Event()
         self._lock: IO[bytes] | None = None
 
-    @property
-    def url(self) -> str:
-        """URL of the HTTP service."""
-        return f"http://{self.settings.server.host}:{self.settings.server.port}"
-
-    @property
-    def admin_url(self) -> str:
-        """URL of what operators ask."""
-        server = self.settings.server
-        return self.url if server.admin_port is None else f"http://{server.admin_host}:{server.admin_port}"
-
     def start(self) -> None:
         """Start Redis and all children; returns at once, `wait_ready` waits."""
         zero = [name for name in ("port", "admin_port") if getattr(self.settings.server, name) == 0]
@@ -278,8 +261,8 @@ class Supervisor:
                 remedy="set a port from 1 to 65535",
             )
         lock = Path(self.settings.data_dir) / "up.lock"
-        self._lock = hold(lock, process="ragbandit up", at=self.url, field="data_dir")
-        with hold_store(self.settings, at=self.url) or contextlib.nullcontext():
+        self._lock = hold(lock, process="ragbandit up", at=self.settings.server.url, field="data_dir")
+        with hold_store(self.settings, at=self.settings.server.url) or contextlib.nullcontext():
             pass  # a `serve` that runs without `up` is named here, not in the log of a child
         check_port(self.settings.server)
         self._hand_on()
@@ -291,7 +274,7 @@ class Supervisor:
     def wait_ready(self, *, timeout_s: float = 120.0) -> None:
         """Until the service answers. Raises NotReady with the place of the log."""
         give_up = time.monotonic() + timeout_s
-        with Client(self.admin_url, timeout_s=5) as client:
+        with Client(self.settings.server.admin_url, timeout_s=5) as client:
             while not client.ready():
                 api = self.children[0]
                 if api.restarts >= 3 or time.monotonic() > give_up:

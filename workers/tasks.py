@@ -267,8 +267,8 @@ class _ArmSpans(Spans):
         with self._tracing.span(f"retrieval {retriever.name}", kind="client", attributes=attributes) as span:
 
             def note(hits: Sequence[Hit]) -> None:
-                found = [{"id": hit.passage.id, "score": hit.score, "content": hit.passage.text} for hit in hits]
-                span.set({names.PASSAGES: len(hits), names.DOCUMENTS: json.dumps(found) if texts else None})
+                documents = [{"id": hit.passage.id, "score": hit.score, "content": hit.passage.text} for hit in hits]
+                span.set({names.PASSAGES: len(hits), names.DOCUMENTS: json.dumps(documents) if texts else None})
 
             yield note
 
@@ -286,8 +286,8 @@ class _ArmSpans(Spans):
         }
         if texts:
             prompt = request.prompt
-            said = [(one.role, one.text) for one in prompt.history]
-            asked = _messages(("system", prompt.instructions), *said, ("user", prompt.body))
+            history = [(one.role, one.text) for one in prompt.history]
+            asked = _messages(("system", prompt.instructions), *history, ("user", prompt.body))
             attributes[names.INPUT_MESSAGES] = asked
         with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
             yield lambda done: span.set(

@@ -70,10 +70,14 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ragbandit-loop", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="ragbandit-loop", daemon=True)
         self._lock = threading.Lock()
         self.awaited: set[Future[Any]] = set()
         self._thread.start()
+
+    def _serve(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop):  # cancels at its end what still runs
+            self._loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
         """The value that the coroutine returns, or the error it raises; TimeoutError after timeout_s.
@@ -117,26 +121,12 @@ class EventLoop:
         """Cancel what still runs and end the thread. A second time does nothing."""
         if self._loop.is_closed():
             return
-        try:
-            self.run(_cancel_all(), timeout_s=CLOSE_S)
-        except TimeoutError:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
             log.warning(
                 "a task did not end when it was cancelled; the process ends without it", extra={"action": "close"}
             )
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_S)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-
-async def _cancel_all() -> None:
-    """Cancel every other task of this loop and wait for them, and for the threads of its pool."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
-    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 #: does what there is to do; 0: there was nothing

@@ -115,17 +115,9 @@ _BY_CODE: Final[Mapping[str, type[RagBanditError]]] = {
 }
 #: of a refusal without a code of ours: something between here and the service refused it
 _BY_STATUS: Final[Mapping[int, type[RagBanditError]]] = {
-    400: InvalidInput,
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    413: InvalidInput,
-    422: InvalidInput,
-    429: TooManyRequests,
-    502: NotReady,
-    503: NotReady,
-    504: NotReady,
+    **{kind.status: kind for kind in (Unauthorized, Forbidden, NotFound, Conflict, TooManyRequests)},
+    **dict.fromkeys((400, 413, 422), InvalidInput),
+    **dict.fromkeys((502, 503, 504), NotReady),
 }
 #: what to do about a refusal that brings no remedy of its own
 _REMEDIES: Final[Mapping[type[RagBanditError], str]] = {
@@ -190,8 +182,7 @@ def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: flo
     header = failed.headers.get("retry-after")
     if failed.status not in (429, 503) or header is None or (asked_s := retry_after_s(header)) > most_s:
         return None
-    pause = pause_before_retry(attempts, **_BACK_OFF)
-    return None if pause is None else asked_s + pause
+    return asked_s + (pause_before_retry(attempts, **_BACK_OFF) or 0.0)
 
 
 def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:

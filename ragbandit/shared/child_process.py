@@ -114,8 +114,15 @@ class Child:
             log.warning("%s; restarting; log: %s", self.death, self.log_file, extra=facts)
 
     def last_lines(self) -> str:
-        """The last lines that it logged since it was started."""
-        return last_lines(self.log_file, after=self._logged)
+        """The last lines that it logged since it was started; empty if there are none."""
+        try:
+            with self.log_file.open("rb") as opened:
+                size = opened.seek(0, os.SEEK_END)
+                opened.seek(max(self._logged, size - TAIL_BYTES))
+                lines = opened.read().decode("utf-8", "replace").strip().splitlines()
+        except FileNotFoundError:
+            lines = []
+        return " | ".join(line[:SHOWN_CHARACTERS] for line in lines[-SHOWN_LINES:] if line.strip())
 
     def lives(self) -> bool:
         """True while its process runs."""
@@ -135,12 +142,12 @@ class Child:
 
 def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = CUT_OFF_S) -> None:
     """SIGTERM to all at once; after drain_s a second one, which cuts off what they are at; SIGKILL after cut_off_s."""
-    for child in children:
-        child.send(signal.SIGTERM)
-    _wait(children, timeout_s=drain_s)
-    for child in children:
-        child.send(signal.SIGTERM)
-    _wait(children, timeout_s=cut_off_s)
+    for patience_s in (drain_s, cut_off_s):
+        for child in children:
+            child.send(signal.SIGTERM)
+        give_up = time.monotonic() + patience_s
+        for child in children:
+            child.wait(max(0.0, give_up - time.monotonic()))
     for child in children:
         if child.lives():
             log.warning(
@@ -150,30 +157,12 @@ def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float
             child.wait(5)
 
 
-def _wait(children: Sequence[Child], *, timeout_s: float) -> None:
-    give_up = time.monotonic() + timeout_s
-    for child in children:
-        child.wait(max(0.0, give_up - time.monotonic()))
-
-
 def ending(code: int, *, log: str) -> str:
     """The end of a process in words. code: as of subprocess; log: its last lines."""
     if code >= 0:
         return f"exited with status {code}; {f'last lines: {log}' if log else 'it has logged nothing'}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"was killed ({name}{'; out of memory?' if -code == signal.SIGKILL else ''})"
-
-
-def last_lines(file: Path, *, after: int = 0) -> str:
-    """The last lines of a log, read from this byte on; empty if there are none."""
-    try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(max(after, size - TAIL_BYTES))
-            lines = opened.read().decode("utf-8", "replace").strip().splitlines()
-    except FileNotFoundError:
-        lines = []
-    return " | ".join(line[:SHOWN_CHARACTERS] for line in lines[-SHOWN_LINES:] if line.strip())
 
 
 def die_with_parent() -> None:

@@ -68,7 +68,7 @@ class BettingSequence:
         if self.proven_at is None and count:
             paths = self.grown[:, :, None] + np.cumsum(steps, axis=2)
             paths -= self._costs(self.null)[:, :, None] * (self.rows + np.arange(1, count + 1))
-            reached = _log_mean_exp(paths.reshape(-1, count)) >= -math.log(self.alpha)
+            reached = log_mean_exp(paths.reshape(-1, count)) >= -math.log(self.alpha)
             if reached.any():
                 self.proven_at = self.rows + int(np.argmax(reached)) + 1
         self.grown += steps.sum(axis=2)
@@ -80,7 +80,7 @@ class BettingSequence:
         for _ in range(_HALVINGS):
             middle = (below + above) / 2
             capital = self.grown - self.rows * self._costs(middle)
-            refuted = _log_mean_exp(capital.reshape(-1, 1))[0] >= -math.log(self.alpha)
+            refuted = log_mean_exp(capital.reshape(-1, 1))[0] >= -math.log(self.alpha)
             below, above = (middle, above) if refuted else (below, middle)
         return below
 
@@ -146,8 +146,8 @@ def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: i
     return np.asarray(np.sqrt(2.0 * spread / (rows**2 * rho2) * logarithm))
 
 
-def _log_mean_exp(values: Matrix) -> Vector:
-    """Over the first axis."""
+def log_mean_exp(values: Matrix) -> Vector:
+    """The logarithm of the mean of exp(values) over the first axis."""
     top = values.max(axis=0)
     return np.asarray(top + np.log(np.exp(values - top).mean(axis=0)))
 

@@ -50,7 +50,7 @@ class RagBanditError(Exception):
         if self.repeats:
             from ragbandit.shared.redaction import without_secrets  # its patterns take a while to compile
 
-            self.message, self.field = without_secrets(self.message), field and without_secrets(field)
+            self.message, self.field = without_secrets(self.message), self.field and without_secrets(self.field)
         super().__init__(self.message)
 
     def __str__(self) -> str:

@@ -94,6 +94,7 @@ def replace_folder(target: Path, *, by: Path) -> None:
     A crash between the two renamings leaves no folder at `target`, never half of one. Raises OSError.
     """
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    shutil.rmtree(old, ignore_errors=True)  # of a process that was killed: in a container ids come back
     if target.exists():
         target.rename(old)
     by.rename(target)
@@ -253,7 +254,7 @@ def open_binary(path: Path) -> BinaryIO:
 def parsed(raw: bytes) -> dict[str, Any]:
     """The line's JSON object. Raises InvalidInput, also for a key that stands twice."""
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=each_key_once)
     except UnicodeDecodeError as error:
         fault = f"is not UTF-8: its byte {error.start + 1} is 0x{raw[error.start]:02x}"
         raise InvalidInput(fault, remedy="save the file as UTF-8") from error
@@ -264,8 +265,8 @@ def parsed(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """In JSON the second of two equal keys wins silently."""
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An `object_pairs_hook`. Raises ValueError for a key that stands twice: the second would win silently."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         raise ValueError("a key stands twice in one object")

@@ -11,6 +11,7 @@ raises nothing for a server's sake: what goes wrong has a name.
 """
 
 import asyncio
+import functools
 import os
 import re
 import threading
@@ -156,8 +157,8 @@ class Tokens:
 
 def _first(details: Any, *names: str) -> int | None:
     """The first of these counts that a server tells: a whole number from 0 on."""
-    told = (getattr(details, name, None) for name in names)
-    return next((count for count in told if isinstance(count, int) and count >= 0), None)
+    counts = (getattr(details, name, None) for name in names)
+    return next((count for count in counts if isinstance(count, int) and count >= 0), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,55 +199,43 @@ class ChatServer:
             return ChatReply(failed=failure_name(error))
 
     async def _once(self, fields: Mapping[str, Any]) -> ChatReply:
-        completion: Any = await self._client().chat.completions.create(**fields)
+        loop, headers = asyncio.get_running_loop(), tuple(sorted(self.headers.items()))
+        client = _client(loop, self.base_url, os.environ.get(self.api_key_env), headers)
+        completion: Any = await client.chat.completions.create(**fields)
         choice, usage = completion.choices[0], completion.usage
         text = choice.message.content or ""
         if not isinstance(text, str):
             return ChatReply(failed="malformed")
-        return ChatReply(
-            text=text,
-            finish=choice.finish_reason,
-            tokens=Tokens.of(usage) if usage else None,
-        )
-
-    def _client(self) -> "openai.AsyncOpenAI":
-        """The process's client for this server: connections outlive who asks for them."""
-        clients, key = _running_loop().clients, os.environ.get(self.api_key_env) or "none"
-        known = (self.base_url, key, tuple(sorted(self.headers.items())))
-        if known not in clients:  # without a timeout of its own: the deadline is the caller's
-            clients[known] = connect(base_url=self.base_url, key=key, headers=self.headers, retries=_RETRIES)
-        return clients[known]
+        return ChatReply(text=text, finish=choice.finish_reason, tokens=Tokens.of(usage) if usage else None)
 
 
-@dataclass(kw_only=True)
-class _Loop:
-    """The event loop of this process's chats, on a thread of its own: the caller may have a loop or none."""
-
-    loop: asyncio.AbstractEventLoop
-    thread: threading.Thread
-    clients: "dict[tuple[str | None, str, tuple[tuple[str, str], ...]], openai.AsyncOpenAI]" = field(
-        default_factory=dict
-    )
+@functools.cache
+def _client(
+    loop: asyncio.AbstractEventLoop,  # noqa: ARG001 - connections belong to one
+    base_url: str | None,
+    key: str | None,
+    headers: tuple[tuple[str, str], ...],
+) -> "openai.AsyncOpenAI":
+    """The process's client for a server: connections outlive who asks for them."""
+    # Without a timeout of its own: the deadline is the caller's.
+    return connect(base_url=base_url, key=key, headers=dict(headers), retries=_RETRIES)
 
 
 _lock = threading.Lock()
-_running: _Loop | None = None
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
     """The event loop on which this process chats; it is made with the first call."""
-    return _running_loop().loop
-
-
-def _running_loop() -> _Loop:
-    global _running
     with _lock:
-        if _running is None or not _running.thread.is_alive():  # after a fork the thread is gone
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True)
-            thread.start()
-            _running = _Loop(loop=loop, thread=thread)
-        return _running
+        return _loop_of(os.getpid())  # after a fork the thread is gone
+
+
+@functools.cache
+def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - there is one of each
+    """An event loop on a thread of its own: the caller may have a loop or none."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
+    return loop
 
 
 # Strict field by field: a dataclass that is strict as a whole is not read from a mapping.

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib import import_module
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -28,13 +28,12 @@ def import_class(path: object, *, where: str) -> Any:
 
     Raises ConfigError, with field `where`, for what is no such path, or if it cannot be imported.
     """
-    module, _, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
-    if not (
-        isinstance(path, str) and _PATH.fullmatch(path)
-    ):  # a URL is none: what Python says of one repeats half of it
+    # A URL is none: what Python says of one repeats half of it.
+    if not (isinstance(path, str) and _PATH.fullmatch(path)):
         raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
+    module = path.partition(":")[0]
     try:
-        return getattr(import_module(module), attribute)
+        return resolve_name(path)
     except Exception as error:  # whatever a module of others does when it is imported
         missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         remedy = (

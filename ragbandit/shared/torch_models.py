@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragbandit.shared.errors import ConfigError, missing_package
+from ragbandit.shared.errors import ConfigError, required_module
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,11 +47,8 @@ def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any
 
     Nothing is fetched, no code of the folder is run, and weights are read from safetensors alone. Raises ConfigError.
     """
-    try:
-        import transformers
-        from transformers.utils import logging
-    except ImportError as error:
-        raise missing_package(error.name or "transformers", extra="models", field=field) from error
+    transformers = required_module("transformers", extra="models", field=field)
+    logging = required_module("transformers.utils.logging", extra="models", field=field)
     if kind.startswith("AutoModel"):
         options["use_safetensors"] = True
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

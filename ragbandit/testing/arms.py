@@ -324,19 +324,7 @@ def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
                 assert timeless(outcome) == timeless(alone)
 
 
-ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (
-    check_needs_what_it_uses,
-    check_says_what_it_is,
-    check_answers_with_a_true_account,
-    check_keeps_nothing_between_questions,
-    check_heeds_caps_on_rounds_and_passages,
-    check_heeds_the_cap_on_tokens,
-    check_heeds_the_cap_on_seconds,
-    check_keeps_what_it_knows_at_the_deadline,
-    check_heeds_the_cap_on_dollars,
-    check_a_failing_part_is_an_outcome,
-    check_lets_cancellation_through,
-    check_takes_any_question,
-    check_takes_any_answer,
-    check_what_it_gives_out_is_its_answer,
+#: every check of this module
+ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = tuple(
+    each for key, each in dict(globals()).items() if key.startswith("check_")
 )

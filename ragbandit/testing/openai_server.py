@@ -89,7 +89,6 @@ class ScriptedServer:
         self.requests: list[ReceivedRequest] = []
         self.abandoned = 0
         self._replies, self._models = replies, models
-        self._used = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._server = _Server(("127.0.0.1", 0), type("_Handler", (_Handler,), {"script": self}))
@@ -129,8 +128,7 @@ class ScriptedServer:
         """Remember a request and pick its reply."""
         with self._lock:
             self.requests.append(request)
-            self._used += request.path != _MODELS
-            number = self._used
+            number = sum(one.path != _MODELS for one in self.requests)
         reply = self._pick(request, number=number)
         return Reply(text=reply) if isinstance(reply, str) else reply
 
@@ -148,12 +146,8 @@ class ScriptedServer:
             return self._replies(request.body)
         if isinstance(self._replies, Mapping):
             content = _asked_text(request.body)
-            matching = [reply for piece, reply in self._replies.items() if piece in content]
-            return (
-                matching[0]
-                if matching
-                else Reply(status=500, text='the script has no reply for this; add one under ""')
-            )
+            missing = Reply(status=500, text='the script has no reply for this; add one under ""')
+            return next((reply for piece, reply in self._replies.items() if piece in content), missing)
         if number > len(self._replies):
             return Reply(status=500, text=f"the script has only {len(self._replies)} replies")
         return self._replies[number - 1]
@@ -256,8 +250,8 @@ def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
         return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
     words, finish = _tokens(reply, sent=sent)
     message = {"role": "assistant", "content": "".join(words) or (None if reply.message else ""), **reply.message}
-    told = _logprobs(words, reply=reply, sent=sent)
-    choice = {"index": 0, "finish_reason": reply.finish or finish, "message": message, **told}
+    logprobs = _logprobs(words, reply=reply, sent=sent)
+    choice = {"index": 0, "finish_reason": reply.finish or finish, "message": message, **logprobs}
     whole = _head(sent, kind="chat.completion") | {"choices": [choice], "usage": _usage(words, sent=sent)}
     return json.dumps(_changed(whole, reply=reply)).encode()
 
@@ -266,8 +260,8 @@ def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
     """The events of a stream: a word each, the end, the usage where it is asked for, and the last line."""
     head = _head(sent, kind="chat.completion.chunk")
     words, finish = _tokens(reply, sent=sent)
-    told = [_logprobs([word], reply=reply, sent=sent) for word in words]
-    deltas = [{"delta": {"content": word}, **logprobs} for word, logprobs in zip(words, told, strict=True)]
+    scored = [_logprobs([word], reply=reply, sent=sent) for word in words]
+    deltas = [{"delta": {"content": word}, **logprobs} for word, logprobs in zip(words, scored, strict=True)]
     choices = [*deltas, *({"delta": delta} for delta in _deltas(reply.message))]
     choices = [{"index": 0, "finish_reason": None, **choice} for choice in choices]
     choices.append({"index": 0, "finish_reason": reply.finish or finish, "delta": {}})

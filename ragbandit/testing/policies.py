@@ -330,8 +330,8 @@ def check_refuses_a_broken_state(make: Make) -> None:
     arrays, facts = taught(make, made_updates(20)).state()
     states = [(broken, facts) for broken in _broken(arrays)]
     states += [(arrays, facts | counts) for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}})]
-    for broken, said in states:
-        assert _raises(SnapshotError, partial(restored, make(), dict(broken), said)), (broken, said)
+    for broken, its_facts in states:
+        assert _raises(SnapshotError, partial(restored, make(), dict(broken), its_facts)), (broken, its_facts)
 
 
 def _broken(arrays: Arrays) -> Iterator[Arrays]:
@@ -346,18 +346,7 @@ def _broken(arrays: Arrays) -> Iterator[Arrays]:
             yield arrays | {name: spoilt}
 
 
+#: every check of this module
 POLICY_CHECKS: list[Callable[[Make], None]] = [
-    check_pmf_over_any_arms,
-    check_pmf_follows_the_order,
-    check_counts_what_it_learned,
-    check_snapshot_round_trip,
-    check_learns_on_after_restore,
-    check_restored_policies_share_nothing,
-    check_params_round_trip,
-    check_arms_come_and_go,
-    check_batch_is_each_alone,
-    check_facts_are_json,
-    check_refused_update_changes_nothing,
-    check_weight_zero_teaches_nothing,
-    check_refuses_a_broken_state,
+    each for key, each in dict(globals()).items() if key.startswith("check_")
 ]

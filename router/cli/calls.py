@@ -44,8 +44,7 @@ def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Cl
     """
     if url is None:
         server = configuration.load(config).settings.server
-        host = _EVERY.get(server.host, server.host)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+        url = server.model_copy(update={"host": _EVERY.get(server.host, server.host)}).url
     return Client(url, api_key=None if key_env is None else _key_of(key_env))
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -279,7 +279,7 @@ class LazyGroup(TyperGroup):
     #: of the root; a group below it is made with its own
     verbs: Verbs
     #: title in the help -> the verbs below it
-    panels: Mapping[str, Sequence[str]] = MappingProxyType({})
+    panels: Mapping[str, Collection[str]] = MappingProxyType({})
 
     def __init__(self, *, verbs: Verbs | None = None, **options: Any) -> None:
         super().__init__(**options)

@@ -14,6 +14,10 @@ def _network(text: str) -> str:
     return text
 
 
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 #: name of a header, in small letters
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$"), AfterValidator(str.lower)]
 
@@ -90,6 +94,16 @@ class ServerSettings(Section):
     trusted_user_header: HeaderName | None = None
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
+
+    @property
+    def url(self) -> str:
+        """URL of the service."""
+        return _url(self.host, self.port)
+
+    @property
+    def admin_url(self) -> str:
+        """URL of what operators ask."""
+        return self.url if self.admin_port is None else _url(self.admin_host, self.admin_port)
 
     @model_validator(mode="after")
     def _apart(self) -> "ServerSettings":

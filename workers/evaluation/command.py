@@ -27,9 +27,9 @@ from ragbandit.workers.evaluation.results import (
     AnswerQuality,
     Line,
     Qualities,
-    evaluated,
+    labelled_quality,
+    line_of_arm,
     log_records,
-    qualities,
     quizzed_answers,
     show,
     table_records,
@@ -50,7 +50,7 @@ from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.rubric import QuizModel, chinese_words
 from ragbandit.workers.wiring.generators import WorkerArm, make_generator
 from ragbandit.workers.wiring.loading import ArmLoader
-from ragbandit.workers.wiring.retrievers import index_folder
+from ragbandit.workers.wiring.retrievers import index_folder, with_choice
 
 
 def evaluate(
@@ -102,12 +102,14 @@ def evaluate(
             stored.forget_failed()
         answered = _run(rows, arms=arms, settings=settings, answers=stored, concurrency=concurrency)
         quiz = None if judging is None else judging()
-        judged_as = (
-            qualities(rows, answered=answered, family=family)
-            if quiz is None
-            else _quiz(rows, answered=answered, judge=quiz, answers=stored, concurrency=concurrency)
-        )
-    results = evaluated(rows, answered=answered, judged_as=judged_as)
+        if quiz is None:
+            judged_as: Qualities = {
+                arm: [labelled_quality(row, each, family=family) for row, each in zip(rows, theirs, strict=True)]
+                for arm, theirs in answered.items()
+            }
+        else:
+            judged_as = _quiz(rows, answered=answered, judge=quiz, answers=stored, concurrency=concurrency)
+    results = [line_of_arm(rows, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
     if table is not None:
         write_records(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
     if log is not None:
@@ -145,10 +147,7 @@ def _searching(settings: Settings, *, corpus: Path | None, index: str | None) ->
     """The settings with the index that was asked for."""
     if corpus is not None and index is not None:
         raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
-    name = index if corpus is None else _indexed(corpus, settings=settings)
-    if name is None:
-        return settings
-    return settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"index": name})})
+    return with_choice(settings, index=index if corpus is None else _indexed(corpus, settings=settings))
 
 
 def _indexed(corpus: Path, *, settings: Settings) -> str:
@@ -212,13 +211,13 @@ def _quiz(
     concurrency: int,
 ) -> Qualities:
     """Judgements by the judge, closed then. Ctrl-C ends the command; what was judged is in the judge's cache."""
-    cut, found = chinese_words(), dict[int, dict[str, AnswerQuality]]()
+    cut, judged_as = chinese_words(), dict[int, dict[str, AnswerQuality]]()
     with bars(errors) as progress, interruptible(_stopped(answers)):
 
         async def quiz(number: int) -> None:
             theirs = {arm: stored[number] for arm, stored in answered.items()}
-            found[number] = await quizzed_answers(rows[number], answers=theirs, model=judge, cut=cut)
-            progress("judged", len(found), len(rows))
+            judged_as[number] = await quizzed_answers(rows[number], answers=theirs, model=judge, cut=cut)
+            progress("judged", len(judged_as), len(rows))
 
         async def run() -> None:
             try:
@@ -227,7 +226,7 @@ def _quiz(
                 await judge.generator.close()
 
         asyncio.run(run())
-    return {arm: [found[number][arm] for number in range(len(rows))] for arm in answered}
+    return {arm: [judged_as[number][arm] for number in range(len(rows))] for arm in answered}
 
 
 def _stopped(answers: Answers) -> str:

@@ -14,13 +14,14 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.reward import cost_of_terms, judged
+from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation import Progress
+from ragbandit.shared.confidence_sequences import log_mean_exp
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
 from ragbandit.strategies.base import Passage, Request
-from ragbandit.workers.evaluation.results import AnswerQuality, log_record, quality_of
+from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
 from ragbandit.workers.judge.checks import JudgeOfArm
 
@@ -66,6 +67,7 @@ def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> 
 LEAST: Final = 12
 #: stakes, as shares of what the capital may lose in one question
 _STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
+#: chance that an arm leaves which is the best somewhere
 ALPHA: Final = 0.05
 
 
@@ -76,17 +78,11 @@ class Race:
     leaves when, at each of these, bets on the rivals' rewards minus its own have made too much money for it to be the
     best there (Waudby-Smith and Ramdas 2023, "Estimating means of bounded random variables by betting"). The capital of
     a bet is a supermartingale while the arm is the best, and so is the average over bets and rivals: whenever one
-    looks, an arm that is the best somewhere has left with a chance of alpha / arms at most, any of them with alpha.
+    looks, an arm that is the best somewhere has left with a chance of ALPHA / arms at most, any of them with ALPHA.
     """
 
     def __init__(
-        self,
-        arms: Sequence[ArmName],
-        *,
-        weights: Sequence[float],
-        bounds: tuple[float, float],
-        kinds: int = 1,
-        alpha: float = ALPHA,
+        self, arms: Sequence[ArmName], *, weights: Sequence[float], bounds: tuple[float, float], kinds: int
     ) -> None:
         """weights: of cost, >= 0. bounds: of the rewards. kinds: of questions, numbered from 0."""
         self.arms = tuple(arms)
@@ -94,7 +90,7 @@ class Race:
         #: arm -> questions after which it left
         self.left: dict[ArmName, int] = {}
         self.questions = 0
-        self._weights, self._bounds, self._threshold = np.asarray(weights), bounds, np.log(len(arms) / alpha)
+        self._weights, self._bounds, self._threshold = np.asarray(weights), bounds, np.log(len(arms) / ALPHA)
         # log capital against "the arm is the best": (weights, kinds and all, rival, arm, stakes)
         self._capital = np.zeros((len(weights), kinds + 1, len(arms), len(arms), len(_STAKES)))
 
@@ -123,9 +119,7 @@ class Race:
         """Of each arm, averaged over rivals and stakes, by weight and kind: (weights, kinds and all, arms)."""
         rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
         others = ~np.eye(len(self.arms), dtype=np.bool_)
-        flat = rivals[:, :, others].reshape(*rivals.shape[:3], -1)
-        top = flat.max(axis=-1)
-        return np.asarray(top + np.log(np.exp(flat - top[..., None]).mean(axis=-1)))
+        return log_mean_exp(np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0))
 
 
 @dataclass(kw_only=True)
@@ -153,15 +147,11 @@ class PairedRun:
     unjudged: int = 0
     #: why it ended before the last question
     ended: str | None = None
-    _records: list[dict[str, Json]] = field(default_factory=list)
+    #: a logged decision for each arm of each question that is whole
+    records: list[dict[str, Json]] = field(default_factory=list)
     _done: int = 0
     _silent: bool = False
     _looked: set[int] = field(default_factory=set)
-
-    @property
-    def records(self) -> list[dict[str, Json]]:
-        """A logged decision for each arm of each question that is whole."""
-        return list(self._records)
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most so many questions at a time. Closes generators and retrievers."""
@@ -191,7 +181,7 @@ class PairedRun:
     async def _answered(self, row: LabelledQuestion, work: Work) -> StoredAnswer:
         answers = self.bench.answers
         stored = answers.found.get(work.key)
-        if stored is not None and (row.answers or stored.score is not None or stored.failed):
+        if stored is not None and (row.answers or stored.score is not None or not stored.answer):
             return stored
         outcome = await self.bench.answer(work)
         self.spent += outcome.cost.dollars
@@ -230,7 +220,7 @@ class PairedRun:
         costs = {arm: cost_of_terms(known[arm].steps, known[arm].cost, terms=reward.cost) for arm in known}
         before = self.race.running
         self.race.add(quality=scores, cost=costs, kind=kind)
-        self._records += [
+        self.records += [
             log_record(row.question, known[arm], quality=scores[arm], arms=tuple(known), reward=reward) for arm in known
         ]
         for arm in before:
@@ -243,8 +233,7 @@ class PairedRun:
 
     def _quality(self, row: LabelledQuestion, stored: StoredAnswer) -> float | None:
         if row.answers:
-            measures = judged(None if stored.failed else stored.answer, gold=row.answers, family=self.family)
-            return quality_of(AnswerQuality(measures=measures), reward=self.settings.reward)
+            return quality_of(labelled_quality(row, stored, family=self.family), reward=self.settings.reward)
         return 0.0 if stored.failed or not stored.answer else stored.score
 
     async def _look(self) -> None:
@@ -252,7 +241,7 @@ class PairedRun:
         due = [one for one in looks(len(self.rows)) if one <= self.race.questions and one not in self._looked]
         if due and self.ended is None:
             self._looked.update(due)
-            if await asyncio.to_thread(self.is_known, self.records):
+            if await asyncio.to_thread(self.is_known, [*self.records]):
                 self.ended = f"the verdict is known after {self.race.questions} questions"
 
 

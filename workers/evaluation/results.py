@@ -54,15 +54,9 @@ Mean = tuple[float, float | None]
 Line = dict[str, Any]
 
 
-def qualities(rows: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Qualities:
+def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> AnswerQuality:
     """By the rules of a family with gold answers; a failed answer is wrong."""
-    return {
-        arm: [
-            AnswerQuality(measures=judged(None if each.failed else each.answer, gold=row.answers, family=family))
-            for row, each in zip(rows, stored, strict=True)
-        ]
-        for arm, stored in answered.items()
-    }
+    return AnswerQuality(measures=judged(None if stored.failed else stored.answer, gold=row.answers, family=family))
 
 
 async def quizzed_answers(
@@ -93,14 +87,10 @@ def _unjudged(error: ArmFailed) -> AnswerQuality:
     return AnswerQuality(measures=dict.fromkeys(QUIZ_MEASURES, 0.0), error=str(error))
 
 
-def evaluated(rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities) -> list[Line]:
-    """A line per arm, in the order of `answered`, which has per arm an answer per question in the order of `asked`."""
-    return [_line(rows, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
-
-
-def _line(
+def line_of_arm(
     rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, judged_as: Sequence[AnswerQuality]
 ) -> Line:
+    """The line of one of the arms that answered these questions."""
     stored, first = answered[arm], answered.get(TIME_ONE)
     means: dict[str, Mean | None] = {
         **{name: _mean([each.measures[name] for each in judged_as]) for name in judged_as[0].measures},
@@ -267,5 +257,5 @@ def _cell(row: Line, name: str, *, scale: float = 1.0, digits: int = 2) -> str:
     return _pair(f"{scale * mean:.{digits}f}", error, f"{scale * (error or 0.0):.{digits}f}")
 
 
-def _pair(mean: str, error: float | None, said: str) -> str:
-    return mean if error is None else f"{mean} ± {said}"
+def _pair(mean: str, error: float | None, error_text: str) -> str:
+    return mean if error is None else f"{mean} ± {error_text}"

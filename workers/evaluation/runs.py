@@ -189,22 +189,22 @@ class Answers:
             ) from error
 
     def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:
-        found, whole = dict[str, StoredAnswer](), 0
+        answers, whole = dict[str, StoredAnswer](), 0
         self._stream.seek(0)
         for number, line in enumerate(self._stream, start=1):
             if not line.endswith(b"\n"):
                 break
             whole += len(line)
             stored = _kept(line, where=f"{self.file}:{number}")
-            found[stored.key] = stored
-        if found and not resume:
+            answers[stored.key] = stored
+        if answers and not resume:
             raise InvalidInput(
-                f"holds {len(found)} answers",
+                f"holds {len(answers)} answers",
                 field=str(self.file),
                 remedy="give --resume to reuse them, or another file with --answers",
             )
         self._stream.truncate(whole)
-        return found
+        return answers
 
 
 def _kept(line: bytes, *, where: str) -> StoredAnswer:

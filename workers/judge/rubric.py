@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
+from ragbandit.shared.files import each_key_once
 from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong, Request
 from ragbandit.strategies.prompting.prompts import Template, fit
 
@@ -239,20 +240,12 @@ def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
     body = _THOUGHTS.sub("", text).strip()
     fenced = _FENCED.fullmatch(body)
     try:
-        value = json.loads(fenced[1] if fenced else body, object_pairs_hook=_once)
+        value = json.loads(fenced[1] if fenced else body, object_pairs_hook=each_key_once)
     except (ValueError, RecursionError):
         raise UnreadableReply("it is not one JSON object") from None
     if not isinstance(value, dict):
         raise UnreadableReply("it is not one JSON object")
     return {name: _score(value.get(name), name=name) for name in criteria}
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON's own reader lets a key that stands twice win silently the second time."""
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("a key stands twice")
-    return values
 
 
 def _score(value: object, *, name: str) -> Score:
@@ -289,6 +282,8 @@ CANNOT_INFER = "无法推断"
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
 #: questions of a quiz that the judge makes, at most
 QUESTIONS = 10
+#: tokens of a reply about a quiz, at most
+QUIZ_TOKENS = 512
 #: characters that may surround CANNOT_INFER
 _AROUND = " \t。.“”\"'"
 
@@ -348,29 +343,29 @@ def chinese_words() -> Cut:
     return cut
 
 
-async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut, max_tokens: int = 512) -> Mapping[str, float]:
+async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mapping[str, float]:
     """The score of a text by QUIZ_MEASURES. `cut` splits an answer into words, as `chinese_words` does, and no more.
 
     A text of nothing but white space is not shown to the judge and counts 0, and a question counts as unanswered to
     which the judge's reply has no line. Raises ArmFailed if the judge fails.
     """
     questions = [question for question, _ in quiz.asked]
-    answers = await _answers(text, questions=questions, model=model, max_tokens=max_tokens) if text.strip() else {}
+    answers = await _answers(text, questions=questions, model=model) if text.strip() else {}
     read = [(answers[number], pair[1]) for number, pair in enumerate(quiz.asked, start=1) if number in answers]
     overlaps = [_overlap(cut(answer), cut(reference)) for answer, reference in read if not _cannot(answer)]
     means = [fmean(column) for column in zip(*overlaps, strict=True)] if overlaps else [0.0, 0.0, 0.0]
     return dict(zip(QUIZ_MEASURES, [len(overlaps) / len(questions), *means], strict=True))
 
 
-async def made_quiz(text: str, *, model: QuizModel, max_tokens: int = 512) -> Quiz:
+async def made_quiz(text: str, *, model: QuizModel) -> Quiz:
     """A quiz about a gold text: the judge writes at most QUESTIONS questions, then answers them from the same text.
 
     Raises ArmFailed if the judge fails, or writes no question that it can answer from the text.
     """
     fields = {"text": text, "limit": str(QUESTIONS)}
-    reply = await _reply(ASKS_FOR_QUESTIONS, fields=fields, model=model, max_tokens=max_tokens)
+    reply = await _reply(ASKS_FOR_QUESTIONS, fields=fields, model=model)
     questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
-    answers = await _answers(text, questions=questions, model=model, max_tokens=max_tokens) if questions else {}
+    answers = await _answers(text, questions=questions, model=model) if questions else {}
     references = tuple(answers.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
     if all(map(_cannot, references)):
         raise ArmFailed(
@@ -379,17 +374,17 @@ async def made_quiz(text: str, *, model: QuizModel, max_tokens: int = 512) -> Qu
     return Quiz(questions=questions, references=references)
 
 
-async def _answers(text: str, *, questions: Sequence[str], model: QuizModel, max_tokens: int) -> dict[int, str]:
+async def _answers(text: str, *, questions: Sequence[str], model: QuizModel) -> dict[int, str]:
     """The judge's answers from the text, by the questions' numbers from 1."""
     numbered = "\n".join(f"{number}: {question}" for number, question in enumerate(questions, start=1))
     fields = {"text": text, "questions": numbered}
-    return _numbered(await _reply(ASKS_FOR_ANSWERS, fields=fields, model=model, max_tokens=max_tokens))
+    return _numbered(await _reply(ASKS_FOR_ANSWERS, fields=fields, model=model))
 
 
-async def _reply(template: str, *, fields: Mapping[str, str], model: QuizModel, max_tokens: int) -> str:
+async def _reply(template: str, *, fields: Mapping[str, str], model: QuizModel) -> str:
     generator = model.generator
-    prompt = fit(model.templates[template], fields=fields, generator=generator, max_tokens=max_tokens).prompt
-    return (await generator.complete(Request(prompt=prompt, max_tokens=max_tokens))).text
+    prompt = fit(model.templates[template], fields=fields, generator=generator, max_tokens=QUIZ_TOKENS).prompt
+    return (await generator.complete(Request(prompt=prompt, max_tokens=QUIZ_TOKENS))).text
 
 
 def _numbered(reply: str) -> dict[int, str]:

@@ -1,1 +1,1 @@
-"""The verbs that know arms, workers and indexes: serve, validate, up, worker, index."""
+"""The verbs that know arms, workers and indexes: init, serve, validate, up, worker, index."""

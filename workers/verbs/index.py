@@ -102,7 +102,6 @@ def search(
 
 
 def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> Settings:
-
     return with_choice(configuration.load(config).settings, retriever=retriever, index=index_name)
 
 

@@ -13,6 +13,7 @@ from ragbandit.router.cli.console import ConfigOption, console
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files import whole_file
 from ragbandit.workers.draft import WEIGHTS, Surroundings, as_yaml, cost_unit, draft, look_around, parsed_price, worth
 from ragbandit.workers.verbs.validate import check_settings
 
@@ -118,13 +119,9 @@ def _preference(*, unit: str) -> str:
 def _write(text: str, *, file: Path, force: bool) -> Settings:
     """Write the file, whole, once it was accepted as `validate` accepts it; the settings. Raises ConfigError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.draft")  # classes are looked for in its folder
-    beside.write_text(text, encoding="utf-8")
-    try:
+    with whole_file(file, durable=False) as beside:  # classes are looked for in its folder
+        beside.write_text(text, encoding="utf-8")
         settings = configuration.load(beside).settings
         check_settings(settings)
         _check_target(file, force=force)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
     return settings

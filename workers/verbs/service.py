@@ -48,8 +48,7 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
     check_port(settings.server)
     check_database_file(settings, make=True)
     die_with_parent()
-    at = f"http://{settings.server.host}:{settings.server.port}"
-    with hold_store(settings, at=at) or contextlib.nullcontext():
+    with hold_store(settings, at=settings.server.url) or contextlib.nullcontext():
         _serve(settings)
 
 
@@ -121,14 +120,14 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
             ping(settings)
         except QueueError as error:  # no reason not to start: what needs it is late until it replies
             errors.print(f"[yellow]warning[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)
-    supervisor = Supervisor(loaded)
+    supervisor, url = Supervisor(loaded), settings.server.url
     try:
         supervisor.start()
         with console.status("starting: the first time weights are fetched and converted"):
             supervisor.wait_ready(timeout_s=600)
-        console.print(f"RagBandit answers at {supervisor.url} (docs: {supervisor.url}/docs). Ctrl-C stops it.")
+        console.print(escape(f"RagBandit answers at {url} (docs: {url}/docs). Ctrl-C stops it."))
         if settings.server.dashboard:
-            console.print(f"Dashboard: {supervisor.admin_url}/ui")
+            console.print(escape(f"Dashboard: {settings.server.admin_url}/ui"))
         supervisor.run()
     finally:
         with contextlib.suppress(KeyboardInterrupt):

@@ -62,16 +62,16 @@ def validate(
         if loaded.settings.encoder.model == AUTO:
             console.print(escape(f"encoder.model: auto is {encoder.in_words()}"), soft_wrap=True, highlight=False)
     findings, names = ([*of_settings(loaded.settings)], []) if settings_only else _findings(loaded.settings)
-    told = errors if as_json else console
+    out = errors if as_json else console
     for one in findings:
-        told.print(f"[yellow]{one.severity}[/yellow] {escape(one.line)}", soft_wrap=True)
+        out.print(f"[yellow]{one.severity}[/yellow] {escape(one.line)}", soft_wrap=True)
     problems = sum(one.severity == "problem" for one in findings)
     if problems:
-        told.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
+        out.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
         raise typer.Exit(1)
     if not as_json:
-        told_of = f"{len(given)} of {len(rows)} settings are not the default (--all prints all)"
-        line = f"ok: {told_of}; tried: {', '.join(names) or 'nothing'}"
+        counts = f"{len(given)} of {len(rows)} settings are not the default (--all prints all)"
+        line = f"ok: {counts}; tried: {', '.join(names) or 'nothing'}"
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -123,8 +123,7 @@ def _try_port(server: ServerSettings) -> None:
     except ConfigError:
         from ragbandit.client import Client
 
-        host, port = (server.host, server.port) if server.admin_port is None else (server.admin_host, server.admin_port)
-        with Client(f"http://{host}:{port}", timeout_s=CONNECT_S) as client:
+        with Client(server.admin_url, timeout_s=CONNECT_S) as client:
             if not client.ready():
                 raise
 

@@ -78,30 +78,29 @@ class ArmLoader:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        #: by their settings as JSON
+        #: by their settings as JSON: a generator, and questions that one process works on at once with it
         self._generators: dict[str, tuple[Generator, int]] = {}
         self._retrievers: dict[str, Retriever] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
         """The arms, loaded. Raises ConfigError."""
         with self._lock:
-            return self._load(arms)
-
-    def _load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
-        made = make_strategies(self._settings, arms)
-        asked = {arm.generator for arm, strategy in made.values() if generates(strategy)}
-        models = sum(self._settings.named_generators[name].name == "local" for name in asked)
-        for name in sorted(asked):
-            self._generator(self._settings.named_generators[name], section=section_of("generator", name), models=models)
-        for arm, strategy in made.values():
-            if retrieves(strategy):
-                self._open_retriever(arm.retriever)
-        loaded = {name: self._loaded(strategy, arm=arm) for name, (arm, strategy) in made.items()}
-        bound = set[str]()
-        for name in loaded:
-            self._bind(name, loaded, bound=bound, within=())
-        return {ArmName(name): loaded[ArmName(name)] for name in arms}
+            made = make_strategies(self._settings, arms)
+            asked = {arm.generator for arm, strategy in made.values() if generates(strategy)}
+            models = sum(self._settings.named_generators[name].name == "local" for name in asked)
+            for name in sorted(asked):
+                self.generator(
+                    self._settings.named_generators[name], section=section_of("generator", name), models=models
+                )
+            for arm, strategy in made.values():
+                if retrieves(strategy):
+                    self._open_retriever(arm.retriever)
+            loaded = {name: self._loaded(strategy, arm=arm) for name, (arm, strategy) in made.items()}
+            bound = set[str]()
+            for name in loaded:
+                self._bind(name, loaded, bound=bound, within=())
+            return {ArmName(name): loaded[ArmName(name)] for name in arms}
 
     def _bind(
         self, name: str, loaded: Mapping[ArmName, LoadedArm], *, bound: set[str], within: tuple[str, ...]
@@ -126,26 +125,22 @@ class ArmLoader:
             check = CheckProcess(RewardSettings(check=cascade.check), field=f"arms.{name}.check")
             check.start()
         if cascade.judged and chosen is not None:
-            judge = JudgeOfArm(self._settings.judge, generator=self._generator(chosen, section="judge.generator")[0])
+            judge = JudgeOfArm(self._settings.judge, generator=self.generator(chosen, section="judge.generator"))
         cascade.bind(parts, check=check, judge=judge)
         bound.add(name)
 
-    def generator(self, chosen: GeneratorSettings, *, section: str, models: int) -> Generator:
-        """The generator of these settings, which is made where no arm has it. models: see `threads_of_worker`.
+    def generator(self, chosen: GeneratorSettings, *, section: str, models: int = 1) -> Generator:
+        """The generator of these settings, which is made with the first call. models: see `threads_of_worker`.
 
         Raises ConfigError.
         """
         with self._lock:
-            return self._generator(chosen, section=section, models=models)[0]
-
-    def _generator(self, chosen: GeneratorSettings, *, section: str, models: int = 1) -> tuple[Generator, int]:
-        """The generator, and questions that one process works on at once with it."""
-        if (key := _key(chosen)) not in self._generators:
-            workers = self._settings.workers
-            threads = chosen.threads or threads_of_worker(workers, cores=os.cpu_count() or 1, models=models)
-            made = make_generator(chosen.model_copy(update={"threads": threads}), section=section)
-            self._generators[key] = made, concurrency_of(chosen, wanted=workers.concurrency, generator=made)
-        return self._generators[key]
+            if (key := _key(chosen)) not in self._generators:
+                workers = self._settings.workers
+                threads = chosen.threads or threads_of_worker(workers, cores=os.cpu_count() or 1, models=models)
+                made = make_generator(chosen.model_copy(update={"threads": threads}), section=section)
+                self._generators[key] = made, concurrency_of(chosen, wanted=workers.concurrency, generator=made)
+            return self._generators[key][0]
 
     def _loaded(self, strategy: Strategy, *, arm: WorkerArm) -> LoadedArm:
         chosen = self._settings.named_generators[arm.generator]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
-from ragbandit.shared.errors import ConfigError, missing_package, required_module
+from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.outbound import shown_address
 from ragbandit.shared.plugins import import_class
@@ -117,10 +117,9 @@ def _own_reranker(path: str) -> Reranker:
 
 
 def _cross_encoder(model: str) -> Reranker:
-    try:
-        from ragbandit.strategies.retrievers.sentences import CrossEncoder
-    except ImportError as error:
-        raise missing_package(error.name or "transformers", extra="models", field=_RERANK) from error
+    required_module("torch", extra="models", field=_RERANK)  # the module below cannot do without it
+    from ragbandit.strategies.retrievers.sentences import CrossEncoder
+
     return CrossEncoder(resolve(model, setting=_RERANK).folder, name=_short(model))
 
 
@@ -195,16 +194,15 @@ def _bm25(settings: Settings) -> Kind:
 @lru_cache(maxsize=4)
 def _encoder(model: str) -> "SentenceEncoder":
     """One for both halves of a hybrid, and for all retrievers of that model."""
-    try:
-        from ragbandit.strategies.retrievers.sentences import SentenceEncoder
-    except ImportError as error:
-        raise missing_package(error.name or "transformers", extra="models", field="retriever.model") from error
+    required_module("torch", extra="models", field="retriever.model")
+    from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+
     weights = resolve(model, setting="retriever.model")
     return SentenceEncoder(weights.folder, name=_short(model))
 
 
 def _dense(settings: Settings) -> Kind:
-    required_module("torch", extra="models", field="retriever.name")  # the module below cannot do without it
+    required_module("torch", extra="models", field="retriever.name")
     from ragbandit.strategies.retrievers import sentences
 
     folder, model = index_folder(settings), settings.retriever.model
@@ -218,10 +216,9 @@ def _dense(settings: Settings) -> Kind:
 
 
 def _elasticsearch(settings: Settings) -> Kind:
-    try:
-        from ragbandit.strategies.retrievers.elasticsearch import ElasticsearchRetriever, Search
-    except ImportError as error:
-        raise missing_package(error.name or "elasticsearch", extra="elasticsearch", field="retriever.name") from error
+    required_module("elasticsearch", extra="elasticsearch", field="retriever.name")
+    from ragbandit.strategies.retrievers.elasticsearch import ElasticsearchRetriever, Search
+
     chosen = settings.retriever
     url = chosen.url or "http://127.0.0.1:9200"
     api_key = os.environ.get(chosen.api_key_env or "ELASTICSEARCH_API_KEY") or None

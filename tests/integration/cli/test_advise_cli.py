@@ -310,7 +310,7 @@ class Arm:
         return Answer(text=self.say(question), stop_reason="answered")
 
 class Quick(Arm):
-    def say(self, question): return "yes" if question.startswith("easy") else "no"
+    def say(self, question): return "yes" if question.startswith("easy") else ""
 class Careful(Arm):
     dollars = 0.03
     def say(self, question): return "yes"
@@ -412,7 +412,7 @@ def test_few_questions_fix_nothing(running):
 
 
 def test_a_judge_scores_questions_without_answers(running):
-    """Questions without right answers are scored by judge.generator; an answer that it scored is not asked again."""
+    """Questions without right answers are scored by judge.generator; nothing that is stored is asked again."""
     judge = {"name": "scripted", "script": {"?": JUDGED}}
     config = yaml.safe_load(RUN) | {"judge": {"generator": judge}}
     (running / "config.yaml").write_text(yaml.safe_dump(config))
@@ -421,7 +421,7 @@ def test_a_judge_scores_questions_without_answers(running):
     said = advise("q.jsonl", "--json", "--folds", "2", "--arms", "quick,careful")
     asked = (running / "asked").read_text()
     assert said["answered"] == 20
-    assert said["standings"][1]["quality"]["value"] == pytest.approx(0.75)
+    assert max(one["quality"]["value"] for one in said["standings"]) == pytest.approx(0.75)
     advise("q.jsonl", "--json", "--folds", "2", "--arms", "quick,careful")
     assert (running / "asked").read_text() == asked
 

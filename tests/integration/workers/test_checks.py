@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
 from ragbandit.workers.check_process import CheckFailed, CheckProcess, check_reward_check
 from ragbandit.workers.context import Checking, Context
-from ragbandit.workers.housekeeping import _checks, keep_claims
+from ragbandit.workers.housekeeping import checking_routine, keep_claims
 from ragbandit.workers.scoring import check_answers
 from tests.conftest import on_sqlite
 from tests.support.cases import every_case
@@ -105,6 +106,7 @@ def test_a_check_that_cannot_be_called_is_refused():
         (reward("nowhere:f"), "cannot be imported"),
         (reward("own_checks:narrow"), "unexpected keyword argument"),
         (reward(check_params={"other": 1}), "unexpected keyword argument 'other'"),
+        (reward(check_params={"extra": date(2026, 1, 1)}), "date is not JSON"),
     ]
     for settings, fault in cases:
         with pytest.raises(ConfigError, match=fault) as caught:
@@ -227,7 +229,7 @@ def test_what_fails_is_tried_again_and_given_up(bench, caplog):
 def test_a_worker_that_learns_checks_answers(bench):
     """Its routine finds what comes in; when it is closed, the check's process has ended."""
     it = bench()
-    (routine,) = _checks(it.context)
+    routine = checking_routine(it.context)
     key = it.answered("say 1")
     until(lambda: it.score(key))
     child = next(iter(Path(f"/proc/{os.getpid()}/task/{routine._thread.native_id}/children").read_text().split()))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.redaction import credentials_in, without_credentials, without_secrets
 
 
@@ -150,3 +151,9 @@ def test_credentials_are_found_wherever_they_stand():
     assert credentials_in({"far": {"a": [{"b": (address,)}]}}, field="arms") == "arms.far.a"
     assert credentials_in({"far": {"servers": {"b": address}}}, field="arms") == "arms.far.servers.b"
     assert credentials_in({address: 1}, field="arms") == "arms.http://host"
+
+
+@pytest.mark.parametrize("kind", [InvalidInput, ConfigError])
+def test_an_error_can_be_sent(kind):
+    """Half a surrogate pair in a message, a field or a remedy is a question mark."""
+    assert str(kind("\ud800", field="\ud800", remedy="\ud800")).encode() == b"?: ? (?)"

@@ -113,6 +113,7 @@ def test_validate_tries_what_it_can(run, tmp_path):
         for text, field, words in (
             ("data_dir: /proc/none", "data_dir", "/proc/none cannot be made"),
             (f"server: {{port: {port}}}", "server.port", "Address already in use"),
+            ("server: {port: 8100, host: '2001:db8::1'}", "server.port", "2001:db8::1:8100 cannot be used"),
             (f"redis_url: redis://127.0.0.1:{free_port()}/0", "Redis", "not reachable"),
             ("database_url: sqlite:///broken.db", "database", "the database failed"),
             (

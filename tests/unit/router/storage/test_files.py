@@ -1,5 +1,7 @@
 """Files and folders that are whole or not there, and the arrays that are kept."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -125,9 +127,10 @@ def test_many_at_once_keep_one_whole_file(tmp_path):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_folder_takes_the_place_of_another(tmp_path, there):
-    """The new folder stands where the old one was, if there was one, and nothing else is left."""
+    """The new folder stands where the old one was, and nothing else is left, also of a process that was killed."""
     new, target = tmp_path / "new", tmp_path / "index"
     new.mkdir()
+    (tmp_path / f".index.old-{os.getpid()}" / "rest").mkdir(parents=True)
     (new / "file").write_text("new")
     if there:
         target.mkdir()

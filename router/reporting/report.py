@@ -32,7 +32,7 @@ from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING, duration, moment, number, percent
+from ragbandit.shared.formats import NOTHING, decimal, duration, moment, number, percent
 from ragbandit.shared.types import Vector
 
 QualityWord = Literal["better", "as good", "worse"]
@@ -417,30 +417,25 @@ def quality_words(quality: Comparison) -> str:
     if quality.served is None:
         return "no answer was rated"
     if quality.always is None:
-        return f"quality {_share(quality.served)}"
-    return f"quality {_share(quality.served)} against {_share(quality.always)} (difference {difference(quality)})"
+        return f"quality {decimal(quality.served)}"
+    return f"quality {decimal(quality.served)} against {decimal(quality.always)} (difference {difference(quality)})"
 
 
 def difference(quality: Comparison) -> str:
     """A difference in quality with its interval."""
     if quality.difference is None:
         return quality.missing or number(None)
-    ends = (quality.difference, quality.low, quality.high)
-    middle, low, high = (_share(0.0 if end is None else end, sign="+") for end in ends)
+    middle, low, high = (decimal(end, sign="+") for end in (quality.difference, quality.low, quality.high))
     return f"{middle}, between {low} and {high}"
-
-
-def _share(value: float, *, sign: str = "") -> str:
-    """Three decimals without the 0 before the point, as shares are written."""
-    text = f"{round(value, 3) + 0.0:{sign}.3f}"
-    return text.replace("0.", ".", 1) if abs(value) < 0.9995 else text
 
 
 def _in_words(
     worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison, missing: str | None
 ) -> str:
     """The verdict with its numbers: first what is known, then what is missing."""
-    known = [] if worth is None else [f"worse by {_share(-(quality.difference or 0.0))}" if worth == "worse" else worth]
+    known = (
+        [] if worth is None else [f"worse by {decimal(-(quality.difference or 0.0))}" if worth == "worse" else worth]
+    )
     if price is not None:
         share = (
             ""
@@ -470,13 +465,12 @@ def tables(report: Report) -> Iterator[tuple[str, tuple[Line, ...]]]:
 def cells(line: Line, unit: Unit) -> tuple[str, ...]:
     """A line of a table."""
     n, cost, quality = line.questions, line.cost, line.quality
-    both = (NOTHING if value is None else _share(value) for value in (quality.served, quality.always))
     return (
         line.name,
         number(n),
         f"{amount(cost.served, n, unit)}, {amount(cost.always, n, unit)}",
         NOT_TRIED if cost.difference is None else line.saved.removeprefix("saved "),
-        ", ".join(both),
+        f"{decimal(quality.served)}, {decimal(quality.always)}",
         NOT_TRIED if quality.difference is None else difference(quality),
         line.words,
     )
@@ -491,7 +485,7 @@ def _footnotes(report: Report) -> Iterator[str]:
             f"costs are of all outcomes, quality of rated answers; of {rated.draws:,} draws of {report.total.against} "
             f"{rated.seen:,} are rated; 95 % intervals stay valid however often you look"
         )
-        yield f"as good: not more than {_share(MARGIN)} below, by the whole interval"
+        yield f"as good: not more than {decimal(MARGIN)} below, by the whole interval"
     if report.left_out:
         parts = ", ".join(f"{count:,} ({why})" for why, count in sorted(report.left_out.items()))
         yield f"questions that are in no comparison: {parts}"

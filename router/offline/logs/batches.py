@@ -1,9 +1,8 @@
 """Batches of a log: from Arrow record batches, which every source gives with the same columns, to checked arrays.
 
 A record batch has `id`, `arms`, `pmf`, `arm` and `reward`, and what else was asked for of the source, by the types of
-`COLUMNS`. Text may be dictionary-encoded, every candidate's own column is a list of numbers aligned with `arms`, and a
-log that was written elsewhere may have other types that Arrow casts to these. Every check that arrays can say is made
-here and in `Log.faults`, whatever the source.
+`COLUMNS`. Text may be dictionary-encoded, and every candidate's own column is a list of numbers aligned with `arms`.
+Every check that arrays can say is made here and in `Log.check`, whatever the source.
 """
 
 import json
@@ -38,7 +37,7 @@ REWARD_WORDS = ("preset", "source", "judged_by")
 #: no column of a file has these names: the line of a row, and features of rows without text, which tell the question
 LINE: Final = "#line"
 TEXTLESS: Final = "#features_of_textless"
-_TEXT, _NUMBER, _NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
+_TEXT, _NUMBER, NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
 #: column -> its type; others are lists of numbers
 COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
@@ -109,7 +108,7 @@ class LogSource(Protocol):
 def record_batch(columns: Mapping[str, Any]) -> Any:
     """A record batch of these columns: sequences, or arrays as they are."""
     arrays = {
-        name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, _NUMBERS))
+        name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, NUMBERS))
         for name, values in columns.items()
     }
     return pa.RecordBatch.from_pydict(arrays)
@@ -200,7 +199,7 @@ class _DecodedBatch:
     place: str = "line"
 
     def __post_init__(self) -> None:
-        offers = self._list("arms")
+        offers = self._whole("arms")
         self.lengths = np.diff(_offsets(offers))  # (n,)
         entries = offers.flatten()
         if entries.null_count:
@@ -293,7 +292,7 @@ class _DecodedBatch:
 
     def spread(self, name: str) -> Matrix:
         """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""
-        column = self._list(name)
+        column = self._whole(name)
         uneven = np.flatnonzero(np.diff(_offsets(column)) != self.lengths)
         if len(uneven):
             raise self._wrong(int(uneven[0]), name, "does not fit the arms", "log one probability per arm")
@@ -388,14 +387,6 @@ class _DecodedBatch:
             missing = np.flatnonzero(~column.is_valid().to_numpy(zero_copy_only=False))
             raise self._wrong(int(missing[0]), name, "is missing", "a row needs id, arms, pmf, arm and reward")
         return column
-
-    def _list(self, name: str) -> Any:
-        column = self._whole(name)
-        if pa.types.is_list(column.type):
-            return column
-        if pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
-            return column.cast(pa.list_(column.type.value_type))
-        raise self._wrong(0, name, "is no list", "write a column of lists")
 
     def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
         return InvalidInput(reason, field=f"{row_named(self.batch, row, place=self.place)} {name}", remedy=remedy)

@@ -18,7 +18,7 @@ from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
-from ragbandit.router.offline.advice import Advice, Standing
+from ragbandit.router.offline.advice import Advice, Ask, Standing, concluded
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.serving.router import Router
@@ -463,6 +463,8 @@ def test_eleven_arms_fit_in_a_hundred_columns():
     table = console.file.getvalue()
     assert "…" not in table
     assert (table.count("9%"), table.count("0.700 (0.600 to 0.800)")) == (11, 12)
+    even = EstimateWithInterval(value=0.0, low=-0.1, high=0.1)
+    assert "too close" in concluded(replace(advice, ask=Ask(worth=0.0)), gain=even).sentence  # nothing to divide by
 
 
 def test_an_arm_that_is_best_somewhere_stays():

@@ -81,7 +81,8 @@ class ResultAssembler:
         known = deciders(logged, versions)
         reward, quality, cost = self._baseline_values()
         timed = summary.least[3] <= summary.most[3]
-        sources = {"explicit": summary.rows - summary.defaulted, "default": summary.defaulted, "late": summary.late}
+        default = summary.marked["defaulted"]
+        sources = {"explicit": summary.rows - default, "default": default, "late": summary.marked["late"]}
         return ReplayResult(
             **about,
             rows=summary.rows,
@@ -428,7 +429,7 @@ def notes_on(summary: LogSummary) -> list[str]:
     """What the reader must know of the log: rows left out, questions that come again, how they are recognised, where
     not by their text, as the folds hang on it, and rewards that are no person's.
     """
-    notes, plan, rows = [], summary.model.plan, summary.rows
+    notes, plan, rows, marked = [], summary.model.plan, summary.rows, summary.marked
     if summary.left_out.undrawn:
         reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
         notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
@@ -436,9 +437,9 @@ def notes_on(summary: LogSummary) -> list[str]:
     if texts and different <= FRESH * texts:
         reason = "the intervals speak of more traffic with these questions, not of new ones"
         notes.append(f"{different} different questions in {texts} rows: {reason}")
-    if summary.judged:
+    if marked["judged"]:
         notes.append(
-            f"{summary.judged:,} of {rows:,} rewards are a judge's, taken as they were learned: the intervals "
+            f"{marked['judged']:,} of {rows:,} rewards are a judge's, taken as they were learned: the intervals "
             "do not count what the judge gets wrong"
         )
     if summary.known_by[BY_FEATURES]:
@@ -449,8 +450,8 @@ def notes_on(summary: LogSummary) -> list[str]:
         notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
     if not summary.model.has_features and plan.reward_model != "mean":
         notes.append("the rows have no features: the reward model knows the arms' means only")
-    if plan.weight is not None and summary.raw:
-        notes.append(f"{summary.raw} rewards came whole: they keep their value whatever the weight of cost")
-    if summary.defaulted:
-        notes.append(f"{summary.defaulted} of {rows} rewards are the default: nobody judged those answers")
+    if plan.weight is not None and marked["raw"]:
+        notes.append(f"{marked['raw']} rewards came whole: they keep their value whatever the weight of cost")
+    if marked["defaulted"]:
+        notes.append(f"{marked['defaulted']} of {rows} rewards are the default: nobody judged those answers")
     return notes

@@ -4,10 +4,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
+from ragbandit.router.offline.charts import number_table, print_whole
 from ragbandit.router.offline.replay.plan import (
     CandidateResult,
     EstimateWithInterval,
@@ -16,7 +15,7 @@ from ragbandit.router.offline.replay.plan import (
     instant,
 )
 from ragbandit.shared.confidence_sequences import NOT_TRIED
-from ragbandit.shared.formats import number, one_line, percent
+from ragbandit.shared.formats import decimal, number, one_line, percent
 
 _SOURCES = {
     "explicit": "from feedback",
@@ -224,7 +223,7 @@ def estimate(measured: EstimateWithInterval, *, sign: str = "") -> str:
 def _decimal(measured: EstimateWithInterval, value: float, *, sign: str) -> str:
     if not math.isfinite(value):
         return "not known"
-    return f"{round(value, _digits(measured)) + 0.0:{sign},.{_digits(measured)}f}"  # no "-0.000"
+    return decimal(value, _digits(measured), sign=sign)
 
 
 def _digits(measured: EstimateWithInterval) -> int:
@@ -356,13 +355,8 @@ def print_replay(replayed: ReplayResult, console: Console) -> None:
 
 def _print_tables(tables: Iterable[_Table], *, console: Console) -> None:
     for title, names, rows in tables:
-        if not rows:
-            continue
-        printed = Table(title=Text(one_line(title)), title_justify="left", title_style="bold")
-        for column, name in enumerate(names):
-            printed.add_column(Text(one_line(name)), justify="right" if column else "left", no_wrap=True)
+        printed = number_table(*names)
+        printed.title, printed.title_justify, printed.title_style = Text(one_line(title)), "left", "bold"
         for row in rows:
             printed.add_row(*(Text(one_line(cell), style=_STYLES.get(cell, "")) for cell in row))
-        wide = Measurement.get(console, console.options.update(width=1000), printed).maximum
-        console.width = max(wide, console.width)
-        console.print(printed)
+        print_whole(printed, console=console)

@@ -364,10 +364,10 @@ def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
     """With the verdict and its sentence. gain: over the best fixed arm."""
     worth, control = advice.ask.worth, advice.control
     verdict: Kind = "not enough"
-    if gain.low is not None and gain.high is not None:
-        chance = control is not None and control.value >= gain.value  # permuted outcomes give as much
-        fixed = gain.high < worth and advice.questions >= FEWEST_TO_FIX
-        verdict = "route" if gain.low > 0.0 and not chance else "fix" if fixed else "not enough"
+    if gain.interval is not None:
+        (low, high), chance = gain.interval, control is not None and control.value >= gain.value  # by permuted outcomes
+        fixed = high < worth and advice.questions >= FEWEST_TO_FIX
+        verdict = "route" if low > 0.0 and not chance else "fix" if fixed else "not enough"
     verdict = "fix" if advice.ask.alone else verdict
     interval = "" if gain.low is None else f" ({gain.low:+.3f} to {gain.high:+.3f})"
     value = f"learned routing is worth {gain.value:+.3f}{interval} a question over always {advice.best}"
@@ -402,9 +402,9 @@ def _break_even(advice: Advice) -> str:
 
 def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:
     """How many more questions would decide, if the gain stays what it is: the interval narrows like 1 / sqrt(n)."""
-    if gain.low is None or gain.high is None:
+    if gain.interval is None:
         return "give more labelled questions"
-    half = (gain.high - gain.low) / 2.0
+    half = (gain.interval[1] - gain.interval[0]) / 2.0
     room = max(gain.value, worth - gain.value)  # to 0 for "route", to `worth` for "fix"
     more = questions * ((half / room) ** 2 - 1.0) if half < _FARTHEST * room else math.inf
     more = max(more, FEWEST_TO_FIX - questions)

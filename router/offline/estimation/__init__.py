@@ -98,10 +98,6 @@ class Moments:
             scatter=self.scatter + other.scatter + np.outer(step, step) * (self.rows * other.rows / rows),
         )
 
-    def part(self, columns: Sequence[int]) -> "Moments":
-        """The moments of these columns, in this order."""
-        return Moments(rows=self.rows, mean=self.mean[columns], scatter=self.scatter[np.ix_(columns, columns)])
-
     def combined(self, matrix: Matrix) -> "Moments":
         """The moments of the columns matrix @ z: linear combinations of these; matrix has shape (m, k)."""
         return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)

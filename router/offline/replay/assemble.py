@@ -79,7 +79,7 @@ class ResultAssembler:
         summary = self.summary
         versions: Mapping[str, int] = summary.fields.get("version", {})
         known = deciders(logged, versions)
-        reward, quality, cost = self._baseline_values()
+        reward, quality, cost = (self._shown(self.baseline, target=target) for target in range(3))
         timed = summary.least[3] <= summary.most[3]
         default = summary.marked["defaulted"]
         sources = {"explicit": summary.rows - default, "default": default, "late": summary.marked["late"]}
@@ -131,7 +131,6 @@ class ResultAssembler:
             gaps = [self._shown(index, self.baseline, target=target, confidence=share) for target in range(3)]
         gap = gaps[0]
         standing = _standing(gap, unsupported_mass=weights.unsupported_mass)
-        ends = None if reward.low is None or reward.high is None else (reward.low, reward.high)
         return CandidateResult(
             name=spec.name,
             described=described.described,
@@ -149,7 +148,7 @@ class ResultAssembler:
             unsupported={
                 arm: float(h) / weights.rows for arm, h in zip(names, weights.unsupported, strict=True) if h > 0.0
             },
-            bounds=ends if weights.unsupported_mass else None,
+            bounds=reward.interval if weights.unsupported_mass else None,
             shares={arm: float(s) / weights.rows for arm, s in zip(names, weights.shares, strict=True)},
             segments={
                 name: tuple(self._segment(value, moments, index=index) for value, moments in groups.items())
@@ -207,17 +206,6 @@ class ResultAssembler:
             for first, second in numbers
         )
 
-    def _baseline_values(self) -> list[EstimateWithInterval]:
-        """Reward, quality and cost of the baseline."""
-        if self.baseline is not None:
-            return [self._shown(self.baseline, target=target) for target in range(3)]
-        values = []
-        for target in range(3):
-            moments = self.sums.whole.combined(self.columns.logged(target)[None])
-            measured = _mean(moments, possible=self.summary.bounds(target), confidence=self.plan.confidence)
-            values.append(measured if self._holds(self._tried(None)) else _open(measured))
-        return values
-
     def _shown(
         self, *sides: int | None, target: int = 0, other: str | None = None, confidence: float | None = None
     ) -> EstimateWithInterval:
@@ -230,12 +218,12 @@ class ResultAssembler:
         mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)
         if not self._holds(self._tried(*sides)) or (mass and target):
             return _open(measured)
-        if not mass or measured.low is None or measured.high is None:
+        if not mass or measured.interval is None:
             return measured
-        low, high = self.summary.bounds(0)
+        (first, last), (low, high) = measured.interval, self.summary.bounds(0)
         span = mass * (high - low) / 2.0
         least, most = (low, high) if len(sides) == 1 else (low - high, high - low)
-        return replace(measured, low=max(least, measured.low - span), high=min(most, measured.high + span))
+        return replace(measured, low=max(least, first - span), high=min(most, last + span))
 
     def _measured(
         self,
@@ -247,9 +235,12 @@ class ResultAssembler:
     ) -> EstimateWithInterval:
         """A candidate, or the first of two sides less the second, from the moments of all scores.
 
-        sides: indices of candidates; the second may be None, the logged policy. other: by another estimator than the
+        sides: indices of candidates; the last may be None, the logged policy. other: by another estimator than the
         candidate's.
         """
+        confidence, bounds = self.plan.confidence if confidence is None else confidence, self.summary.bounds(target)
+        if sides == (None,):
+            return _mean(moments.combined(self.columns.logged(target)[None]), possible=bounds, confidence=confidence)
         estimator = Estimator(name=other or self.plan.estimator)
         value, score, weights = 0.0, np.zeros(len(moments.mean)), list[Vector]()
         heavy, predicted = list[float](), list[float]()
@@ -268,13 +259,12 @@ class ResultAssembler:
             return EstimateWithInterval(value=value)
         extremes = extreme_rows(
             heavy,
-            rewards=self.summary.bounds(target),
+            rewards=bounds,
             # Without a model the baseline holds only imputed midpoints.
             baseline=fmean(predicted) if estimator.needs_model else 0.0,
             minus_logged=None in sides,
         )
         scored = moments.combined(np.stack([score, *weights]))
-        confidence = self.plan.confidence if confidence is None else confidence
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return EstimateWithInterval(value=value, low=low, high=high)
 
@@ -320,9 +310,9 @@ class ResultAssembler:
 
     def _needed(self, gap: EstimateWithInterval | None) -> int | None:
         """Rows needed for a verdict; None where too little is known for a forecast."""
-        if gap is None or gap.low is None or gap.high is None:
+        if gap is None or gap.interval is None:
             return None
-        return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
+        return rows_needed(gap.interval, rows=self.summary.rows, value=gap.value)
 
     def _arms(self) -> tuple[Arm, ...]:
         """The log's own table."""
@@ -396,9 +386,7 @@ def _open(measured: EstimateWithInterval) -> EstimateWithInterval:
 def _standing(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> CandidateVerdict:
     if gap is None:
         return "baseline"
-    standing: CandidateVerdict = "cannot tell"
-    if gap.low is not None and gap.high is not None:
-        standing = verdict((gap.low, gap.high))
+    standing = "cannot tell" if gap.interval is None else verdict(gap.interval)
     return "cannot be judged" if unsupported_mass and standing == "cannot tell" else standing
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Flags
+from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Flags, Interval
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
@@ -246,6 +246,11 @@ class EstimateWithInterval:
     value: float
     low: float | None = None
     high: float | None = None
+
+    @property
+    def interval(self) -> Interval | None:
+        """Both ends; None where they are not known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

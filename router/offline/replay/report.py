@@ -240,10 +240,7 @@ def _digits(measured: EstimateWithInterval) -> int:
 
 
 def _ends(measured: EstimateWithInterval) -> tuple[float, float] | None:
-    low, high = measured.low, measured.high
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return None
-    return low, high
+    return measured.interval if measured.interval and all(map(math.isfinite, measured.interval)) else None
 
 
 def _listed(title: str, rows: Mapping[str, int]) -> str:

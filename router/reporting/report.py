@@ -252,11 +252,9 @@ def line_of(
     missing = [alarm] if alarm is not None else []
     forecast = partial(_missing, questions=questions, days=days)
     if worth is None and alarm is None:
-        half = _to_settle(quality.difference or 0.0, MARGIN)
-        missing.append(f"quality: {forecast(quality, half)}")
+        missing.append(f"quality: {forecast(quality, margin=MARGIN)}")
     if price is None and alarm is None:
-        half = _to_settle(cost.difference or 0.0, 0.0)
-        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost, half)}")
+        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost, margin=0.0)}")
     why = "; ".join(missing) or None
     return Line(
         name=name,
@@ -288,15 +286,12 @@ def _cost_word(cost: Comparison) -> CostWord | None:
     return "cheaper" if cost.high < 0.0 else "more expensive" if cost.low > 0.0 else None
 
 
-def _to_settle(difference: float, margin: float) -> float:
-    """How narrow half of an interval around this difference must be to settle it: above -margin, or below 0."""
-    return max(difference + margin, -difference)
-
-
-def _missing(comparison: Comparison, half: float, *, questions: int, days: float) -> str:
-    """What the comparison lacks, in words. half: of the interval that settles it."""
+def _missing(comparison: Comparison, *, margin: float, questions: int, days: float) -> str:
+    """What the comparison lacks until its interval lies above -margin, or below 0, in words."""
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
+    off = comparison.difference or 0.0
+    half = max(off + margin, -off)
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
     more = questions * (times - 1.0)
     if not times < _FARTHEST:

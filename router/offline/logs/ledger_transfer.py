@@ -67,7 +67,7 @@ def ledger_rows(
     upto: the last seq. Raises StoreError at a row that cannot be read.
     """
     rows = rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)
-    for page in _pages(rows, size=PAGE):
+    for page in _pages(rows):
         late = late_decisions(ledger, page[0][0]["seq"], page[-1][0]["seq"])
         for row, decided in page:
             decision = readable(decided)
@@ -153,7 +153,7 @@ def take_in(
             )
 
     try:
-        for page in _pages(iter(rows), size=PAGE):
+        for page in _pages(iter(rows)):
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
                 encoder = _register(ledger, now=clock())
             hold()
@@ -184,8 +184,8 @@ def take_in(
     return taken
 
 
-def _pages(rows: Iterator[T], *, size: int) -> Iterator[list[T]]:
-    while page := list(islice(rows, size)):
+def _pages(rows: Iterator[T]) -> Iterator[list[T]]:
+    while page := list(islice(rows, PAGE)):
         yield page
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from ragbandit.router.offline.charts import number_table, print_whole
@@ -352,7 +353,7 @@ def print_replay(replayed: ReplayResult, console: Console) -> None:
 
 def _print_tables(tables: Iterable[_Table], *, console: Console) -> None:
     for title, names, rows in tables:
-        printed = number_table(*names)
+        printed = number_table(*(escape(one_line(name)) for name in names))
         printed.title, printed.title_justify, printed.title_style = Text(one_line(title)), "left", "bold"
         for row in rows:
             printed.add_row(*(Text(one_line(cell), style=_STYLES.get(cell, "")) for cell in row))

@@ -58,7 +58,7 @@ Kind = Literal["route", "fix", "not enough"]
 CONFIDENCE: Final = 0.95
 #: right answers a question that an arm may have less than the best, and be called as good
 AS_GOOD: Final = 0.01
-#: share of the decisions that somebody labels, where nobody says otherwise
+#: share of the decisions that are labelled, by default
 LABELLED: Final = 0.3
 #: orders of the questions in which a policy learns from cold
 PASSES: Final = 5

@@ -211,19 +211,19 @@ def _ends(values: Vector) -> tuple[float, float]:
 
 
 def _rated(log: ReportRows, values: Vector, *, against: int | Choices, ends: tuple[float, float]) -> Comparison:
-    """Of values that only rated rows have."""
+    """The comparison of values that only rated rows have."""
     told: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
     return compared(values, arm=log.arm, pmf=log.pmf, against=against, least=ends[0], most=ends[1], **told)
 
 
 def _spent(log: ReportRows, unit: Unit, *, against: int | Choices, most: float) -> Comparison:
-    """Of what every outcome tells: an answer may cost anything from nothing to `most`."""
+    """The comparison of costs, which every outcome has: an answer may cost anything from nothing to `most`."""
     given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "predicted": log.expected_cost, "against": against}
     return compared(log.costs[unit], least=0.0, most=most, **given)
 
 
 def _cost(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
-    """In this unit: an answer may cost as much as the most that one of the arm did."""
+    """The comparison of costs in this unit: an answer may cost as much as the most expensive one of the arm."""
     most = np.nanmax(log.costs[unit][log.arm == against], initial=0.0)
     cost = _spent(log, unit, against=against, most=float(most))
     return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least

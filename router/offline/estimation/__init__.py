@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
 
 class Tally:

@@ -78,9 +78,9 @@ class Logged:
     #: place in the ledger, from 1; of a file that has none, the row's number
     seq: int
     feedback_ids: tuple[FeedbackId, ...] = ()
-    #: when the last feedback that made the reward came in; None where nobody knows
+    #: when the last feedback that made the reward came in; None: not known
     feedback_at: float | None = None
-    #: when it was learned; None where nobody knows
+    #: when it was learned; None: not known
     learned_at: float | None = None
     #: more feedback came after it was learned
     late: bool = False
@@ -164,7 +164,7 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
 
 
 def sayable(value: Record) -> Record:
-    """An object that JSON can say again: no NaN, no half characters."""
+    """An object that JSON can hold: no NaN, no half characters."""
     try:
         if value:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()

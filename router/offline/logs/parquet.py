@@ -1,8 +1,8 @@
 """Parquet: the record's keys as typed columns, open objects as JSON text.
 
-`reward` is a struct of its parts, or one column of numbers where somebody else wrote the file. A key of `extra` that
+`reward` is a struct of its parts, or one column of numbers in files of other tools. A key of `extra` that
 the first row holds as a list of numbers (a candidate's pmf) becomes a column of its own; the others are together in
-the column `extra`, as JSON. A replay reads the same files as arrays (`sources`).
+the column `extra`, as JSON. A replay reads the same files as arrays (`ParquetSource`).
 """
 
 import json

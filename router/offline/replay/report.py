@@ -41,7 +41,7 @@ def alarm(replayed: ReplayResult) -> list[str]:
 
 def headline(replayed: ReplayResult) -> list[str]:
     """One plain sentence per candidate of `compared`, in that order."""
-    # Whoever quotes the sentence alone quotes the caveat.
+    # A sentence that is quoted alone keeps its caveat.
     caveats = ["If the log were right: " * bool(replayed.faults and not one.missing) for one in compared(replayed)]
     return [a + _sentence(one, replayed=replayed) for a, one in zip(caveats, compared(replayed), strict=True)]
 

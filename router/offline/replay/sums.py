@@ -38,7 +38,7 @@ from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 class LeftOut(Tally):
     """Rows of a part that are not judged."""
 
-    #: nobody drew their arm
+    #: their arm was not drawn
     undrawn: int = 0
     #: with a time asked for: rows that have none, and older rows
     timeless: int = 0

@@ -6,7 +6,7 @@ Every check that arrays can say is made here and in `Log.check`, whatever the so
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, get_type_hints
 
@@ -140,15 +140,18 @@ def drawn(batch: Any) -> Flags:
     """The rows whose arm was drawn, without those whose label was chosen for its use, shape (n,)."""
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
-    facts = _dictionary(batch.column("facts"))
-    left: list[Flags] = []
-    for pattern in (_UNDRAWN, _CHOSEN):
-        found = compute.match_substring_regex(facts.dictionary.cast("string"), pattern)
-        table = np.array([*found.to_numpy(zero_copy_only=False).astype(np.bool_), False])
-        left.append(table[_indices(facts, null=len(table) - 1)])
-    if left[1].any() and "reward" in batch.schema.names:
-        left[1] = left[1] & _equals(compute.struct_field(batch.column("reward"), "judged_by"), "label")
-    return np.asarray(~(left[0] | left[1]))
+
+    def matches(pattern: str) -> Flags:
+        return _looked_up(
+            batch.column("facts"),
+            lambda texts: compute.match_substring_regex(texts.cast("string"), pattern).to_pylist(),
+            null=False,
+        )
+
+    undrawn, chosen = matches(_UNDRAWN), matches(_CHOSEN)
+    if chosen.any() and "reward" in batch.schema.names:
+        chosen = chosen & _equals(compute.struct_field(batch.column("reward"), "judged_by"), "label")
+    return np.asarray(~(undrawn | chosen))
 
 
 def drawn_rows(batch: Any) -> Any:
@@ -310,10 +313,8 @@ class _DecodedBatch:
 
     def _codes(self, column: Any) -> Choices:
         """The place of every name among the arms; -1 where it is none of them."""
-        coded = _dictionary(column)
-        column_of_arm = {name: index for index, name in enumerate(self.spec.arms)}
-        table = np.array([*(column_of_arm.get(name, -1) for name in coded.dictionary.to_pylist()), -1], dtype=np.intp)
-        return np.asarray(table[_indices(coded, null=len(table) - 1)])
+        place_of_arm = {name: index for index, name in enumerate(self.spec.arms)}
+        return _looked_up(column, lambda names: [place_of_arm.get(name, -1) for name in names.to_pylist()], null=-1)
 
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
         """Raises InvalidInput for a value that does not follow from its parts."""
@@ -358,13 +359,14 @@ class _DecodedBatch:
         name = column_of(field)
         if name not in self.batch.schema.names:
             return np.full(self.batch.num_rows, "", dtype=np.object_)
-        coded = _dictionary(self.batch.column(name))
-        values: list[object] = coded.dictionary.to_pylist()
-        if name == "context":
-            values = [_member(str(text or "{}"), field) for text in values]
-        words = [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
-        table = np.array([*words, ""], dtype=np.object_)
-        return np.asarray(table[_indices(coded, null=len(table) - 1)], dtype=np.object_)
+
+        def words(texts: Any) -> list[str]:
+            values: list[object] = texts.to_pylist()
+            if name == "context":
+                values = [_member(str(text or "{}"), field) for text in values]
+            return [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
+
+        return _looked_up(self.batch.column(name), words, null="")
 
     def _given(self, name: str) -> Flags | None:
         """The rows that have a value in a column, shape (n,); None: the log has no such column."""
@@ -392,14 +394,12 @@ class _DecodedBatch:
         return InvalidInput(reason, field=f"{row_named(self.batch, row, place=self.place)} {name}", remedy=remedy)
 
 
-def _dictionary(column: Any) -> Any:
-    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-
-
-def _indices(coded: Any, *, null: int) -> Choices:
-    """Of a dictionary-encoded column, shape (n,); null: what stands for a null."""
-    indices = coded.indices.fill_null(null) if coded.indices.null_count else coded.indices
-    return np.asarray(indices.to_numpy(zero_copy_only=False))
+def _looked_up(column: Any, values: Callable[[Any], Sequence[Any]], *, null: Any) -> npt.NDArray[Any]:
+    """What `values` gives for the array of a column's different values, in every row, shape (n,); null: of a null."""
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    table = np.array([*values(coded.dictionary), null], dtype=np.object_ if isinstance(null, str) else type(null))
+    indices = coded.indices.fill_null(len(table) - 1) if coded.indices.null_count else coded.indices
+    return np.asarray(table[indices.to_numpy(zero_copy_only=False)])
 
 
 def _floats(column: Any) -> Vector:
@@ -408,9 +408,7 @@ def _floats(column: Any) -> Vector:
 
 
 def _equals(column: Any, text: str) -> Flags:
-    coded = _dictionary(column)
-    table = np.array([*(name == text for name in coded.dictionary.to_pylist()), False])
-    return np.asarray(table[_indices(coded, null=len(table) - 1)], dtype=np.bool_)
+    return _looked_up(column, lambda texts: [each == text for each in texts.to_pylist()], null=False)
 
 
 def _offsets(column: Any) -> Choices:

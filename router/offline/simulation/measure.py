@@ -93,7 +93,7 @@ def right_arms(table: LabelledTable) -> list[ArmName | None]:
 
 
 def arm_seconds(shares: Matrix, *, table: LabelledTable) -> dict[ArmName, float | None] | None:
-    """Mean seconds of the questions that each arm gets, None for an arm without any; None where the table has no seconds."""
+    """Mean seconds of the questions that each arm gets, None for an arm without any; None: the table has none."""
     if table.seconds is None:
         return None
     sums, given = (shares * table.seconds).sum(axis=0), shares.sum(axis=0)

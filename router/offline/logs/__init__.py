@@ -300,7 +300,7 @@ def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as ab
     """The format of a log to replay; several files, and files at a URL, are Parquet. Raises InvalidInput."""
     if not is_several(path):
         named = format_of(path, format=format)
-        if is_remote(path) and named != "parquet":
+        if isinstance(path, str) and named != "parquet":
             raise InvalidInput(
                 f"a log at a URL must be Parquet, not {named}",
                 field="log",
@@ -318,11 +318,6 @@ _SUFFIX: Final = ".parquet"
 def place_of(text: str | Path) -> Place:
     """A URL as it is, anything else as a Path."""
     return text if isinstance(text, str) and "://" in text else Path(text)
-
-
-def is_remote(place: Place) -> bool:
-    """Whether fsspec must read it."""
-    return isinstance(place, str)
 
 
 def shown(place: Place) -> str:

@@ -225,7 +225,8 @@ class _DecodedBatch:
         numbers = {name: _floats(reward.field(name)) for name in REWARD}
         self._check_reward(numbers)
         words = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
-        keys = _keys(self._whole("id"))
+        ids, lengths = _bytes_of(self._whole("id"))
+        keys = keys_of_bytes(ids, lengths=lengths)
         questions, known_by = self._questions(keys)
         features = self._features() if spec.features else None
         return Log(
@@ -415,12 +416,6 @@ def _offsets(column: Any) -> Choices:
     """Offset of every row's list in the flattened column, and the end of the last one; shape (n + 1,)."""
     ends = column.offsets.to_numpy().astype(np.intp)
     return np.asarray(ends - ends[0], dtype=np.intp)
-
-
-def _keys(column: Any) -> Keys:
-    """The keys of a column of ids, read where they lie."""
-    text, lengths = _bytes_of(column)
-    return keys_of_bytes(text, lengths=lengths)
 
 
 def normalised(column: Any) -> Any:

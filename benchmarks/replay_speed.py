@@ -29,7 +29,7 @@ from ragbandit.router.offline.estimation import (
     estimated,
     extreme_rows,
     heavy_weight,
-    terms,
+    scores,
 )
 
 ROWS, ARMS = 100_000, 3
@@ -62,8 +62,8 @@ def ours(sample: Sample) -> tuple[float, float]:
     for start in range(0, len(sample.reward), PIECE):
         rows = slice(start, start + PIECE)
         made = Moments.of(
-            *terms(
-                estimator,
+            *estimator.parts
+            @ scores(
                 reward=sample.reward[rows],
                 action=sample.action[rows],
                 logged=sample.logged[rows],

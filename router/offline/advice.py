@@ -58,7 +58,7 @@ Kind = Literal["route", "fix", "not enough"]
 CONFIDENCE: Final = 0.95
 #: right answers a question that an arm may have less than the best, and be called as good
 AS_GOOD: Final = 0.01
-#: share of the decisions that somebody labels, where nobody says otherwise
+#: share of the decisions that are labelled, by default
 LABELLED: Final = 0.3
 #: orders of the questions in which a policy learns from cold
 PASSES: Final = 5
@@ -176,13 +176,14 @@ def advise(
     pmfs, notes = _asked(policy, weights, name=name, log=log, folds=folds, settings=settings, progress=progress)
     if outcomes is None:
         result = _replayed(log, pmfs, folds=ask.folds, progress=progress)
-        standings, frontier = _estimated(result, name=name, arms=log.log.arms), _estimated_points(result, weights)
+        known = _estimated(result, name=name, arms=log.log.arms)
         notes = (*notes, *result.notes, *result.faults)
     else:
         shares = {label: _by_question(pmf, question) for label, pmf in pmfs.items()}
-        standings = _counted(outcomes, shares[name], name=name, settings=settings, confidence=ask.confidence)
-        frontier = _counted_points(outcomes, shares, weights)
-    standings = _with_roles(standings)
+        known = _counted(outcomes, shares, settings=settings, confidence=ask.confidence)
+    labels = weights.values()
+    standings = _with_roles([one for one in known if one.name not in labels])
+    frontier = [Point(name=one.name, quality=one.quality, cost=one.cost) for one in known if one.name in labels]
     best = next(one for one in standings if "best fixed" in one.roles)
     advice = Advice(
         verdict="not enough",
@@ -192,7 +193,7 @@ def advise(
         questions=questions,
         rows=len(rows),
         standings=standings,
-        frontier=frontier,
+        frontier=tuple(frontier),
         price=price,
         notes=notes,
         ask=ask,
@@ -267,24 +268,29 @@ def _by_question(pmf: Matrix, question: Choices) -> Matrix:
 
 
 def _counted(
-    outcomes: Outcomes, shares: Matrix, *, name: str, settings: Settings, confidence: float
-) -> tuple[Standing, ...]:
-    """Means over the questions of what each arm made of them. shares: of the arms in the race, (questions, K)."""
+    outcomes: Outcomes, shares: Mapping[str, Matrix], *, settings: Settings, confidence: float
+) -> list[Standing]:
+    """Means over the questions of what each arm made of them, and each name's: the policy's first.
+
+    shares: name -> of the arms in the race, (questions, K).
+    """
     rewards = settings.reward.minimum, settings.reward.maximum
     apart = rewards[0] - rewards[1], rewards[1] - rewards[0]
-    chosen = np.zeros(outcomes.reward.shape)
-    chosen[:, outcomes.complete] = shares
-    mine = {key: np.nansum(chosen * getattr(outcomes, key), axis=1) for key in ("reward", "quality", "cost")}
-    standings = [_line(outcomes, mine, name=name, chosen=chosen, possible=rewards)]
+    standings, rivals, values = [], [], {key: getattr(outcomes, key) for key in ("reward", "quality", "cost")}
+    for name, given in shares.items():
+        chosen = np.zeros(outcomes.reward.shape)
+        chosen[:, outcomes.complete] = given
+        rivals.append({key: np.nansum(chosen * every, axis=1) for key, every in values.items()})
+        standings.append(_line(outcomes, rivals[-1], name=name, chosen=chosen, possible=rewards))
     for column, arm in enumerate(outcomes.arms):
-        always = np.zeros(chosen.shape)
+        always = np.zeros(outcomes.reward.shape)
         always[:, column] = 1.0
-        theirs = {key: getattr(outcomes, key)[:, column] for key in ("reward", "quality", "cost")}
-        known = ~np.isnan(theirs["reward"])
-        gain = mean_of((mine["reward"] - theirs["reward"])[known], possible=apart, confidence=confidence)
+        theirs = {key: every[:, column] for key, every in values.items()}
+        gaps = rivals[0]["reward"] - theirs["reward"]
+        gain = mean_of(gaps[~np.isnan(gaps)], possible=apart, confidence=confidence)
         line = _line(outcomes, theirs, name=f"always {arm}", chosen=always, possible=rewards)
         standings.append(replace(line, gain=gain))
-    return tuple(standings)
+    return standings
 
 
 def _line(
@@ -298,18 +304,6 @@ def _line(
         cost=EstimateWithInterval(value=float(values["cost"][known].mean())),
         shares=dict(zip(outcomes.arms, map(float, chosen.mean(axis=0)), strict=True)),
         questions=int(known.sum()),
-    )
-
-
-def _counted_points(
-    outcomes: Outcomes, shares: Mapping[str, Matrix], weights: Mapping[float, str]
-) -> tuple[Point, ...]:
-    def mean(values: Matrix, chosen: Matrix) -> EstimateWithInterval:
-        return EstimateWithInterval(value=float((values[:, outcomes.complete] * chosen).sum(axis=1).mean()))
-
-    return tuple(
-        Point(name=label, quality=mean(outcomes.quality, shares[label]), cost=mean(outcomes.cost, shares[label]))
-        for label in weights.values()
     )
 
 
@@ -330,12 +324,15 @@ def _replayed(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progres
     )
 
 
-def _estimated(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> tuple[Standing, ...]:
-    """The policy and each arm, as replay estimates them; the gains from the pairs."""
+def _estimated(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> list[Standing]:
+    """Every candidate as replay estimates it, the policy first; the gains from the pairs.
+
+    Left out are weights at which the policy is not tried enough.
+    """
     gains = {pair.second: pair.difference for pair in result.pairs if pair.first == name}
-    return tuple(
+    return [
         Standing(
-            name=one.name if one.name == name else f"always {one.name.removeprefix('fixed:')}",
+            name=f"always {one.name.removeprefix('fixed:')}" if one.name.startswith("fixed:") else one.name,
             reward=one.reward,
             quality=one.quality,
             cost=one.cost,
@@ -344,14 +341,8 @@ def _estimated(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> t
             questions=result.rows,
         )
         for one in result.candidates
-        if one.name == name or one.name.startswith("fixed:")
-    )
-
-
-def _estimated_points(result: ReplayResult, weights: Mapping[float, str]) -> tuple[Point, ...]:
-    by_name = {one.name: one for one in result.candidates}
-    chosen = [by_name[label] for label in weights.values() if by_name[label].missing is None]
-    return tuple(Point(name=one.name, quality=one.quality, cost=one.cost) for one in chosen)
+        if one.name == name or one.name.startswith("fixed:") or one.missing is None
+    ]
 
 
 def _with_roles(standings: Sequence[Standing]) -> tuple[Standing, ...]:
@@ -373,10 +364,10 @@ def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
     """With the verdict and its sentence. gain: over the best fixed arm."""
     worth, control = advice.ask.worth, advice.control
     verdict: Kind = "not enough"
-    if gain.low is not None and gain.high is not None:
-        chance = control is not None and control.value >= gain.value  # permuted outcomes give as much
-        fixed = gain.high < worth and advice.questions >= FEWEST_TO_FIX
-        verdict = "route" if gain.low > 0.0 and not chance else "fix" if fixed else "not enough"
+    if gain.interval is not None:
+        (low, high), chance = gain.interval, control is not None and control.value >= gain.value  # by permuted outcomes
+        fixed = high < worth and advice.questions >= FEWEST_TO_FIX
+        verdict = "route" if low > 0.0 and not chance else "fix" if fixed else "not enough"
     verdict = "fix" if advice.ask.alone else verdict
     interval = "" if gain.low is None else f" ({gain.low:+.3f} to {gain.high:+.3f})"
     value = f"learned routing is worth {gain.value:+.3f}{interval} a question over always {advice.best}"
@@ -411,14 +402,15 @@ def _break_even(advice: Advice) -> str:
 
 def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:
     """How many more questions would decide, if the gain stays what it is: the interval narrows like 1 / sqrt(n)."""
-    if gain.low is None or gain.high is None:
+    if gain.interval is None:
         return "give more labelled questions"
-    half = (gain.high - gain.low) / 2.0
+    half = (gain.interval[1] - gain.interval[0]) / 2.0
     room = max(gain.value, worth - gain.value)  # to 0 for "route", to `worth` for "fix"
-    more = max(math.ceil(questions * ((half / room) ** 2 - 1.0)), FEWEST_TO_FIX - questions)
+    more = questions * ((half / room) ** 2 - 1.0) if half < _FARTHEST * room else math.inf
+    more = max(more, FEWEST_TO_FIX - questions)
     if more > _FARTHEST:
         return "it is too close to the limit to settle with a realistic number of labelled questions"
-    return f"about {max(1, more):,} more labelled questions decide it"
+    return f"about {max(1, math.ceil(more)):,} more labelled questions decide it"
 
 
 def _control(
@@ -430,8 +422,8 @@ def _control(
     question = numbered(permuted.rows)
     folds = _folds(log, question=question, folds=ask.folds)
     pmfs, _ = _asked(policy, {}, name=policy.algorithm, log=log, folds=folds, settings=settings, progress=progress)
-    shares = _by_question(pmfs[policy.algorithm], question)
-    standings = _counted(permuted, shares, name=policy.algorithm, settings=settings, confidence=CONFIDENCE)
+    shares = {policy.algorithm: _by_question(pmfs[policy.algorithm], question)}
+    standings = _counted(permuted, shares, settings=settings, confidence=CONFIDENCE)
     return next(one.gain for one in standings if one.name == best)
 
 

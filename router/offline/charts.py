@@ -36,8 +36,10 @@ def number_table(first: str, *others: str) -> Table:
 def print_whole(table: Table, *, console: Console) -> None:
     """Print a table that has rows, wide enough to be whole in a file or a pipe."""
     if table.row_count:
-        wide = Measurement.get(console, console.options.update(width=1000), table).maximum
-        Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
+        width, wide = console.width, Measurement.get(console, console.options.update(width=1000), table).maximum
+        console.width = max(wide, width)
+        console.print(table)
+        console.width = width
 
 
 def finish(axes: "Axes") -> None:

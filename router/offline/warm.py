@@ -125,7 +125,8 @@ def log_material(
     """
     weight = settings.reward.weight
     material = [replace(row, reward=row.reward.at(weight)) for row in rows]
-    blind = [at for at, row in enumerate(material) if not _has_features(row, encoder=encoder)]
+    decisions = [row.decision for row in rows]
+    blind = [at for at, one in enumerate(decisions) if one.features is None or one.encoder_hash != encoder.hash]
     for at in blind:
         if needs_features and not material[at].decision.query.text.strip():
             raise InvalidInput(
@@ -172,10 +173,6 @@ def _mixed(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
         ).digest()
     )
     return [replace(row, seq=seq) for seq, row in enumerate((row for group in groups for row in group), start=1)]
-
-
-def _has_features(row: Logged, *, encoder: Encoder) -> bool:
-    return row.decision.features is not None and row.decision.encoder_hash == encoder.hash
 
 
 #: how long to wait for the ledger's learner, seconds

@@ -32,7 +32,7 @@ from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING, duration, moment, number, percent
+from ragbandit.shared.formats import NOTHING, decimal, duration, moment, number, percent
 from ragbandit.shared.types import Vector
 
 QualityWord = Literal["better", "as good", "worse"]
@@ -211,19 +211,19 @@ def _ends(values: Vector) -> tuple[float, float]:
 
 
 def _rated(log: ReportRows, values: Vector, *, against: int | Choices, ends: tuple[float, float]) -> Comparison:
-    """Of values that only rated rows have."""
+    """The comparison of values that only rated rows have."""
     told: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
     return compared(values, arm=log.arm, pmf=log.pmf, against=against, least=ends[0], most=ends[1], **told)
 
 
 def _spent(log: ReportRows, unit: Unit, *, against: int | Choices, most: float) -> Comparison:
-    """Of what every outcome tells: an answer may cost anything from nothing to `most`."""
+    """The comparison of costs, which every outcome has: an answer may cost anything from nothing to `most`."""
     given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "predicted": log.expected_cost, "against": against}
     return compared(log.costs[unit], least=0.0, most=most, **given)
 
 
 def _cost(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
-    """In this unit: an answer may cost as much as the most that one of the arm did."""
+    """The comparison of costs in this unit: an answer may cost as much as the most expensive one of the arm."""
     most = np.nanmax(log.costs[unit][log.arm == against], initial=0.0)
     cost = _spent(log, unit, against=against, most=float(most))
     return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
@@ -252,11 +252,9 @@ def line_of(
     missing = [alarm] if alarm is not None else []
     forecast = partial(_missing, questions=questions, days=days)
     if worth is None and alarm is None:
-        half = _to_settle(quality.difference or 0.0, MARGIN)
-        missing.append(f"quality: {forecast(quality, half)}")
+        missing.append(f"quality: {forecast(quality, margin=MARGIN)}")
     if price is None and alarm is None:
-        half = _to_settle(cost.difference or 0.0, 0.0)
-        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost, half)}")
+        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost, margin=0.0)}")
     why = "; ".join(missing) or None
     return Line(
         name=name,
@@ -288,15 +286,12 @@ def _cost_word(cost: Comparison) -> CostWord | None:
     return "cheaper" if cost.high < 0.0 else "more expensive" if cost.low > 0.0 else None
 
 
-def _to_settle(difference: float, margin: float) -> float:
-    """How narrow half of an interval around this difference must be to settle it: above -margin, or below 0."""
-    return max(difference + margin, -difference)
-
-
-def _missing(comparison: Comparison, half: float, *, questions: int, days: float) -> str:
-    """What the comparison lacks, in words. half: of the interval that settles it."""
+def _missing(comparison: Comparison, *, margin: float, questions: int, days: float) -> str:
+    """What the comparison lacks until its interval lies above -margin, or below 0, in words."""
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
+    off = comparison.difference or 0.0
+    half = max(off + margin, -off)
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
     more = questions * (times - 1.0)
     if not times < _FARTHEST:
@@ -417,30 +412,25 @@ def quality_words(quality: Comparison) -> str:
     if quality.served is None:
         return "no answer was rated"
     if quality.always is None:
-        return f"quality {_share(quality.served)}"
-    return f"quality {_share(quality.served)} against {_share(quality.always)} (difference {difference(quality)})"
+        return f"quality {decimal(quality.served)}"
+    return f"quality {decimal(quality.served)} against {decimal(quality.always)} (difference {difference(quality)})"
 
 
 def difference(quality: Comparison) -> str:
     """A difference in quality with its interval."""
     if quality.difference is None:
         return quality.missing or number(None)
-    ends = (quality.difference, quality.low, quality.high)
-    middle, low, high = (_share(0.0 if end is None else end, sign="+") for end in ends)
+    middle, low, high = (decimal(end, sign="+") for end in (quality.difference, quality.low, quality.high))
     return f"{middle}, between {low} and {high}"
-
-
-def _share(value: float, *, sign: str = "") -> str:
-    """Three decimals without the 0 before the point, as shares are written."""
-    text = f"{round(value, 3) + 0.0:{sign}.3f}"
-    return text.replace("0.", ".", 1) if abs(value) < 0.9995 else text
 
 
 def _in_words(
     worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison, missing: str | None
 ) -> str:
     """The verdict with its numbers: first what is known, then what is missing."""
-    known = [] if worth is None else [f"worse by {_share(-(quality.difference or 0.0))}" if worth == "worse" else worth]
+    known = (
+        [] if worth is None else [f"worse by {decimal(-(quality.difference or 0.0))}" if worth == "worse" else worth]
+    )
     if price is not None:
         share = (
             ""
@@ -470,13 +460,12 @@ def tables(report: Report) -> Iterator[tuple[str, tuple[Line, ...]]]:
 def cells(line: Line, unit: Unit) -> tuple[str, ...]:
     """A line of a table."""
     n, cost, quality = line.questions, line.cost, line.quality
-    both = (NOTHING if value is None else _share(value) for value in (quality.served, quality.always))
     return (
         line.name,
         number(n),
         f"{amount(cost.served, n, unit)}, {amount(cost.always, n, unit)}",
         NOT_TRIED if cost.difference is None else line.saved.removeprefix("saved "),
-        ", ".join(both),
+        f"{decimal(quality.served)}, {decimal(quality.always)}",
         NOT_TRIED if quality.difference is None else difference(quality),
         line.words,
     )
@@ -491,7 +480,7 @@ def _footnotes(report: Report) -> Iterator[str]:
             f"costs are of all outcomes, quality of rated answers; of {rated.draws:,} draws of {report.total.against} "
             f"{rated.seen:,} are rated; 95 % intervals stay valid however often you look"
         )
-        yield f"as good: not more than {_share(MARGIN)} below, by the whole interval"
+        yield f"as good: not more than {decimal(MARGIN)} below, by the whole interval"
     if report.left_out:
         parts = ", ".join(f"{count:,} ({why})" for why, count in sorted(report.left_out.items()))
         yield f"questions that are in no comparison: {parts}"

@@ -116,7 +116,7 @@ def advise_verb(
     if as_json:
         print_json({**advice.as_json(), **facts, "notes": notes})
     else:
-        shown(console=Console(file=console.file, width=max(console.width, 130), emoji=False))
+        shown(console=Console(file=console.file, width=max(console.width, 100), emoji=False))
     if EXITS[advice.verdict]:
         raise typer.Exit(EXITS[advice.verdict])
 
@@ -342,18 +342,22 @@ def print_advice(
 
 
 def _standings(advice: Advice, *, cost: str) -> Printed:
-    """A line for the policy and for always each arm."""
+    """A line for the policy and for always each arm; names wrap, so that any number of arms fits in 100 columns."""
     title = f"{advice.questions:,} questions held out"
-    table = number_table(title, "", "reward", "gain of the policy", "quality", cost, "arms %")
-    for one in advice.standings:
+    table = number_table(title, "reward", "gain of the policy", "quality", cost, "routed")
+    table.box, table.pad_edge = None, False
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    policy, *fixed = advice.standings
+    shares = ["", *(f"{100 * policy.shares[ArmName(one.name.removeprefix('always '))]:.0f}%" for one in fixed)]
+    for one, share in zip(advice.standings, shares, strict=True):
+        roles = f" ({', '.join(one.roles)})" if one.roles else ""
         table.add_row(
-            escape(f"{one.name} after learning" if one.gain is None else one.name),
-            ", ".join(one.roles),
+            escape(f"{one.name} after learning" if one.gain is None else one.name + roles),
             _value(one.reward),
             "" if one.gain is None else _value(one.gain, sign="+"),
             f"{one.quality.value:.3f}",
             number(one.cost.value),
-            "/".join(f"{100 * share:.0f}" for share in one.shares.values()),
+            share,
         )
     return table
 
@@ -364,7 +368,7 @@ def _evidence(advice: Advice) -> Iterator[str]:
     looked = (
         "" if advice.ask.confidence == CONFIDENCE else f", of gains {advice.ask.confidence:.1%}: the looks share 5 %"
     )
-    yield f"arms %: {' / '.join(advice.standings[0].shares)}; in brackets: 95 % intervals{looked}"
+    yield f"routed: share of the questions that the policy gives to the arm; intervals of 95 %{looked}"
     known = "the outcome of every arm is known" if exact else "doubly robust estimates of the logged draws"
     yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {known}"
     if advice.control is not None:

@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
 
 class Tally:
@@ -98,10 +98,6 @@ class Moments:
             scatter=self.scatter + other.scatter + np.outer(step, step) * (self.rows * other.rows / rows),
         )
 
-    def part(self, columns: Sequence[int]) -> "Moments":
-        """The moments of these columns, in this order."""
-        return Moments(rows=self.rows, mean=self.mean[columns], scatter=self.scatter[np.ix_(columns, columns)])
-
     def combined(self, matrix: Matrix) -> "Moments":
         """The moments of the columns matrix @ z: linear combinations of these; matrix has shape (m, k)."""
         return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
@@ -130,9 +126,6 @@ class Estimator:
             known = ", ".join(ESTIMATORS)
             raise InvalidInput(f"{self.name!r} is not known", field="estimator", remedy=f"use one of {known}")
 
-    def __str__(self) -> str:
-        return self.name
-
     @property
     def needs_model(self) -> bool:
         """It needs predicted rewards."""
@@ -148,6 +141,12 @@ class Estimator:
         """The mean of the corrections is divided by that of the weights."""
         return self.name in ("snips", "sndr")
 
+    @property
+    def parts(self) -> Matrix:
+        """(weight, correction, baseline) as combinations of a row's `scores`, shape (3, 4)."""
+        correction = [0, 0, not self.biased, 0] if self.needs_model else [0, 1, 0, 0]
+        return np.array([[1, 0, 0, 0], correction, [0, 0, 0, self.needs_model]], dtype=np.float64)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
@@ -155,40 +154,23 @@ class Estimate:
 
     #: NaN where nothing can be said: no rows, or no weight in a self-normalised estimate
     value: float
-    #: rows used
-    rows: int
     #: (sum w)^2 / sum w^2 (Kish): as many on-policy rows would say as much
     effective_rows: float
 
 
-def terms(
-    estimator: Estimator,
-    *,
-    reward: Vector,
-    action: Choices,
-    logged: Matrix,
-    candidate: Matrix,
-    predicted: Matrix | None = None,
-) -> tuple[Vector, Vector, Vector]:
-    """The parts of an estimate, shape (n,) each; the arrays must be true, as a checked `Log`'s are.
+def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Matrix:
+    """What every estimator is made of, shape (4, n): w, w r, w (r - M[a]), and the sum over the arms of Q M.
 
-    The weight w, whose mean is 1 but for chance and unsupported actions; the correction by the observed reward: w r
-    without a model, with one w (r - M[a]), of dm 0; the baseline: the sum over the arms of Q M, 0 without a model.
-    Raises InvalidInput where a model is needed and missing.
+    The mean of w is 1 but for chance and unsupported actions. The arrays must be true, as a checked `Log`'s are.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action
-    weight = np.take(candidate, drawn)
-    weight /= np.take(logged, drawn)
-    if not estimator.needs_model:
-        return weight, weight * reward, np.zeros(len(action))
-    if predicted is None:
-        raise InvalidInput(f"{estimator} needs a model", field="predicted", remedy="predict every arm of every row")
-    correction, baseline = doubly_robust(weight, share=candidate, arm=action, value=reward, guess=predicted)
-    return weight, np.zeros(len(action)) if estimator.biased else correction, baseline
+    weight = np.take(candidate, drawn) / np.take(logged, drawn)
+    robust = doubly_robust(weight, share=candidate, arm=action, value=reward, guess=predicted)
+    return np.stack([weight, weight * reward, *robust])
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
-    """The estimate from the moments of (weight, correction, baseline), merged from as many pieces as there were.
+    """The estimate from the moments of its `parts`, merged from as many pieces as there were.
 
     Value: mean correction + mean baseline; if self-normalised, mean correction / mean weight + mean baseline (SNIPS:
     Swaminathan and Joachims 2015; DR: Dudik, Erhan, Langford and Li 2014).
@@ -198,11 +180,7 @@ def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
         correction = correction / weight if weight > 0.0 else math.nan
     value = correction + baseline if moments.rows else math.nan
     squares = float(moments.scatter[0, 0]) + moments.rows * weight * weight
-    return Estimate(
-        value=value,
-        rows=moments.rows,
-        effective_rows=effective_rows(moments.rows * weight, squares=squares),
-    )
+    return Estimate(value=value, effective_rows=effective_rows(moments.rows * weight, squares=squares))
 
 
 #: (low, high), in units of reward

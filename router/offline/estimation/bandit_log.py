@@ -54,7 +54,7 @@ class Log:
     maximum: float
     #: the reward came whole from the caller, or by default: no other weight of cost can be put on it; shape (n,)
     raw: Flags
-    #: nobody judged: the default reward; shape (n,)
+    #: without feedback: the default reward; shape (n,)
     defaulted: Flags
     #: more feedback came after the decision was learned, shape (n,)
     late: Flags
@@ -62,7 +62,7 @@ class Log:
     made_at: Vector
     #: where the row stands in its file, from 1, shape (n,); None: in none
     lines: Choices | None = None
-    #: the reward is a judge's, as it was learned, shape (n,); None: nobody said so
+    #: the reward is a judge's, as it was learned, shape (n,); None: not known
     judged: Flags | None = None
     #: the row was served at a weight of cost of its own, shape (n,); None: none was
     priced: Flags | None = None

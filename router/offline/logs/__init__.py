@@ -78,9 +78,9 @@ class Logged:
     #: place in the ledger, from 1; of a file that has none, the row's number
     seq: int
     feedback_ids: tuple[FeedbackId, ...] = ()
-    #: when the last feedback that made the reward came in; None where nobody knows
+    #: when the last feedback that made the reward came in; None: not known
     feedback_at: float | None = None
-    #: when it was learned; None where nobody knows
+    #: when it was learned; None: not known
     learned_at: float | None = None
     #: more feedback came after it was learned
     late: bool = False
@@ -164,7 +164,7 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
 
 
 def sayable(value: Record) -> Record:
-    """An object that JSON can say again: no NaN, no half characters."""
+    """An object that JSON can hold: no NaN, no half characters."""
     try:
         if value:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -300,7 +300,7 @@ def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as ab
     """The format of a log to replay; several files, and files at a URL, are Parquet. Raises InvalidInput."""
     if not is_several(path):
         named = format_of(path, format=format)
-        if is_remote(path) and named != "parquet":
+        if isinstance(path, str) and named != "parquet":
             raise InvalidInput(
                 f"a log at a URL must be Parquet, not {named}",
                 field="log",
@@ -318,11 +318,6 @@ _SUFFIX: Final = ".parquet"
 def place_of(text: str | Path) -> Place:
     """A URL as it is, anything else as a Path."""
     return text if isinstance(text, str) and "://" in text else Path(text)
-
-
-def is_remote(place: Place) -> bool:
-    """Whether fsspec must read it."""
-    return isinstance(place, str)
 
 
 def shown(place: Place) -> str:

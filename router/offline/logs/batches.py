@@ -1,13 +1,12 @@
 """Batches of a log: from Arrow record batches, which every source gives with the same columns, to checked arrays.
 
 A record batch has `id`, `arms`, `pmf`, `arm` and `reward`, and what else was asked for of the source, by the types of
-`COLUMNS`. Text may be dictionary-encoded, every candidate's own column is a list of numbers aligned with `arms`, and a
-log that was written elsewhere may have other types that Arrow casts to these. Every check that arrays can say is made
-here and in `Log.faults`, whatever the source.
+`COLUMNS`. Text may be dictionary-encoded, and every candidate's own column is a list of numbers aligned with `arms`.
+Every check that arrays can say is made here and in `Log.check`, whatever the source.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, get_type_hints
 
@@ -38,7 +37,7 @@ REWARD_WORDS = ("preset", "source", "judged_by")
 #: no column of a file has these names: the line of a row, and features of rows without text, which tell the question
 LINE: Final = "#line"
 TEXTLESS: Final = "#features_of_textless"
-_TEXT, _NUMBER, _NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
+_TEXT, _NUMBER, NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
 #: column -> its type; others are lists of numbers
 COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
@@ -109,7 +108,7 @@ class LogSource(Protocol):
 def record_batch(columns: Mapping[str, Any]) -> Any:
     """A record batch of these columns: sequences, or arrays as they are."""
     arrays = {
-        name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, _NUMBERS))
+        name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, NUMBERS))
         for name, values in columns.items()
     }
     return pa.RecordBatch.from_pydict(arrays)
@@ -141,15 +140,18 @@ def drawn(batch: Any) -> Flags:
     """The rows whose arm was drawn, without those whose label was chosen for its use, shape (n,)."""
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
-    facts = _dictionary(batch.column("facts"))
-    left: list[Flags] = []
-    for pattern in (_UNDRAWN, _CHOSEN):
-        found = compute.match_substring_regex(facts.dictionary.cast("string"), pattern)
-        table = np.array([*found.to_numpy(zero_copy_only=False).astype(np.bool_), False])
-        left.append(table[_indices(facts, null=len(table) - 1)])
-    if left[1].any() and "reward" in batch.schema.names:
-        left[1] = left[1] & _equals(compute.struct_field(batch.column("reward"), "judged_by"), "label")
-    return np.asarray(~(left[0] | left[1]))
+
+    def matches(pattern: str) -> Flags:
+        return _looked_up(
+            batch.column("facts"),
+            lambda texts: compute.match_substring_regex(texts.cast("string"), pattern).to_pylist(),
+            null=False,
+        )
+
+    undrawn, chosen = matches(_UNDRAWN), matches(_CHOSEN)
+    if chosen.any() and "reward" in batch.schema.names:
+        chosen = chosen & _equals(compute.struct_field(batch.column("reward"), "judged_by"), "label")
+    return np.asarray(~(undrawn | chosen))
 
 
 def drawn_rows(batch: Any) -> Any:
@@ -200,7 +202,7 @@ class _DecodedBatch:
     place: str = "line"
 
     def __post_init__(self) -> None:
-        offers = self._list("arms")
+        offers = self._whole("arms")
         self.lengths = np.diff(_offsets(offers))  # (n,)
         entries = offers.flatten()
         if entries.null_count:
@@ -223,7 +225,8 @@ class _DecodedBatch:
         numbers = {name: _floats(reward.field(name)) for name in REWARD}
         self._check_reward(numbers)
         words = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
-        keys = _keys(self._whole("id"))
+        ids, lengths = _bytes_of(self._whole("id"))
+        keys = keys_of_bytes(ids, lengths=lengths)
         questions, known_by = self._questions(keys)
         features = self._features() if spec.features else None
         return Log(
@@ -293,7 +296,7 @@ class _DecodedBatch:
 
     def spread(self, name: str) -> Matrix:
         """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""
-        column = self._list(name)
+        column = self._whole(name)
         uneven = np.flatnonzero(np.diff(_offsets(column)) != self.lengths)
         if len(uneven):
             raise self._wrong(int(uneven[0]), name, "does not fit the arms", "log one probability per arm")
@@ -311,10 +314,8 @@ class _DecodedBatch:
 
     def _codes(self, column: Any) -> Choices:
         """The place of every name among the arms; -1 where it is none of them."""
-        coded = _dictionary(column)
-        column_of_arm = {name: index for index, name in enumerate(self.spec.arms)}
-        table = np.array([*(column_of_arm.get(name, -1) for name in coded.dictionary.to_pylist()), -1], dtype=np.intp)
-        return np.asarray(table[_indices(coded, null=len(table) - 1)])
+        place_of_arm = {name: index for index, name in enumerate(self.spec.arms)}
+        return _looked_up(column, lambda names: [place_of_arm.get(name, -1) for name in names.to_pylist()], null=-1)
 
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
         """Raises InvalidInput for a value that does not follow from its parts."""
@@ -359,13 +360,14 @@ class _DecodedBatch:
         name = column_of(field)
         if name not in self.batch.schema.names:
             return np.full(self.batch.num_rows, "", dtype=np.object_)
-        coded = _dictionary(self.batch.column(name))
-        values: list[object] = coded.dictionary.to_pylist()
-        if name == "context":
-            values = [_member(str(text or "{}"), field) for text in values]
-        words = [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
-        table = np.array([*words, ""], dtype=np.object_)
-        return np.asarray(table[_indices(coded, null=len(table) - 1)], dtype=np.object_)
+
+        def words(texts: Any) -> list[str]:
+            values: list[object] = texts.to_pylist()
+            if name == "context":
+                values = [_member(str(text or "{}"), field) for text in values]
+            return [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
+
+        return _looked_up(self.batch.column(name), words, null="")
 
     def _given(self, name: str) -> Flags | None:
         """The rows that have a value in a column, shape (n,); None: the log has no such column."""
@@ -389,26 +391,16 @@ class _DecodedBatch:
             raise self._wrong(int(missing[0]), name, "is missing", "a row needs id, arms, pmf, arm and reward")
         return column
 
-    def _list(self, name: str) -> Any:
-        column = self._whole(name)
-        if pa.types.is_list(column.type):
-            return column
-        if pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
-            return column.cast(pa.list_(column.type.value_type))
-        raise self._wrong(0, name, "is no list", "write a column of lists")
-
     def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
         return InvalidInput(reason, field=f"{row_named(self.batch, row, place=self.place)} {name}", remedy=remedy)
 
 
-def _dictionary(column: Any) -> Any:
-    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-
-
-def _indices(coded: Any, *, null: int) -> Choices:
-    """Of a dictionary-encoded column, shape (n,); null: what stands for a null."""
-    indices = coded.indices.fill_null(null) if coded.indices.null_count else coded.indices
-    return np.asarray(indices.to_numpy(zero_copy_only=False))
+def _looked_up(column: Any, values: Callable[[Any], Sequence[Any]], *, null: Any) -> npt.NDArray[Any]:
+    """What `values` gives for the array of a column's different values, in every row, shape (n,); null: of a null."""
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    table = np.array([*values(coded.dictionary), null], dtype=np.object_ if isinstance(null, str) else type(null))
+    indices = coded.indices.fill_null(len(table) - 1) if coded.indices.null_count else coded.indices
+    return np.asarray(table[indices.to_numpy(zero_copy_only=False)])
 
 
 def _floats(column: Any) -> Vector:
@@ -417,21 +409,13 @@ def _floats(column: Any) -> Vector:
 
 
 def _equals(column: Any, text: str) -> Flags:
-    coded = _dictionary(column)
-    table = np.array([*(name == text for name in coded.dictionary.to_pylist()), False])
-    return np.asarray(table[_indices(coded, null=len(table) - 1)], dtype=np.bool_)
+    return _looked_up(column, lambda texts: [each == text for each in texts.to_pylist()], null=False)
 
 
 def _offsets(column: Any) -> Choices:
     """Offset of every row's list in the flattened column, and the end of the last one; shape (n + 1,)."""
     ends = column.offsets.to_numpy().astype(np.intp)
     return np.asarray(ends - ends[0], dtype=np.intp)
-
-
-def _keys(column: Any) -> Keys:
-    """The keys of a column of ids, read where they lie."""
-    text, lengths = _bytes_of(column)
-    return keys_of_bytes(text, lengths=lengths)
 
 
 def normalised(column: Any) -> Any:

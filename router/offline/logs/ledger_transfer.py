@@ -3,7 +3,7 @@
 Of each row are taken in: its decision and its update, as they were logged, at the end of the ledger. Beside a
 decision that is new to the store, so that ledgers to come can learn from it as from any other: its reward as one
 feedback of kind "reward" under an id of its own (a log names the feedback that made a reward, not its content; a new
-ledger learns the reward whole), none where nobody had judged; and an outcome without an answer, so that no worker runs
+ledger learns the reward whole), none for a default reward; and an outcome without an answer, so that no worker runs
 the arm again. Ledgers that were there before do not learn it: for them it is closed.
 """
 
@@ -67,7 +67,7 @@ def ledger_rows(
     upto: the last seq. Raises StoreError at a row that cannot be read.
     """
     rows = rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)
-    for page in _pages(rows, size=PAGE):
+    for page in _pages(rows):
         late = late_decisions(ledger, page[0][0]["seq"], page[-1][0]["seq"])
         for row, decided in page:
             decision = readable(decided)
@@ -153,7 +153,7 @@ def take_in(
             )
 
     try:
-        for page in _pages(iter(rows), size=PAGE):
+        for page in _pages(iter(rows)):
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
                 encoder = _register(ledger, now=clock())
             hold()
@@ -184,8 +184,8 @@ def take_in(
     return taken
 
 
-def _pages(rows: Iterator[T], *, size: int) -> Iterator[list[T]]:
-    while page := list(islice(rows, size)):
+def _pages(rows: Iterator[T]) -> Iterator[list[T]]:
+    while page := list(islice(rows, PAGE)):
         yield page
 
 
@@ -205,7 +205,7 @@ def _register(ledger: Ledger, *, now: float) -> str:
 
 
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
-    """The row; one whose draw nobody can make again says in its facts where it comes from.
+    """The row; one whose draw cannot be made again says in its facts where it comes from.
 
     Ours are the rows that name a snapshot of a ledger like ours and whose draw follows from their seeds. One that the
     secret of another store has seeded says that.

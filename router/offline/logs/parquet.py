@@ -1,8 +1,8 @@
 """Parquet: the record's keys as typed columns, open objects as JSON text.
 
-`reward` is a struct of its parts, or one column of numbers where somebody else wrote the file. A key of `extra` that
+`reward` is a struct of its parts, or one column of numbers in files of other tools. A key of `extra` that
 the first row holds as a list of numbers (a candidate's pmf) becomes a column of its own; the others are together in
-the column `extra`, as JSON. A replay reads the same files as arrays (`sources`).
+the column `extra`, as JSON. A replay reads the same files as arrays (`ParquetSource`).
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import (
@@ -30,7 +31,9 @@ from ragbandit.router.offline.logs import (
     shown,
 )
 from ragbandit.router.offline.logs.batches import (
+    COLUMNS,
     LINE,
+    NUMBERS,
     PARTS,
     REWARD,
     REWARD_WORDS,
@@ -236,12 +239,14 @@ class ParquetSource:
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
         line = 1
+        place = shown(self.path)
         with _opened(self.path, read_dictionary=texts) as file:
             # Never across row groups: their dictionaries differ, and nested ones cannot be joined.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(batch_size=BATCH, row_groups=[group], columns=wanted):
                     lines = pa.array(np.arange(line, line := line + batch.num_rows))
-                    yield _with_reward(batch, defaults=self.defaults).append_column(LINE, lines)
+                    batch = _with_reward(_typed(batch, place=place), defaults=self.defaults, place=place)
+                    yield batch.append_column(LINE, lines)
 
     @property
     def place(self) -> str:
@@ -263,16 +268,56 @@ def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:
     return not all(each and each.has_min_max and each.null_count == 0 and each.min >= "!" for each in told)
 
 
-def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
-    """The batch with the reward as a struct of its parts; a number is the whole reward."""
+def _typed(batch: Any, *, place: str) -> Any:
+    """The batch with the types of COLUMNS, times as seconds since 1970. Raises InvalidInput where Arrow has no cast."""
+    for at, name in enumerate(batch.schema.names):
+        column, kind = batch.column(at), COLUMNS.get(name, NUMBERS)
+        if name == "reward" or _is_kind(column.type, kind):
+            continue
+        if pa.types.is_timestamp(column.type) and kind == pa.float64():
+            column = compute.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(kind), 1e6)
+        batch = batch.set_column(at, name, _cast(column, kind, field=f"{place} {name}"))
+    return batch
+
+
+def _is_kind(written: Any, kind: Any) -> bool:
+    """Whether a column of this type is read as one of another: text may be dictionary-encoded, or large."""
+    written = written.value_type if pa.types.is_dictionary(written) else written
+    if pa.types.is_list(written) and pa.types.is_list(kind):
+        return _is_kind(written.value_type, kind.value_type)
+    return bool(written == kind or (kind == pa.string() and pa.types.is_large_string(written)))
+
+
+def _cast(column: Any, kind: Any, *, field: str) -> Any:
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise InvalidInput(f"cannot be read as {kind}: {error}", field=field, remedy="write that type") from error
+
+
+def _with_reward(batch: Any, *, defaults: Defaults, place: str) -> Any:
+    """The batch with the reward as a struct of its parts; those left out are filled in as in a row of JSONL."""
     at = batch.schema.get_field_index("reward")
-    if at < 0 or pa.types.is_struct(batch.column(at).type):
+    if at < 0:
         return batch
-    value, rows = batch.column(at), batch.num_rows
-    numbers = {"value": value, "quality": value, "cost": 0.0, "weight": 0.0}
-    numbers |= {"minimum": defaults.minimum, "maximum": defaults.maximum}
-    parts = {name: pa.repeat(given, rows) if isinstance(given, float) else given for name, given in numbers.items()}
-    parts |= {"preset": pa.repeat("reward", rows), "source": pa.repeat("explicit", rows)}
+    column, given = batch.column(at), {"value": batch.column(at)}
+    if pa.types.is_struct(column.type):
+        given = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
+    needed = (*REWARD, "preset", "source")
+    if all(name in given and not given[name].null_count for name in needed):
+        return batch
+    names = [name for name in dict.fromkeys((*given, *needed)) if name in PARTS]
+    parts = {name: given.get(name, pa.nulls(len(column))) for name in names}
+    parts = {name: _cast(cells, PARTS[name], field=f"{place} reward") for name, cells in parts.items()}
+    whole, fill = parts["quality"].is_null(), compute.coalesce
+    parts["quality"], parts["cost"] = fill(parts["quality"], parts["value"]), fill(parts["cost"], 0.0)
+    parts["weight"] = fill(parts["weight"], compute.if_else(whole, 0.0, defaults.weight))
+    parts |= {name: fill(parts[name], getattr(defaults, name)) for name in ("minimum", "maximum")}
+    earned = compute.subtract(parts["quality"], compute.multiply(parts["weight"], parts["cost"]))
+    earned = compute.min_element_wise(compute.max_element_wise(earned, parts["minimum"]), parts["maximum"])
+    parts["value"] = fill(parts["value"], earned)
+    parts["preset"] = fill(parts["preset"], compute.if_else(whole, "reward", "quality"))
+    parts["source"] = fill(parts["source"], "explicit")
     return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 

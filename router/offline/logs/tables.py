@@ -122,7 +122,8 @@ class _Line(BaseModel):
 
     correct: dict[str, _Quality]
     steps: _Amounts
-    seconds: _Amounts = {}
+    #: of every arm; left out where the key is something else of the writer's
+    seconds: Annotated[_Amounts, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = {}
     context: JsonObject | None = None
 
 
@@ -162,9 +163,7 @@ def read_table(path: str | Path) -> LabelledTable:
 
     def row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
         nonlocal arms
-        # Of every arm; left out where the key is something else of the writer's.
-        beside: dict[str, Any] = {} if isinstance(entry.get("seconds"), dict) else {"seconds": {}}
-        line = checked(_Line, {**entry, **beside})
+        line = checked(_Line, entry)
         arms = arms or _arms(line.correct)
         return TableRow(
             id=labelled.id,

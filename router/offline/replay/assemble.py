@@ -79,9 +79,10 @@ class ResultAssembler:
         summary = self.summary
         versions: Mapping[str, int] = summary.fields.get("version", {})
         known = deciders(logged, versions)
-        reward, quality, cost = self._baseline_values()
+        reward, quality, cost = (self._shown(self.baseline, target=target) for target in range(3))
         timed = summary.least[3] <= summary.most[3]
-        sources = {"explicit": summary.rows - summary.defaulted, "default": summary.defaulted, "late": summary.late}
+        default = summary.marked["defaulted"]
+        sources = {"explicit": summary.rows - default, "default": default, "late": summary.marked["late"]}
         return ReplayResult(
             **about,
             rows=summary.rows,
@@ -130,7 +131,6 @@ class ResultAssembler:
             gaps = [self._shown(index, self.baseline, target=target, confidence=share) for target in range(3)]
         gap = gaps[0]
         standing = _standing(gap, unsupported_mass=weights.unsupported_mass)
-        ends = None if reward.low is None or reward.high is None else (reward.low, reward.high)
         return CandidateResult(
             name=spec.name,
             described=described.described,
@@ -148,7 +148,7 @@ class ResultAssembler:
             unsupported={
                 arm: float(h) / weights.rows for arm, h in zip(names, weights.unsupported, strict=True) if h > 0.0
             },
-            bounds=ends if weights.unsupported_mass else None,
+            bounds=reward.interval if weights.unsupported_mass else None,
             shares={arm: float(s) / weights.rows for arm, s in zip(names, weights.shares, strict=True)},
             segments={
                 name: tuple(self._segment(value, moments, index=index) for value, moments in groups.items())
@@ -206,17 +206,6 @@ class ResultAssembler:
             for first, second in numbers
         )
 
-    def _baseline_values(self) -> list[EstimateWithInterval]:
-        """Reward, quality and cost of the baseline."""
-        if self.baseline is not None:
-            return [self._shown(self.baseline, target=target) for target in range(3)]
-        values = []
-        for target in range(3):
-            moments = self.sums.whole.combined(self.columns.logged(target)[None])
-            measured = _mean(moments, possible=self.summary.bounds(target), confidence=self.plan.confidence)
-            values.append(measured if self._holds(self._tried(None)) else _open(measured))
-        return values
-
     def _shown(
         self, *sides: int | None, target: int = 0, other: str | None = None, confidence: float | None = None
     ) -> EstimateWithInterval:
@@ -229,12 +218,12 @@ class ResultAssembler:
         mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)
         if not self._holds(self._tried(*sides)) or (mass and target):
             return _open(measured)
-        if not mass or measured.low is None or measured.high is None:
+        if not mass or measured.interval is None:
             return measured
-        low, high = self.summary.bounds(0)
+        (first, last), (low, high) = measured.interval, self.summary.bounds(0)
         span = mass * (high - low) / 2.0
         least, most = (low, high) if len(sides) == 1 else (low - high, high - low)
-        return replace(measured, low=max(least, measured.low - span), high=min(most, measured.high + span))
+        return replace(measured, low=max(least, first - span), high=min(most, last + span))
 
     def _measured(
         self,
@@ -246,9 +235,12 @@ class ResultAssembler:
     ) -> EstimateWithInterval:
         """A candidate, or the first of two sides less the second, from the moments of all scores.
 
-        sides: indices of candidates; the second may be None, the logged policy. other: by another estimator than the
+        sides: indices of candidates; the last may be None, the logged policy. other: by another estimator than the
         candidate's.
         """
+        confidence, bounds = self.plan.confidence if confidence is None else confidence, self.summary.bounds(target)
+        if sides == (None,):
+            return _mean(moments.combined(self.columns.logged(target)[None]), possible=bounds, confidence=confidence)
         estimator = Estimator(name=other or self.plan.estimator)
         value, score, weights = 0.0, np.zeros(len(moments.mean)), list[Vector]()
         heavy, predicted = list[float](), list[float]()
@@ -267,13 +259,12 @@ class ResultAssembler:
             return EstimateWithInterval(value=value)
         extremes = extreme_rows(
             heavy,
-            rewards=self.summary.bounds(target),
+            rewards=bounds,
             # Without a model the baseline holds only imputed midpoints.
             baseline=fmean(predicted) if estimator.needs_model else 0.0,
             minus_logged=None in sides,
         )
         scored = moments.combined(np.stack([score, *weights]))
-        confidence = self.plan.confidence if confidence is None else confidence
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return EstimateWithInterval(value=value, low=low, high=high)
 
@@ -319,9 +310,9 @@ class ResultAssembler:
 
     def _needed(self, gap: EstimateWithInterval | None) -> int | None:
         """Rows needed for a verdict; None where too little is known for a forecast."""
-        if gap is None or gap.low is None or gap.high is None:
+        if gap is None or gap.interval is None:
             return None
-        return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
+        return rows_needed(gap.interval, rows=self.summary.rows, value=gap.value)
 
     def _arms(self) -> tuple[Arm, ...]:
         """The log's own table."""
@@ -395,9 +386,7 @@ def _open(measured: EstimateWithInterval) -> EstimateWithInterval:
 def _standing(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> CandidateVerdict:
     if gap is None:
         return "baseline"
-    standing: CandidateVerdict = "cannot tell"
-    if gap.low is not None and gap.high is not None:
-        standing = verdict((gap.low, gap.high))
+    standing = "cannot tell" if gap.interval is None else verdict(gap.interval)
     return "cannot be judged" if unsupported_mass and standing == "cannot tell" else standing
 
 
@@ -428,7 +417,7 @@ def notes_on(summary: LogSummary) -> list[str]:
     """What the reader must know of the log: rows left out, questions that come again, how they are recognised, where
     not by their text, as the folds hang on it, and rewards that are no person's.
     """
-    notes, plan, rows = [], summary.model.plan, summary.rows
+    notes, plan, rows, marked = [], summary.model.plan, summary.rows, summary.marked
     if summary.left_out.undrawn:
         reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
         notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
@@ -436,9 +425,9 @@ def notes_on(summary: LogSummary) -> list[str]:
     if texts and different <= FRESH * texts:
         reason = "the intervals speak of more traffic with these questions, not of new ones"
         notes.append(f"{different} different questions in {texts} rows: {reason}")
-    if summary.judged:
+    if marked["judged"]:
         notes.append(
-            f"{summary.judged:,} of {rows:,} rewards are a judge's, taken as they were learned: the intervals "
+            f"{marked['judged']:,} of {rows:,} rewards are a judge's, taken as they were learned: the intervals "
             "do not count what the judge gets wrong"
         )
     if summary.known_by[BY_FEATURES]:
@@ -449,8 +438,8 @@ def notes_on(summary: LogSummary) -> list[str]:
         notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
     if not summary.model.has_features and plan.reward_model != "mean":
         notes.append("the rows have no features: the reward model knows the arms' means only")
-    if plan.weight is not None and summary.raw:
-        notes.append(f"{summary.raw} rewards came whole: they keep their value whatever the weight of cost")
-    if summary.defaulted:
-        notes.append(f"{summary.defaulted} of {rows} rewards are the default: nobody judged those answers")
+    if plan.weight is not None and marked["raw"]:
+        notes.append(f"{marked['raw']} rewards came whole: they keep their value whatever the weight of cost")
+    if marked["defaulted"]:
+        notes.append(f"{marked['defaulted']} of {rows} rewards are the default: nobody judged those answers")
     return notes

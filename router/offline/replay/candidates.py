@@ -72,7 +72,7 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
     mixed_arms: rows may offer different arms; their columns are then all arms that occur. about: the fields of
     MemoryLog that say where the rows come from: ledger, described, since, skipped, logged.
     Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out:
-    nobody drew their arm. Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
+    their arm was not drawn. Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
     """
     everything = list(rows)
     spec = BatchSpec(arms=(), mixed_arms=mixed_arms, fields=("version",), features=True)
@@ -94,7 +94,7 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
-    """Raises ConfigError for a policy that names an arm which the log lacks, or that nobody trained for these arms.
+    """Raises ConfigError for a policy that names an arm which the log lacks, or that was not trained for these arms.
 
     It would play another arm, or all alike, and be judged for that.
     """

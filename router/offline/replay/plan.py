@@ -10,18 +10,18 @@ judged by a policy that learned the other folds), by progressive validation with
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Flags
+from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Flags, Interval
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import iso_time
 from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 
 Kind = Literal["fixed", "column", "snapshot", "policy"]
@@ -247,6 +247,11 @@ class EstimateWithInterval:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def interval(self) -> Interval | None:
+        """Both ends; None where they are not known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportanceWeights:
@@ -392,15 +397,7 @@ class ReplayResult:
         return plain
 
 
-def moment(seconds: float | None) -> datetime | None:
-    """A time in UTC, seconds since the epoch; None where the value is not a date (logs may count in their own way)."""
-    try:
-        return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
 def instant(seconds: float) -> str:
-    """A time as a date, or as seconds where it is not a date."""
-    when = moment(seconds)
-    return f"{when:%Y-%m-%d %H:%M} UTC" if when else f"{seconds:g} s"
+    """A time as a date, or as seconds where it is in no calendar: logs may count in their own way."""
+    text = iso_time(seconds)
+    return f"{seconds:g} s" if text is None else f"{text[:10]} {text[11:16]} UTC"

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
+from rich.markup import escape
 from rich.text import Text
 
+from ragbandit.router.offline.charts import number_table, print_whole
 from ragbandit.router.offline.replay.plan import (
     CandidateResult,
     EstimateWithInterval,
@@ -16,7 +16,7 @@ from ragbandit.router.offline.replay.plan import (
     instant,
 )
 from ragbandit.shared.confidence_sequences import NOT_TRIED
-from ragbandit.shared.formats import number, one_line, percent
+from ragbandit.shared.formats import decimal, number, one_line, percent
 
 _SOURCES = {
     "explicit": "from feedback",
@@ -41,7 +41,7 @@ def alarm(replayed: ReplayResult) -> list[str]:
 
 def headline(replayed: ReplayResult) -> list[str]:
     """One plain sentence per candidate of `compared`, in that order."""
-    # Whoever quotes the sentence alone quotes the caveat.
+    # A sentence that is quoted alone keeps its caveat.
     caveats = ["If the log were right: " * bool(replayed.faults and not one.missing) for one in compared(replayed)]
     return [a + _sentence(one, replayed=replayed) for a, one in zip(caveats, compared(replayed), strict=True)]
 
@@ -224,7 +224,7 @@ def estimate(measured: EstimateWithInterval, *, sign: str = "") -> str:
 def _decimal(measured: EstimateWithInterval, value: float, *, sign: str) -> str:
     if not math.isfinite(value):
         return "not known"
-    return f"{round(value, _digits(measured)) + 0.0:{sign},.{_digits(measured)}f}"  # no "-0.000"
+    return decimal(value, _digits(measured), sign=sign)
 
 
 def _digits(measured: EstimateWithInterval) -> int:
@@ -241,10 +241,7 @@ def _digits(measured: EstimateWithInterval) -> int:
 
 
 def _ends(measured: EstimateWithInterval) -> tuple[float, float] | None:
-    low, high = measured.low, measured.high
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return None
-    return low, high
+    return measured.interval if measured.interval and all(map(math.isfinite, measured.interval)) else None
 
 
 def _listed(title: str, rows: Mapping[str, int]) -> str:
@@ -356,13 +353,8 @@ def print_replay(replayed: ReplayResult, console: Console) -> None:
 
 def _print_tables(tables: Iterable[_Table], *, console: Console) -> None:
     for title, names, rows in tables:
-        if not rows:
-            continue
-        printed = Table(title=Text(one_line(title)), title_justify="left", title_style="bold")
-        for column, name in enumerate(names):
-            printed.add_column(Text(one_line(name)), justify="right" if column else "left", no_wrap=True)
+        printed = number_table(*(escape(one_line(name)) for name in names))
+        printed.title, printed.title_justify, printed.title_style = Text(one_line(title)), "left", "bold"
         for row in rows:
             printed.add_row(*(Text(one_line(cell), style=_STYLES.get(cell, "")) for cell in row))
-        wide = Measurement.get(console, console.options.update(width=1000), printed).maximum
-        console.width = max(wide, console.width)
-        console.print(printed)
+        print_whole(printed, console=console)

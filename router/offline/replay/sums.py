@@ -24,7 +24,7 @@ from ragbandit.router.offline.estimation import (
     Ridge,
     Tally,
     no_progress,
-    terms,
+    scores,
 )
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, ArmTally, Log, WeightTally
 from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named
@@ -38,7 +38,7 @@ from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 class LeftOut(Tally):
     """Rows of a part that are not judged."""
 
-    #: nobody drew their arm
+    #: their arm was not drawn
     undrawn: int = 0
     #: with a time asked for: rows that have none, and older rows
     timeless: int = 0
@@ -180,6 +180,9 @@ class RewardModel:
         return log.features if self.reads_features else None
 
 
+_MARKS: Final = ("defaulted", "late", "raw", "judged")
+
+
 def _each_merged(ours: list[WeightTally], theirs: list[WeightTally]) -> list[WeightTally]:
     return [mine.merged(other) for mine, other in zip(ours, theirs, strict=True)]
 
@@ -200,11 +203,8 @@ class LogSummary(Tally):
     arms: ArmTally = field(default_factory=ArmTally)
     #: rows that offered each arm, shape (K,)
     offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
-    #: rows whose reward is the default, had more feedback later, came whole, is a judge's
-    defaulted: int = 0
-    late: int = 0
-    raw: int = 0
-    judged: int = 0
+    #: rows by `_MARKS` of their reward: it is the default, had more feedback later, came whole, is a judge's
+    marked: Counter[str] = field(default_factory=Counter)
     #: keys of the ids, and of the texts that are known, each once; one array per batch
     keys: list[Keys] = field(default_factory=list)
     texts: list[Keys] = field(default_factory=list)
@@ -224,10 +224,7 @@ class LogSummary(Tally):
         self.arms.add(log)
         for tally, pmf in zip(self.weights, log.candidates, strict=True):
             tally.add(log, candidate=pmf)
-        self.defaulted += int(log.defaulted.sum())
-        self.late += int(log.late.sum())
-        self.raw += int(log.raw.sum())
-        self.judged += 0 if log.judged is None else int(log.judged.sum())
+        self.marked.update({name: int(np.count_nonzero(getattr(log, name))) for name in _MARKS})
         self.offered = self.offered + log.offered.sum(axis=0)
         self.keys.append(log.keys)
         self.texts.append(np.unique(log.questions[log.known_by == BY_TEXT]))
@@ -267,12 +264,10 @@ class Scores:
         range / 2 x unsupported mass.
         """
         rows, start = np.zeros((3, self.candidates * _WIDTH + 3)), candidate * _WIDTH
-        rows[0, start] = 1.0
-        whole = start + 2 + 3 * target
-        if estimator.needs_model:
-            rows[1, whole + 1], rows[2, whole + 2] = not estimator.biased, 1.0
-        else:
-            rows[1, whole], rows[2, start + 1] = 1.0, self.middles[target]
+        own = start + 2 + 3 * target
+        rows[:, [start, own, own + 1, own + 2]] = estimator.parts
+        if not estimator.needs_model:
+            rows[2, start + 1] = self.middles[target]
         return rows
 
     def logged(self, target: int) -> Vector:
@@ -283,21 +278,20 @@ class Scores:
         """The scores of some rows, shape (columns, n). The unsupported mass, added to a weight, makes its mean 1."""
         predicted = model.predicted(log) if self.modelled else np.zeros((3, *log.pmf.shape))
         targets = log.reward, log.quality, log.cost
-        scores, doubly = np.empty((self.candidates * _WIDTH + 3, len(log))), Estimator(name="dr")
+        columns = np.empty((self.candidates * _WIDTH + 3, len(log)))
         for index, pmf in enumerate(log.candidates):
-            mine, guess = scores[index * _WIDTH :], predicted
+            mine, guess = columns[index * _WIDTH :], predicted
             unsupported = (log.pmf <= 0.0) & (pmf > 0.0)
             mine[1] = np.where(unsupported, pmf, 0.0).sum(axis=1)
             if mine[1].any():
                 guess = np.where(unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
-            for at, (reward, of_arms) in enumerate(zip(targets, guess, strict=True)):
-                weight, correction, baseline = terms(
-                    doubly, reward=reward, action=log.action, logged=log.pmf, candidate=pmf, predicted=of_arms
+            for at, (reward, of_arms) in enumerate(zip(targets, guess, strict=True), start=1):
+                mine[0], mine[3 * at - 1], mine[3 * at], mine[3 * at + 1] = scores(
+                    reward=reward, action=log.action, logged=log.pmf, candidate=pmf, predicted=of_arms
                 )
-                mine[2 + 3 * at : 5 + 3 * at] = weight * reward, correction, baseline
-            mine[0] = weight + mine[1]
-        scores[-3:] = targets
-        return scores
+            mine[0] += mine[1]
+        columns[-3:] = targets
+        return columns
 
 
 #: segments of a field that are shown, the largest ones

@@ -47,7 +47,7 @@ __all__ = ["DEFAULT_WEIGHT", "Simulated", "simulate"]
 
 log = logging.getLogger("ragbandit.simulation")
 
-#: lambda where nobody says otherwise, in reward per step
+#: lambda by default, in reward per step
 DEFAULT_WEIGHT = RewardSettings().weight
 
 

@@ -44,7 +44,7 @@ def point_of(shares: Matrix, *, table: LabelledTable, total: int) -> FrontierPoi
     """EM = 100 * expected sum of correct / total; steps = expected mean over the rows of the table.
 
     total: questions in the denominator of EM, at least the table's. Those missing from the table are wrong under
-    every arm; nobody knows their steps.
+    every arm; their steps are not known.
     """
     em = 100.0 * float((shares * table.correct).sum()) / total
     return em, float((shares * table.steps).sum()) / len(table.rows)
@@ -93,7 +93,7 @@ def right_arms(table: LabelledTable) -> list[ArmName | None]:
 
 
 def arm_seconds(shares: Matrix, *, table: LabelledTable) -> dict[ArmName, float | None] | None:
-    """Mean seconds of the questions that each arm gets, None for an arm without any; None where nobody knows."""
+    """Mean seconds of the questions that each arm gets, None for an arm without any; None: the table has none."""
     if table.seconds is None:
         return None
     sums, given = (shares * table.seconds).sum(axis=0), shares.sum(axis=0)

@@ -1,25 +1,30 @@
 """`advise`: whether routing is worth it by a table, a log or a run of the arms; warm starts and the incumbent."""
 
+import io
 import json
 import random
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
+from rich.console import Console
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
+from ragbandit.router.offline.advice import Advice, Ask, Standing, concluded
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, ArmName, Query
-from ragbandit.workers.evaluation.advise import with_incumbent
+from ragbandit.workers.evaluation.advise import print_advice, with_incumbent
 from ragbandit.workers.evaluation.paired import Race
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
@@ -444,6 +449,22 @@ def test_the_incumbent_is_put_into_a_configuration(text):
     assert all(comment in changed for comment in ("# why", "# one", "# now") if comment in text)
     assert with_incumbent("policy: {incumbent: a, name: mba}\n", "deep") == "policy: {incumbent: deep, name: mba}\n"
     assert with_incumbent("policy: &anchor\n  {name: mba}\n", "deep") is None
+
+
+def test_eleven_arms_fit_in_a_hundred_columns():
+    """Names wrap and no cell is cut; each arm has its share of the questions."""
+    arms, known = [f"provider/a-long-name-{n}" for n in range(11)], EstimateWithInterval(value=0.7, low=0.6, high=0.8)
+    policy = Standing(name="mba", reward=known, quality=known, cost=known, shares=dict.fromkeys(arms, 1 / 11))
+    fixed = [replace(policy, name=f"always {arm}", gain=known, roles=("best fixed", "cheapest")) for arm in arms]
+    said = {"verdict": "route", "sentence": "", "best": arms[0], "by": "replay", "questions": 1_292, "rows": 9}
+    console = Console(file=io.StringIO(), width=100)
+    advice = Advice(**said, standings=(policy, *fixed))
+    print_advice(advice, facts={}, notes=[], settings=load(None).settings, console=console)
+    table = console.file.getvalue()
+    assert "…" not in table
+    assert (table.count("9%"), table.count("0.700 (0.600 to 0.800)")) == (11, 12)
+    even = EstimateWithInterval(value=0.0, low=-0.1, high=0.1)
+    assert "too close" in concluded(replace(advice, ask=Ask(worth=0.0)), gain=even).sentence  # nothing to divide by
 
 
 def test_an_arm_that_is_best_somewhere_stays():

@@ -1,9 +1,13 @@
 """Estimates of arrays that are in one place."""
 
-from ragbandit.router.offline.estimation import Estimator, Moments, estimated, terms
+import numpy as np
+
+from ragbandit.router.offline.estimation import Estimator, Moments, estimated, scores
 
 
-def estimate(estimator, reward, **arrays):
-    """The estimate of these arrays, named as those of `terms`; estimator: one, or its name."""
+def estimate(estimator, reward, *, predicted=None, **arrays):
+    """The estimate of these arrays, named as those of `scores`; estimator: one, or its name."""
     estimator = Estimator(name=estimator) if isinstance(estimator, str) else estimator
-    return estimated(estimator, moments=Moments.of(*terms(estimator, reward=reward, **arrays)))
+    predicted = np.zeros(arrays["logged"].shape) if predicted is None else predicted
+    columns = estimator.parts @ scores(reward=reward, predicted=predicted, **arrays)
+    return estimated(estimator, moments=Moments.of(*columns))

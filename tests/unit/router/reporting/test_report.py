@@ -76,10 +76,11 @@ def test_the_sentence():
     found = replace(report_of(log, SCOPE, policy=PolicySettings()), total=line(quality, cost), unit="dollars")
     assert report.sentence(found, now=7 * DAY) == (
         "Last 7 days: 12,480 questions for $310 instead of $1,020 with always premium (saved $710, between $689 and "
-        "$731); quality .871 against .874 (difference -.003, between -.012 and +.006); verdict: as good, 70 % cheaper."
+        "$731); quality 0.871 against 0.874 (difference -0.003, between -0.012 and +0.006); verdict: as good, 70 % "
+        "cheaper."
     )
     worse = line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)).words
-    assert worse == "worse by .070, 65 % cheaper"
+    assert worse == "worse by 0.070, 65 % cheaper"
     assert line(comparison(*GOOD), comparison(*SAME)).words == "as good, same cost"
     assert report.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
 

@@ -1,6 +1,7 @@
 """A Parquet file as arrays, equal to what its rows say, whatever the offers and the batches."""
 
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,20 @@ def test_written_elsewhere(tmp_path):
     assert log.raw.all()
     assert not log.late.any()
     assert set(log.fields["version"]) == {""}
+
+
+def test_types_of_others(tmp_path):
+    """Times are seconds, a reward's missing parts those of a row of JSONL; what has no cast is refused by its name."""
+    rewards = [{"value": 0.5}, {"quality": 1.0, "cost": 2.0, "weight": 0.1}, {"quality": 0.5, "cost": 1.0}]
+    rows = [LEAST | {"id": f"q{n}", "reward": each, "made_at": datetime(2024, 1, 1)} for n, each in enumerate(rewards)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    (log,) = read_log(tmp_path / "log.parquet", defaults=Defaults(weight=0.25))
+    assert log.reward.tolist() == pytest.approx([0.5, 0.8, 0.25])
+    assert (log.raw.tolist(), set(log.made_at)) == ([True, False, False], {1_704_067_200.0})
+    pq.write_table(pa.Table.from_pylist([LEAST | {"made_at": "noon"}]), tmp_path / "log.parquet")
+    with pytest.raises(InvalidInput, match="cannot be read as double") as caught:
+        next(read_log(tmp_path / "log.parquet"))
+    assert caught.value.field.endswith("log.parquet made_at")
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,9 @@ class DatabaseRetriever(Retriever):
         remedy = remedy or build_command(self.kind, index=self.index)
         return ConfigError(f"{self.index!r} {fault}", field=f"retriever.{field}", remedy=remedy)
 
-    def _not_ours(self) -> ConfigError:
-        return self._unusable("exists, and is no index of ours", remedy="choose another name for the index")
+    def _not_ours(self, name: str) -> ConfigError:
+        remedy = f"choose another name for the index, or delete {name!r}"
+        return ConfigError(f"{name!r} exists, and is no index of ours", field="retriever.index", remedy=remedy)
 
     @contextmanager
     def _in_our_words(self, kind: type[RagBanditError]) -> Iterator[None]:

@@ -92,8 +92,9 @@ class React(PromptedArm[ReactParams]):
     with "no_action" after two turns in a row without an action, or with "budget_rounds" at a search that the budget's
     rounds do not allow; then the param `unfinished` says what is answered. Before its reader reads nothing, the
     question is searched. An answer without words is "empty_answer". Until then the draft is the latest thought.
-    Differences to the paper's code: an empty action does not crash, and turns that do not fit the model's context
-    are left out from the first, which the trace tells.
+    Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not the latest
+    page; turns that do not fit the model's context are left out from the first, which the trace says; and a reader
+    answers where the turns end without finish[...], unless `unfinished` is "nothing".
     """
 
     kind = ReactParams

@@ -84,7 +84,8 @@ class RqRag(PromptedArm[RqRagParams]):
 
     A decision that cannot be read is counted as "parse_failed" and taken for rewrite; a refinement without a query
     likewise, and the question itself is searched. Differences to the paper: a prompted model instead of a trained
-    one, and the likeliest tokens also for queries, which it draws at temperature 1.
+    one; the likeliest tokens also for queries, which it draws at temperature 1; all parts or meanings of a question at
+    once, where its model writes one query at a time; and a vote counts paths, where its ensemble adds up confidences.
     """
 
     kind = RqRagParams

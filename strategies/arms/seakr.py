@@ -93,7 +93,8 @@ class Seakr(PromptedArm[SeakrParams]):
     ("repeated_query"), a search without a new passage ("nothing_new"), passages that give no sentence
     ("empty_sentence") or the budget's rounds ("budget_rounds"). Then two readings, one from the sentences and one
     from the passages kept: the less doubtful counts, before it one that is not "unknown".
-    Differences to the authors' code: the query is made of the whole proposal; a failed search loses no sentence.
+    Differences to the authors' code: the query is made of the whole proposal; a failed search loses no sentence; a
+    sample's state is that of the last token written, where their model reads an end token behind it.
 
     Either way "empty_answer" if there is no answer. Samples are drawn at the same time unless the budget caps
     tokens or dollars. Empty ones are left out ("samples_dropped"); with fewer than two the doubt is infinite. The

@@ -194,7 +194,7 @@ def check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> N
             field=f"arms.{name}",
             remedy=f"known: {', '.join(get_args(Need))}",
         )
-    unmet = sorted(arm.needs - capabilities)
+    unmet = sorted(set(arm.needs) - capabilities)
     if unmet:
         offered = ", ".join(sorted(capabilities)) or "nothing"
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ragbandit.shared.types import ArmName
 from ragbandit.strategies.arms.prompted import (
@@ -26,7 +26,7 @@ from ragbandit.strategies.prompting.passages import (
     last_query,
     parsed_numbered_labels,
 )
-from ragbandit.strategies.prompting.prompts import Showing, Template, ask
+from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Answer, Run
 
 #: where nothing limits an answer, it may have the context divided by this
@@ -93,22 +93,16 @@ class Model:
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Ask once; stops with "answered", "empty_answer", or the server's reason where it is not an ordinary end."""
         sent, most = run.query.chat, self._params.max_tokens
-        if not sent or "chat" not in run.generator.capabilities:
-            most = most or max(1, run.generator.context_tokens // _ANSWERS_SHARE)
-            asked = {"question": question}
-            showing = Showing(conversation=True)
-            done = await ask(
-                run, template=self._template, purpose="chat", fields=asked, max_tokens=most, final=str, **showing
-            )
-            return finished(done.text, "answered")
-        prompt = Prompt(instructions="", body=question, history=run.query.messages)
-        done = await run.chat(sent, prompt=prompt, max_tokens=most)
+        with partial_kept(run, style="long"):
+            if sent and "chat" in run.generator.capabilities:
+                prompt = Prompt(instructions="", body=question, history=run.query.messages)
+                done = await run.chat(sent, prompt=prompt, max_tokens=most)
+            else:
+                asked: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
+                asked["max_tokens"] = most or max(1, run.generator.context_tokens // _ANSWERS_SHARE)
+                done = await ask(run, template=self._template, purpose="chat", **asked)
         reason = str(run.reply.get("finish_reason") or "stop")
-        return (
-            Answer(text=done.text, stop_reason="answered")
-            if reason == "stop" and done.text
-            else Answer(text=done.text, stop_reason=reason if reason != "stop" else "empty_answer")
-        )
+        return finished(done.text, "answered") if reason == "stop" else Answer(text=done.text, stop_reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -258,8 +258,6 @@ def accounted(reply: PipelineReply, *, run: Run) -> Answer:
     run.draft = reply.answer
     run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
     run.add_cost(Cost(**reply.cost.model_dump()))
-    if run.budget.rounds is not None and reply.steps > run.budget.rounds:
-        raise OutOfBudget("rounds")
     return Answer(text=reply.answer, stop_reason=reply.stop_reason)
 
 

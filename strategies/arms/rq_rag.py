@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arms.steps import answer_in, finished, gather, partial_kept, stops_of
-from ragbandit.strategies.base import Completion, Need, Passage
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.arms.steps import answer_in, finished, gather, mean_logprob, partial_kept, stops_of
+from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_items, parsed_label
 from ragbandit.strategies.run import Answer, Run
 
@@ -203,21 +202,6 @@ class RqRag(PromptedArm[RqRagParams]):
 
 def _listed(queries: Sequence[str]) -> str:
     return "; ".join(queries) or "none"
-
-
-def mean_logprob(done: Completion) -> float:
-    """Mean log-probability of the tokens of the text (<= 0), its perplexity being exp(-mean); -inf if none is told.
-
-    Tokens that a stop string cut off do not count.
-    """
-    values: list[float] = []
-    written = 0
-    for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):
-        if written >= len(done.text):
-            break
-        values.append(token.logprob)
-        written += len(token.text)
-    return sum(values) / len(values) if values else float("-inf")
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeVar, Unpack
+from typing import Literal, TypeVar, Unpack, cast
 
-from ragbandit.strategies.base import OutOfBudget, Passage
+from ragbandit.strategies.base import Completion, OutOfBudget, Passage
+from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Answer, Run
@@ -57,13 +58,15 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
         run.note_branch("search_skipped", "the budget has no round")
 
 
-async def together(calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run) -> list[Result]:
+async def together(
+    calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
+) -> list[Result]:
     """The results of the calls, in their order; made at the same time.
 
-    One after the other where the budget caps tokens or dollars: each call is held against what those before it
-    have spent. The first call that fails ends the others, and its error is raised.
+    One after the other where the budget has any of the caps: each call is held against what those before it have
+    spent. The first call that fails ends the others, and its error is raised.
     """
-    if run.budget.tokens is not None or run.budget.dollars is not None:
+    if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
 
     async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
@@ -129,3 +132,18 @@ def partial_kept(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
 def finished(answer: str, reason: str) -> Answer:
     """The answer of an arm that ended by this rule; its stop reason is "empty_answer" if there is none."""
     return Answer(text=answer, stop_reason=reason if answer else "empty_answer")
+
+
+def mean_logprob(done: Completion) -> float:
+    """Mean log-probability of the tokens of the text (<= 0), its perplexity being exp(-mean); -inf if none is told.
+
+    Tokens that a stop string cut off do not count.
+    """
+    values: list[float] = []
+    written = 0
+    for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):
+        if written >= len(done.text):
+            break
+        values.append(token.logprob)
+        written += len(token.text)
+    return sum(values) / len(values) if values else float("-inf")

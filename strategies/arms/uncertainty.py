@@ -289,7 +289,7 @@ class Dragin(LookaheadArm[DraginParams]):
     and text; one sentence is written with the passages, and the next round begins. A text without a trigger is
     accepted whole. Where the question cannot be found among the model's tokens, or nothing was looked at, the
     question is the query ("query_fallback"). When the rounds are used up the text goes on ("search_skipped").
-    Attention and entropy are those of the model in its prompt; the authors' code reads the text again without it.
+    The attention is that of the model in its prompt; the authors' code has the text read again without it.
     The text ends at an announced answer ("answer_found"), where nothing was added ("empty_text"), where the model
     ended it ("model_ended") or at `sentences` ("max_sentences"). A text that announces no answer is continued with
     "So the answer is"; "empty_answer" if even that brings none. The draft is the latest sentence.

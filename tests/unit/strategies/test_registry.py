@@ -16,7 +16,7 @@ EVERYTHING = frozenset(get_args(Need))
 class OwnArm:
     """A caller's own arm."""
 
-    needs = frozenset({"completion"})
+    needs = ("completion",)
 
     def __init__(self, *, name, shout=False):
         self.name = name

@@ -16,7 +16,7 @@ EVERYTHING = frozenset(get_args(Need))
 class OwnArm:
     """A caller's own arm."""
 
-    needs = ("completion",)
+    needs = frozenset({"completion"})
 
     def __init__(self, *, name, shout=False):
         self.name = name
@@ -32,6 +32,10 @@ class NeedyArm(OwnArm):
 
 class StrangeArm(OwnArm):
     needs = frozenset({"telepathy"})
+
+
+class ListingArm(OwnArm):
+    needs = ["completion"]  # noqa: RUF012 - what is refused
 
 
 class SyncArm(OwnArm):
@@ -130,6 +134,7 @@ def test_one_of_our_arms_can_be_had_twice():
         ({"own": {"class": here("NamelessArm")}}, "arms.own", ["has no name"]),
         ({"own": {"class": here("StubbornArm")}}, "arms.own", ["calls itself 'mine'"]),
         ({"own": {"class": here("StrangeArm")}}, "arms.own", ["telepathy", "known: completion"]),
+        ({"own": {"class": here("ListingArm")}}, "arms.own", ["has needs ['completion'], which is no set"]),
     ],
 )
 def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words):

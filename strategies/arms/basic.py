@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ragbandit.shared.types import ArmName
 from ragbandit.strategies.arms.prompted import (
     ArmParams,
     Count,
+    ParamsArm,
     PassageParams,
     PromptedArm,
     PromptParams,
     ReaderParams,
     preset_table,
-    public_params,
-    read_params,
 )
 from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, partial_kept
 from ragbandit.strategies.base import Need, Passage, Prompt, PromptTooLong
@@ -71,7 +69,7 @@ class ModelParams(ArmParams):
     instructions: str = ""
 
 
-class Model:
+class Model(ParamsArm[ModelParams]):
     """A model and nothing else: no search, no prompt of ours, no step.
 
     A chat completion that came over OpenAI's interface goes to an OpenAI-compatible generator as its caller sent it,
@@ -82,10 +80,10 @@ class Model:
     needs: frozenset[Need] = frozenset({"completion"})
     retrieves: ClassVar[bool] = False
 
-    def __init__(self, *, name: str = "model", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(ModelParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
+    kind = ModelParams
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
         # The question stands for itself: nothing is put around it.
         parts = {"demonstrations": (), "passage": "", "body": "{question}", "prefix": ""}
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]

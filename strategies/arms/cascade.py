@@ -21,13 +21,12 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.types import ArmName, Json, Round
-from ragbandit.strategies.arms.prompted import ArmParams, public_params, read_params
+from ragbandit.shared.types import Round
+from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.arms.steps import mean_logprob, together
 from ragbandit.strategies.base import (
     Completion,
     Generator,
-    Need,
     Passage,
     Prompt,
     Request,
@@ -113,23 +112,21 @@ class Part(NamedTuple):
     retriever: Retriever
 
 
-class Cascade:
+class Cascade(ParamsArm[CascadeParams]):
     """Asks `first`, then `then` where a condition holds. `bind` gives it its parts before it is asked."""
 
-    needs: frozenset[Need] = frozenset()
     retrieves: ClassVar[bool] = False  # its parts do, each with their own
     generates: ClassVar[bool] = False
+    kind = CascadeParams
 
-    def __init__(self, *, name: str = "cascade", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(CascadeParams, given=params, arm=self.name)
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
         if not any(getattr(self._params, condition) not in (None, False) for condition in _CONDITIONS):
             raise ConfigError(
                 "nothing says when the first answer will not do",
-                field=f"arms.{name}",
+                field=f"arms.{self.name}",
                 remedy=f"set one of {', '.join(_CONDITIONS)}",
             )
-        self.params: Mapping[str, Json] = public_params(self._params)
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
         self._parts: Mapping[str, Part] = {}
         self._check: Check | None = None

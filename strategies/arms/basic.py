@@ -55,8 +55,7 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Ask once; stops with "answered", or "empty_answer" if the model said nothing usable."""
-        answer = await self._read(question, run=run, use="answer")
-        return finished(answer, "answered")
+        return finished(await self._read(question, run=run, use="answer"), "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,8 +132,7 @@ class SingleStep(PromptedArm[SingleStepParams]):
         """Search, read, answer; stops with "answered" or "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
-        answer = await self._read(question, run=run, pool=pool)
-        return finished(answer, "answered")
+        return finished(await self._read(question, run=run, pool=pool), "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,8 +178,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         ended = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
-        answer = await self._read(question, run=run, pool=pool)
-        return finished(answer, ended)
+        return finished(await self._read(question, run=run, pool=pool), ended)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
         """Fill the pool; the rule that ended the chain."""
@@ -257,8 +254,7 @@ class _TwoStages(PromptedArm[NoteParams]):
             text = done.text.strip()
         else:
             run.note_branch("first_stage_skipped", "there is no passage")
-        answer = await self._answer_from(text, question=question, run=run, pool=pool)
-        return finished(answer, "answered")
+        return finished(await self._answer_from(text, question=question, run=run, pool=pool), "answered")
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
         run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft

@@ -107,8 +107,7 @@ class RqRag(PromptedArm[RqRagParams]):
             return await self._answer_by_tree(question, run=run, pool=pool)
         node, ended = await self._follow(question, run=run, pool=pool)
         run.note_branch("path_ended", ended)
-        answer = await self._read(question, run=run, passages=node.passages)
-        return finished(answer, ended)
+        return finished(await self._read(question, run=run, passages=node.passages), ended)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
         """The end of the path, and the rule that ended it."""
@@ -174,11 +173,11 @@ class RqRag(PromptedArm[RqRagParams]):
 
     async def _refine(self, question: str, *, action: str, node: _Node, run: Run, pool: PassagePool) -> _Node | None:
         """The node after refining and searching; None if no query is new."""
-        fields = {"question": question, "tried": _listed(node.queries)}
         limit = 1 if action == "rewrite" else self._params.queries
+        fields = {"question": question, "tried": _listed(node.queries), "limit": str(limit)}
         done = await self._ask(
             action,
-            fields if action == "rewrite" else {**fields, "limit": str(limit)},
+            fields,
             run=run,
             max_tokens=self._params.query_tokens,
             passages=node.passages,

@@ -244,19 +244,10 @@ class Seakr(PromptedArm[SeakrParams]):
 
     async def _doubts(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[float]:
         """The uncertainty of every prompt's samples."""
-        count = self._params.samples
-        samples = await together(
-            [
-                partial(self._sample, prompt, purpose=f"{purpose}_sample", number=number, run=run)
-                for prompt in prompts
-                for number in range(count)
-            ],
-            run=run,
-        )
-        return [
-            self._doubt(samples[number * count : (number + 1) * count], purpose=purpose, run=run)
-            for number in range(len(prompts))
-        ]
+        count, sample = self._params.samples, partial(self._sample, purpose=f"{purpose}_sample", run=run)
+        calls = [partial(sample, prompt, number=number) for prompt in prompts for number in range(count)]
+        samples = await together(calls, run=run)
+        return [self._doubt(samples[at : at + count], purpose=purpose, run=run) for at in range(0, len(samples), count)]
 
     async def _sample(self, prompt: Prompt, *, purpose: str, number: int, run: Run) -> Completion:
         return await run.complete(

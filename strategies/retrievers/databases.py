@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
 BATCH: Final = 256
 #: connections that a retriever has at most
 CONNECTIONS: Final = 10
-_Result = TypeVar("_Result")
 
 
 class DatabaseRetriever(Retriever):
@@ -143,18 +142,12 @@ class DatabaseRetriever(Retriever):
         """
         if k < 1 or not any(character.isalnum() for character in query):
             return ()
-        return tuple(await self._in_thread(partial(self._search, query, k=k)))
+        search = self._in_our_words(ArmFailed)(partial(self._search, query, k=k))
+        return tuple(await asyncio.get_running_loop().run_in_executor(self._threads, search))
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
         assert self._encoder is not None  # where it may be, the database searches by words as well
         return self._nearest(self._encoder.encode([query])[0], k=k)
-
-    async def _in_thread(self, call: Callable[[], _Result]) -> _Result:
-        def in_our_words() -> _Result:
-            with self._in_our_words(ArmFailed):
-                return call()
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, in_our_words)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -8,13 +8,15 @@ everything it knows lives in local variables of `answer`.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import Cost, Json, Message
+
+Result = TypeVar("Result")
 
 #: characters of a foreign error's text that are kept
 ERROR_LENGTH: Final = 300
@@ -126,6 +128,20 @@ class Completion:
 def seconds_until(deadline: float | None) -> float | None:
     """Seconds until a time.monotonic() value, at least 0.0; None where there is no deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
+    """The results of the calls, made at the same time, in their order. The first error ends the others."""
+
+    async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
+        return await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(result_of(call)) for call in calls]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
 
 
 class OutOfBudget(Exception):

@@ -161,10 +161,7 @@ class Seakr(PromptedArm[SeakrParams]):
             run.draft = extract_answer(sentence) or run.draft
             if not sentence or (await self._doubts([prompt], purpose="think", run=run))[0] > self._params.delta:
                 query = self._query(question, proposal=proposal, sentences=sentences, run=run)
-                ended = self._search_ends(query, queries=queries, evidence=evidence, run=run)
-                if ended:
-                    return ended
-                best = await self._best_new(fields, query=query, evidence=evidence, run=run, pool=pool)
+                best = await self._best_new(fields, query=query, queries=queries, evidence=evidence, run=run, pool=pool)
                 if isinstance(best, str):
                     return best
                 sentence, passage = best
@@ -175,22 +172,27 @@ class Seakr(PromptedArm[SeakrParams]):
                 return "answer_found"
         return "max_sentences"
 
-    def _search_ends(self, query: str, *, queries: set[str], evidence: Sequence[Passage], run: Run) -> str | None:
-        """The rule that forbids another search, or None: then its round has begun."""
-        if len(evidence) >= self._params.kept_passages:
-            return "max_passages"
-        if query in queries:
-            return "repeated_query"
-        queries.add(query)
-        return None if run.begin_round(cap=self._params.sentences) else "budget_rounds"
-
     async def _best_new(
-        self, fields: Mapping[str, str], *, query: str, evidence: Sequence[Passage], run: Run, pool: LatestPool
+        self,
+        fields: Mapping[str, str],
+        *,
+        query: str,
+        queries: set[str],
+        evidence: Sequence[Passage],
+        run: Run,
+        pool: LatestPool,
     ) -> tuple[str, Passage] | str:
         """(sentence, its passage) with the least doubt, or the rule that ends the chain.
 
         "New" is a passage that the chain has not kept: one that lost before may win for another sentence.
         """
+        if len(evidence) >= self._params.kept_passages:
+            return "max_passages"
+        if query in queries:
+            return "repeated_query"
+        queries.add(query)
+        if not run.begin_round(cap=self._params.sentences):
+            return "budget_rounds"
         pool.clear()
         await gather(run, query=query, pool=pool, k=self._params.passages)
         new = [passage for passage in pool.passages if passage not in evidence]

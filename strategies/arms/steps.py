@@ -1,17 +1,14 @@
 """Steps: the searches and the reading that most arms are made of."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeVar, Unpack, cast
+from typing import Literal, Unpack, cast
 
-from ragbandit.strategies.base import Completion, OutOfBudget, Passage
+from ragbandit.strategies.base import Completion, OutOfBudget, Passage, Result, at_once
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Answer, Run
-
-Result = TypeVar("Result")
 
 #: how a reader answers. "direct": the answer alone, on one line; "reasoned": a line of reasoning that ends in "the
 #: answer is ...", of which the answer is taken; "long": a paragraph, taken whole
@@ -68,16 +65,7 @@ async def together(
     """
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
-
-    async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
-        return await call()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(result_of(call)) for call in calls]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
-    return [task.result() for task in tasks]
+    return await at_once(calls)
 
 
 async def read(

@@ -46,7 +46,7 @@ _LITTLE_WORDS = (
 )
 
 _STOP_WORDS = frozenset(_LITTLE_WORDS.split())
-_PIECE = re.compile(r"\s+|\S+")
+_RUN = re.compile(r"\S+")
 _LETTER = re.compile(r"\w")
 
 
@@ -81,21 +81,12 @@ class Word:
 
 def merge_words(tokens: Sequence[str]) -> list[Word]:
     """Words, between white space, out of tokens; a token that holds parts of two words belongs to both."""
-    words: list[Word] = []
-    positions: list[int] = []
-    text, begin, offset = "", 0, 0
-    for number, token in enumerate(tokens):
-        for piece in _PIECE.findall(token):
-            if piece.isspace():
-                if text:
-                    words.append(Word(text=text, tokens=tuple(positions), begin=begin))
-                text, positions = "", []
-            else:
-                begin = begin if text else offset
-                text += piece
-                positions.append(number)
-            offset += len(piece)
-    return [*words, Word(text=text, tokens=tuple(positions), begin=begin)] if text else words
+    #: of every character of the joined text
+    token_at = [number for number, token in enumerate(tokens) for _ in token]
+    return [
+        Word(text=match[0], tokens=tuple(dict.fromkeys(token_at[slice(*match.span())])), begin=match.start())
+        for match in _RUN.finditer("".join(tokens))
+    ]
 
 
 def is_content(word: str) -> bool:
@@ -161,15 +152,10 @@ def masked_query(tokens: Iterable[Token], *, beta: float) -> str:
     return query if _LETTER.search(query) else ""
 
 
-def tokens_between(tokens: Iterable[Token], *, begin: int, end: int) -> tuple[Token, ...]:
+def tokens_between(tokens: Sequence[Token], *, begin: int, end: int) -> tuple[Token, ...]:
     """The tokens that hold a character of the joined text from `begin` up to `end`."""
-    inside: list[Token] = []
-    offset = 0
-    for token in tokens:
-        if token.text[max(0, begin - offset) : max(0, end - offset)]:
-            inside.append(token)
-        offset += len(token.text)
-    return tuple(inside)
+    token_at = [number for number, token in enumerate(tokens) for _ in token.text]
+    return tuple(tokens[number] for number in dict.fromkeys(token_at[begin:end]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,8 +63,10 @@ class DatabaseRetriever(Retriever):
         try:
             with self._in_our_words(ConfigError):
                 self._read()
-            if encoder is not None:
-                self._check_encoder(encoder)
+            model = self.meta.get("model", encoder and encoder.name)
+            if encoder is not None and (self.width not in (None, encoder.width) or model != encoder.name):
+                fault = f"holds vectors of {model!r} of {self.width} numbers, and {encoder.name!r} has {encoder.width}"
+                raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
         except ConfigError:
             self._disconnect()
             raise
@@ -72,12 +74,6 @@ class DatabaseRetriever(Retriever):
             self.name = f"{self._label}:{str(self.meta['sha256'])[:12]}"
         self._encoder = encoder
         return self
-
-    def _check_encoder(self, encoder: "SentenceEncoder") -> None:
-        model = self.meta.get("model", encoder.name)
-        if self.width not in (None, encoder.width) or model != encoder.name:
-            fault = f"holds vectors of {model!r} of {self.width} numbers, and {encoder.name!r} has {encoder.width}"
-            raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
 
     def facts(self) -> dict[str, Json]:
         """`meta`, or of your own how much is there; the connections are closed. Raises ConfigError."""
@@ -104,10 +100,7 @@ class DatabaseRetriever(Retriever):
             if "." in name:
                 remedy = "give a plain name: a path into JSON is for passages of your own"
                 raise ConfigError(f"{name!r} has a dot", field=f"retriever.fields.{field}", remedy=remedy)
-        facts: dict[str, Json] = {
-            "model": encoder.name if encoder else None,
-            "width": encoder.width if encoder else None,
-        }
+        facts: dict[str, Json] = {"model": encoder and encoder.name, "width": encoder and encoder.width}
         try:
             with self._in_our_words(ArmFailed):
                 self._fill(self._batches(rows, encoder=encoder, facts=facts, progress=progress), facts=facts)

@@ -89,7 +89,7 @@ class Request:
     sampling: Sampling | None = None
     #: takes the text of the completion piece by piece while it is written; together the pieces are its text, without
     #: any part of a stop string (see generators.text_feed). It is awaited, so that a slow reader slows the writer; a
-    #: call of it that is cancelled has taken its piece. None: nobody reads along. A generator that cannot write piece
+    #: call of it that is cancelled has taken its piece. None: there is no reader. A generator that cannot write piece
     #: by piece need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: messages and parameters of a chat completion, by OpenAI's names, which are sent in place of all above but the
@@ -116,12 +116,12 @@ class Completion:
     dollars: float = 0.0
     #: of an answer out of a cache: what the call that made it took; None: this call made it
     seconds: float | None = None
-    #: of an answer that came in pieces, until the first one; None: it came whole, or nobody knows
+    #: of an answer that came in pieces, until the first one; None: it came whole, or that is unknown
     first_s: float | None = field(default=None, compare=False)
     #: of prompt_tokens, those out of the provider's cache of prompts, and those written into it
     cached_tokens: int = 0
     cache_write_tokens: int = 0
-    #: of completion_tokens, those of a reasoning model's thoughts; None: nobody tells
+    #: of completion_tokens, those of a reasoning model's thoughts; None: unknown
     reasoning_tokens: int | None = None
 
 

@@ -68,7 +68,7 @@ class AnswerReader(Protocol):
 
     @property
     def reading(self) -> bool:
-        """True if somebody reads along now."""
+        """True if there is a reader now."""
         ...
 
     async def text(self, piece: str) -> None:
@@ -95,7 +95,7 @@ class AnswerStream:
 
     @property
     def wanted(self) -> bool:
-        """True if somebody reads along now."""
+        """True if there is a reader now."""
         return self._reader is not None and self._reader.reading
 
     def note(self, text: str) -> None:
@@ -109,7 +109,7 @@ class AnswerStream:
             self._reader.note(line)
 
     def sink(self, settle: Settle) -> Callable[[str], Awaitable[None]] | None:
-        """The sink of a call that writes the answer, None if nobody reads along.
+        """The sink of a call that writes the answer, None if there is no reader.
 
         What does not continue the text given before is not given: the answer as a whole tells then.
         """
@@ -129,7 +129,7 @@ class AnswerStream:
         return take
 
     def delta_sink(self) -> Callable[[Mapping[str, Json]], Awaitable[None]] | None:
-        """The sink of what a chat has beside its text, None if nobody reads along."""
+        """The sink of what a chat has beside its text, None if there is no reader."""
         return self._reader.delta if self._reader is not None and self.wanted else None
 
 
@@ -144,7 +144,7 @@ NoteCompletion = Callable[[Completion], None]
 
 
 class Spans:
-    """Told of every call of a run; an exception that leaves a call's block is its failure. These tell nobody."""
+    """Notified of every call of a run; an exception that leaves a call's block is its failure. These do nothing."""
 
     def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[NoteHits]:
         """A search begins."""

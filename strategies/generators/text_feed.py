@@ -30,7 +30,7 @@ class TextFeed:
 
     @property
     def wanted(self) -> bool:
-        """True if somebody reads along."""
+        """True if there is a reader."""
         return self._sink is not None
 
     async def grow(self, text: str) -> None:

@@ -8,13 +8,15 @@ everything it knows lives in local variables of `answer`.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import Cost, Json, Message
+
+Result = TypeVar("Result")
 
 #: characters of a foreign error's text that are kept
 ERROR_LENGTH: Final = 300
@@ -87,7 +89,7 @@ class Request:
     sampling: Sampling | None = None
     #: takes the text of the completion piece by piece while it is written; together the pieces are its text, without
     #: any part of a stop string (see generators.text_feed). It is awaited, so that a slow reader slows the writer; a
-    #: call of it that is cancelled has taken its piece. None: nobody reads along. A generator that cannot write piece
+    #: call of it that is cancelled has taken its piece. None: there is no reader. A generator that cannot write piece
     #: by piece need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: messages and parameters of a chat completion, by OpenAI's names, which are sent in place of all above but the
@@ -114,18 +116,32 @@ class Completion:
     dollars: float = 0.0
     #: of an answer out of a cache: what the call that made it took; None: this call made it
     seconds: float | None = None
-    #: of an answer that came in pieces, until the first one; None: it came whole, or nobody knows
+    #: of an answer that came in pieces, until the first one; None: it came whole, or that is unknown
     first_s: float | None = field(default=None, compare=False)
     #: of prompt_tokens, those out of the provider's cache of prompts, and those written into it
     cached_tokens: int = 0
     cache_write_tokens: int = 0
-    #: of completion_tokens, those of a reasoning model's thoughts; None: nobody tells
+    #: of completion_tokens, those of a reasoning model's thoughts; None: unknown
     reasoning_tokens: int | None = None
 
 
 def seconds_until(deadline: float | None) -> float | None:
     """Seconds until a time.monotonic() value, at least 0.0; None where there is no deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
+    """The results of the calls, made at the same time, in their order. The first error ends the others."""
+
+    async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
+        return await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(result_of(call)) for call in calls]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
 
 
 class OutOfBudget(Exception):

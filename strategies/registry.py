@@ -1,7 +1,7 @@
 """Registry of arms: ours by name, those of installed packages by entry point, any class by its import path."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
@@ -176,6 +176,8 @@ def _checked(arm: Any, *, name: str, path: str) -> Strategy:
     faults = [f"has no {each}" for each in ("name", "needs", "params") if not hasattr(arm, each)]
     if not inspect.iscoroutinefunction(getattr(arm, "answer", None)):
         faults.append("has no `async def answer`")
+    if not isinstance(getattr(arm, "needs", frozenset()), Set):
+        faults.append(f"has needs {arm.needs!r}, which is no set")
     if not faults and arm.name != name:
         faults.append(f"calls itself {arm.name!r}")
     if faults:
@@ -187,7 +189,7 @@ def _checked(arm: Any, *, name: str, path: str) -> Strategy:
 
 def check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> None:
     """Refuse an arm that needs what the generator does not offer. Raises ConfigError."""
-    unknown = sorted(set(arm.needs) - set(get_args(Need)))
+    unknown = sorted(arm.needs - set(get_args(Need)))
     if unknown:
         raise ConfigError(
             f"needs {', '.join(unknown)}, unknown words",

@@ -68,7 +68,7 @@ class AnswerReader(Protocol):
 
     @property
     def reading(self) -> bool:
-        """True if somebody reads along now."""
+        """True if there is a reader now."""
         ...
 
     async def text(self, piece: str) -> None:
@@ -95,7 +95,7 @@ class AnswerStream:
 
     @property
     def wanted(self) -> bool:
-        """True if somebody reads along now."""
+        """True if there is a reader now."""
         return self._reader is not None and self._reader.reading
 
     def note(self, text: str) -> None:
@@ -109,7 +109,7 @@ class AnswerStream:
             self._reader.note(line)
 
     def sink(self, settle: Settle) -> Callable[[str], Awaitable[None]] | None:
-        """The sink of a call that writes the answer, None if nobody reads along.
+        """The sink of a call that writes the answer, None if there is no reader.
 
         What does not continue the text given before is not given: the answer as a whole tells then.
         """
@@ -129,7 +129,7 @@ class AnswerStream:
         return take
 
     def delta_sink(self) -> Callable[[Mapping[str, Json]], Awaitable[None]] | None:
-        """The sink of what a chat has beside its text, None if nobody reads along."""
+        """The sink of what a chat has beside its text, None if there is no reader."""
         return self._reader.delta if self._reader is not None and self.wanted else None
 
 
@@ -144,7 +144,7 @@ NoteCompletion = Callable[[Completion], None]
 
 
 class Spans:
-    """Told of every call of a run; an exception that leaves a call's block is its failure. These tell nobody."""
+    """Notified of every call of a run; an exception that leaves a call's block is its failure. These do nothing."""
 
     def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[NoteHits]:
         """A search begins."""
@@ -206,6 +206,13 @@ class Run:
         """True once the budget has refused a round: an arm that goes on without searching looks here first."""
         return self._refused == "budget"
 
+    @property
+    def used(self) -> Mapping[str, Any]:
+        """How much of each cap is used up so far; seconds are the clock's."""
+        tokens = self.cost.prompt_tokens + self.cost.completion_tokens
+        rounds = sum(isinstance(event, Round) for event in self.trace)
+        return {"passages": self.cost.passages, "tokens": tokens, "dollars": self.cost.dollars, "rounds": rounds}
+
     def begin_round(self, *, cap: int) -> bool:
         """Begin a retrieve-and-generate round; False when `cap` or the budget's rounds are used up.
 
@@ -214,7 +221,7 @@ class Run:
         """
         if self.rounds_over:
             raise OutOfBudget("rounds")
-        done = sum(isinstance(event, Round) for event in self.trace)
+        done = self.used["rounds"]
         if self.budget.rounds is not None and done >= self.budget.rounds:
             self._refused = "budget"
         else:
@@ -255,15 +262,13 @@ class Run:
     def add_cost(self, cost: Cost) -> None:
         """Add what the arm spent outside this run, for example on a model of its own: tokens, calls, dollars, seconds.
 
-        `search`, `complete` and `show` count by themselves; seconds_total is measured. Raises OutOfBudget("passages"),
-        ("tokens") or ("dollars"), once it is counted, if the budget allows less.
+        `search`, `complete` and `show` count by themselves; seconds_total is measured. Raises OutOfBudget of the first
+        cap of `used`, once it is counted, of which the budget allows less.
         """
         self.cost += cost
-        tokens = self.cost.prompt_tokens + self.cost.completion_tokens
-        spent = {"passages": self.cost.passages, "tokens": tokens, "dollars": self.cost.dollars}
-        for cap, amount in spent.items():
+        for cap, used in self.used.items():
             allowed = getattr(self.budget, cap)
-            if allowed is not None and amount > allowed:
+            if allowed is not None and used > allowed:
                 raise OutOfBudget(cap)
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
@@ -316,10 +321,7 @@ class Run:
         Raises OutOfBudget("seconds"), ("tokens") or ("dollars"); the last before a call once that much is spent.
         Raises ArmFailed if the prompt does not fit the model, or if the generator does not offer what is wanted.
         """
-        self.partial = ""
-        self._check_time()
-        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
-            raise OutOfBudget("dollars")
+        self._check_call()
         if missing := sorted(want - self.generator.capabilities):
             raise ArmFailed(
                 f"the call for {purpose} wants {', '.join(missing)}, which {self.generator.name} does not offer",
@@ -342,16 +344,10 @@ class Run:
         prompt: the same as text, for counts and traces. max_tokens: what is sent where the caller names no limit; None:
         nothing. Raises as `complete`; the budget of tokens holds before the call alone.
         """
-        self._check_time()
-        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
-            raise OutOfBudget("dollars")
+        self._check_call()
         named = next((sent[name] for name in ("max_completion_tokens", "max_tokens") if sent.get(name)), max_tokens)
-        most = named if isinstance(named, int) else self.generator.context_tokens
-        if self.budget.tokens is not None:
-            left = self.budget.tokens - self.cost.prompt_tokens - self.cost.completion_tokens
-            if left < 1:
-                raise OutOfBudget("tokens")
-            named = most = min(most, left)
+        most = self._tokens_left(named if isinstance(named, int) else self.generator.context_tokens)
+        named = named if self.budget.tokens is None else most
         request = Request(
             prompt=prompt,
             max_tokens=most,
@@ -404,12 +400,16 @@ class Run:
                 f"{self.generator.context_tokens}",
                 remedy="lower the arm's passages or raise the generator's context_tokens",
             )
+        return self._tokens_left(max_tokens, prompt=size)
+
+    def _tokens_left(self, most: int, *, prompt: int = 0) -> int:
+        """At most so many tokens, or what the budget leaves beside the prompt's."""
         if self.budget.tokens is None:
-            return max_tokens
-        left = self.budget.tokens - self.cost.prompt_tokens - self.cost.completion_tokens - size
+            return most
+        left: int = self.budget.tokens - self.used["tokens"] - prompt
         if left < 1:
             raise OutOfBudget("tokens")
-        return min(max_tokens, left)
+        return min(most, left)
 
     def _account(self, done: Completion, *, purpose: str, seconds: float) -> None:
         self.cost += Cost(
@@ -438,6 +438,13 @@ class Run:
         self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
         self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 
+    def _check_call(self) -> None:
+        """Raises OutOfBudget where no call of the model may begin."""
+        self.partial = ""
+        self._check_time()
+        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
+            raise OutOfBudget("dollars")
+
     def _check_round(self) -> None:
         if self.rounds_over:
             raise OutOfBudget("rounds")
@@ -446,7 +453,7 @@ class Run:
                 "the arm searches in a round that its own cap refused",
                 remedy="search no more when run.begin_round returns False, or give it a higher cap",
             )
-        if not any(isinstance(event, Round) for event in self.trace):
+        if not self.used["rounds"]:
             raise ArmFailed("the arm searches outside any round", remedy="call run.begin_round first")
 
     def _check_time(self) -> None:

@@ -27,7 +27,6 @@ from ragbandit.shared.types import (
 from ragbandit.strategies.base import (
     Generator,
     OutOfBudget,
-    Passage,
     QuestionTooLong,
     RequestRefused,
     Retriever,
@@ -118,15 +117,16 @@ async def run_strategy(
         made_at=time.time(),
         reply=run.reply if end.status == "answered" else {},
         sources=tuple(
-            source_of(passage, score=run.scores.get(passage.id), chars=source_chars) for passage in run.shown.values()
+            Source(
+                id=each.id,
+                title=each.title[:SOURCE_CHARS],
+                text=each.text[:source_chars],
+                url=each.url,
+                score=run.scores.get(each.id),
+            )
+            for each in run.shown.values()
         ),
     )
-
-
-def source_of(passage: Passage, *, score: float | None, chars: int) -> Source:
-    """A passage as outcomes keep it."""
-    title, text = passage.title[:SOURCE_CHARS], passage.text[:chars]
-    return Source(id=passage.id, title=title, text=text, url=passage.url, score=score)
 
 
 def made_by(

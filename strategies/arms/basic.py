@@ -2,19 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from ragbandit.shared.types import ArmName
 from ragbandit.strategies.arms.prompted import (
     ArmParams,
     Count,
+    ParamsArm,
     PassageParams,
     PromptedArm,
     PromptParams,
     ReaderParams,
     preset_table,
-    public_params,
-    read_params,
 )
 from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, partial_kept
 from ragbandit.strategies.base import Need, Passage, Prompt, PromptTooLong
@@ -26,7 +24,7 @@ from ragbandit.strategies.prompting.passages import (
     last_query,
     parsed_numbered_labels,
 )
-from ragbandit.strategies.prompting.prompts import Showing, Template, ask
+from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Answer, Run
 
 #: where nothing limits an answer, it may have the context divided by this
@@ -57,8 +55,7 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Ask once; stops with "answered", or "empty_answer" if the model said nothing usable."""
-        answer = await self._read(question, run=run, use="answer")
-        return finished(answer, "answered")
+        return finished(await self._read(question, run=run, use="answer"), "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +68,7 @@ class ModelParams(ArmParams):
     instructions: str = ""
 
 
-class Model:
+class Model(ParamsArm[ModelParams]):
     """A model and nothing else: no search, no prompt of ours, no step.
 
     A chat completion that came over OpenAI's interface goes to an OpenAI-compatible generator as its caller sent it,
@@ -82,10 +79,10 @@ class Model:
     needs: frozenset[Need] = frozenset({"completion"})
     retrieves: ClassVar[bool] = False
 
-    def __init__(self, *, name: str = "model", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(ModelParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
+    kind = ModelParams
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
         # The question stands for itself: nothing is put around it.
         parts = {"demonstrations": (), "passage": "", "body": "{question}", "prefix": ""}
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
@@ -93,22 +90,16 @@ class Model:
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Ask once; stops with "answered", "empty_answer", or the server's reason where it is not an ordinary end."""
         sent, most = run.query.chat, self._params.max_tokens
-        if not sent or "chat" not in run.generator.capabilities:
-            most = most or max(1, run.generator.context_tokens // _ANSWERS_SHARE)
-            asked = {"question": question}
-            showing = Showing(conversation=True)
-            done = await ask(
-                run, template=self._template, purpose="chat", fields=asked, max_tokens=most, final=str, **showing
-            )
-            return finished(done.text, "answered")
-        prompt = Prompt(instructions="", body=question, history=run.query.messages)
-        done = await run.chat(sent, prompt=prompt, max_tokens=most)
+        with partial_kept(run, style="long"):
+            if sent and "chat" in run.generator.capabilities:
+                prompt = Prompt(instructions="", body=question, history=run.query.messages)
+                done = await run.chat(sent, prompt=prompt, max_tokens=most)
+            else:
+                asked: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
+                asked["max_tokens"] = most or max(1, run.generator.context_tokens // _ANSWERS_SHARE)
+                done = await ask(run, template=self._template, purpose="chat", **asked)
         reason = str(run.reply.get("finish_reason") or "stop")
-        return (
-            Answer(text=done.text, stop_reason="answered")
-            if reason == "stop" and done.text
-            else Answer(text=done.text, stop_reason=reason if reason != "stop" else "empty_answer")
-        )
+        return finished(done.text, "answered") if reason == "stop" else Answer(text=done.text, stop_reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,8 +132,7 @@ class SingleStep(PromptedArm[SingleStepParams]):
         """Search, read, answer; stops with "answered" or "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
-        answer = await self._read(question, run=run, pool=pool)
-        return finished(answer, "answered")
+        return finished(await self._read(question, run=run, pool=pool), "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,8 +178,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         ended = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
-        answer = await self._read(question, run=run, pool=pool)
-        return finished(answer, ended)
+        return finished(await self._read(question, run=run, pool=pool), ended)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
         """Fill the pool; the rule that ended the chain."""
@@ -265,8 +254,7 @@ class _TwoStages(PromptedArm[NoteParams]):
             text = done.text.strip()
         else:
             run.note_branch("first_stage_skipped", "there is no passage")
-        answer = await self._answer_from(text, question=question, run=run, pool=pool)
-        return finished(answer, "answered")
+        return finished(await self._answer_from(text, question=question, run=run, pool=pool), "answered")
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
         run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft

@@ -9,6 +9,7 @@ It is an arm like any other: the policy learns for which questions it pays. Both
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,13 +21,12 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.types import ArmName, Json, Round
-from ragbandit.strategies.arms.prompted import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.steps import together
+from ragbandit.shared.types import Round
+from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
+from ragbandit.strategies.arms.steps import mean_logprob, together
 from ragbandit.strategies.base import (
     Completion,
     Generator,
-    Need,
     Passage,
     Prompt,
     Request,
@@ -35,6 +35,7 @@ from ragbandit.strategies.base import (
     seconds_until,
 )
 from ragbandit.strategies.generators.response_cache import GeneratorAround
+from ragbandit.strategies.registry import generates
 from ragbandit.strategies.run import Answer, AnswerStream, Run, Strategy
 
 #: how answers begin, or end, that say they are none; compared without case and punctuation
@@ -60,7 +61,7 @@ class CascadeParams(ArmParams):
     #: here, as {class: single_step, generator: small}
     first: _Part
     then: _Part
-    #: where the first answer is empty
+    #: where the first answer is empty, which it may not be under the other conditions either
     empty: bool = False
     #: where it says that it does not know: empty, or one of `forms`
     abstains: bool = False
@@ -111,23 +112,21 @@ class Part(NamedTuple):
     retriever: Retriever
 
 
-class Cascade:
+class Cascade(ParamsArm[CascadeParams]):
     """Asks `first`, then `then` where a condition holds. `bind` gives it its parts before it is asked."""
 
-    needs: frozenset[Need] = frozenset()
     retrieves: ClassVar[bool] = False  # its parts do, each with their own
     generates: ClassVar[bool] = False
+    kind = CascadeParams
 
-    def __init__(self, *, name: str = "cascade", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(CascadeParams, given=params, arm=self.name)
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
         if not any(getattr(self._params, condition) not in (None, False) for condition in _CONDITIONS):
             raise ConfigError(
                 "nothing says when the first answer will not do",
-                field=f"arms.{name}",
+                field=f"arms.{self.name}",
                 remedy=f"set one of {', '.join(_CONDITIONS)}",
             )
-        self.params: Mapping[str, Json] = public_params(self._params)
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
         self._parts: Mapping[str, Part] = {}
         self._check: Check | None = None
@@ -173,8 +172,9 @@ class Cascade:
             message = f"cascades within each other, {self.depth} deep"
             raise ConfigError(message, field=where, remedy=f"at most {_DEEPEST}")
         generator = parts["first"].generator
-        if self._params.logprob is not None and "logprobs" not in generator.capabilities:
-            message = f"{generator.name} tells no log-probabilities"
+        told = generates(parts["first"].strategy) and "logprobs" in generator.capabilities
+        if self._params.logprob is not None and not told:
+            message = f"{parts['first'].strategy.name} on {generator.name} tells no log-probabilities"
             raise ConfigError(message, field=f"{where}.logprob", remedy="use another condition, or another model")
         facts = {
             param: {"params": dict(part.strategy.params), "generator": part.generator.name}
@@ -207,11 +207,13 @@ class Cascade:
 
         async def attempt(part: Part) -> Answer | ArmFailed:
             try:
-                return await _answered(part, question=question, run=run, stream=stream)
+                answer = await _answered(part, question=question, run=run, stream=stream, drafts=part is asked[0])
             except ArmFailed as error:
                 return error
+            run.draft = answer.text if part is asked[0] else run.draft
+            return answer
 
-        answers = await together([partial(attempt, part) for part in asked], run=run)
+        answers = await together([partial(attempt, part) for part in asked], run=run, caps=tuple(run.used))
         first, others = answers[0], answers[1:]
         if isinstance(first, ArmFailed):
             return None, f"it failed: {error_text(first)}"
@@ -235,7 +237,7 @@ class Cascade:
         if any(isinstance(other, Answer) and not agree(text, other.text) for other in others):
             named = params.differs_from if isinstance(params.differs_from, str) else "differs_from"
             return f"{named} says something else"
-        if params.logprob is not None and (mean := scored.mean) is not None and mean < params.logprob:
+        if params.logprob is not None and -math.inf < (mean := scored.mean_of(text)) < params.logprob:
             return f"its mean log-probability is {mean:.3g}"
         return None
 
@@ -273,37 +275,44 @@ class _Scored(GeneratorAround):
     def __init__(self, generator: Generator) -> None:
         super().__init__(generator)
         self.inner = generator
-        #: of the last text's tokens; None where nobody told them
-        self.mean: float | None = None
+        self._done: list[Completion] = []
 
     async def complete(self, request: Request) -> Completion:
-        """The generator's completion, its log-probabilities noted."""
-        done = await self._generator.complete(replace(request, want=request.want | {"logprobs"}))
-        tokens: Any = done.details.get("logprobs", ())
-        values = [token.logprob for token in tokens]
-        self.mean = sum(values) / len(values) if values else None
-        return done
+        """The generator's completion, which is remembered."""
+        self._done.append(await self._generator.complete(replace(request, want=request.want | {"logprobs"})))
+        return self._done[-1]
+
+    def mean_of(self, answer: str) -> float:
+        """`mean_logprob` of the latest text with the answer in it: later ones may be grades. Of the latest, else."""
+        with_answer = [done for done in self._done if answer in done.text]
+        return next(map(mean_logprob, reversed(with_answer or self._done)), -math.inf)
 
 
-async def _answered(part: Part, *, question: str, run: Run, stream: AnswerStream) -> Answer:
-    """The answer of a part, within what is left of the budget, accounted for in the run, also where it raises."""
+async def _answered(part: Part, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
+    """The answer of a part, within what is left of the budget, accounted for in the run, also where it raises.
+
+    drafts: its draft becomes that of the run.
+    """
     with _own_run(run, generator=part.generator, retriever=part.retriever, stream=stream) as own:
-        return await part.strategy.answer(question, run=own)
+        try:
+            return await part.strategy.answer(question, run=own)
+        finally:
+            run.draft = (own.draft if drafts else None) or run.draft
 
 
 @contextmanager
 def _own_run(run: Run, *, generator: Generator, retriever: Retriever, stream: AnswerStream) -> Iterator[Run]:
     """A run within what is left of the budget; what it does is accounted for in the whole, also where it raises."""
-    spent, caps = run.cost, run.budget
-    rounds = sum(isinstance(event, Round) for event in run.trace)
-    used = {"rounds": rounds, "passages": spent.passages, "dollars": spent.dollars}
-    used["tokens"] = spent.prompt_tokens + spent.completion_tokens
-    left = {cap: max(allowed - used[cap], 0) for cap in used if (allowed := getattr(caps, cap)) is not None}
+    left = {
+        cap: max(allowed - used, 0)
+        for cap, used in run.used.items()
+        if (allowed := getattr(run.budget, cap)) is not None
+    }
     own = Run(
         query=run.query,
         retriever=retriever,
         generator=generator,
-        budget=replace(caps, **left),
+        budget=replace(run.budget, **left),
         spans=run.spans,
         stream=stream,
         started=run.started,
@@ -313,13 +322,12 @@ def _own_run(run: Run, *, generator: Generator, retriever: Retriever, stream: An
     finally:
         run.cost += own.cost
         run.started = min(run.started, own.started)
-        before = sum(isinstance(event, Round) for event in run.trace)
+        before = run.used["rounds"]
         run.trace += [
             replace(event, number=before + event.number) if isinstance(event, Round) else event for event in own.trace
         ]
         run.shown.update(own.shown)
         run.scores.update(own.scores)
-        run.draft = own.draft or run.draft
 
 
 def agree(one: str, other: str) -> bool:

@@ -40,9 +40,9 @@ from ragbandit.shared.outbound import (
 )
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import without_keys
-from ragbandit.shared.types import ArmName, CallFailed, Cost, Json, Round
-from ragbandit.strategies.arms.prompted import ArmParams, public_params, read_params
-from ragbandit.strategies.base import Need, OutOfBudget, error_text, seconds_until
+from ragbandit.shared.types import CallFailed, Cost, Json, Round
+from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
+from ragbandit.strategies.base import OutOfBudget, error_text, seconds_until
 from ragbandit.strategies.run import Answer, Run
 
 #: longest random pause before the second attempt, seconds; it doubles with every further one
@@ -105,7 +105,7 @@ class PipelineReply(BaseModel):
     cost: _ReportedCost = _ReportedCost()
 
 
-class Http:
+class Http(ParamsArm[HttpParams]):
     """Asks a pipeline elsewhere; stops with what it says, "answered" if it says nothing.
 
     A reply of 408, 409, 425, 429 or 5xx and a broken connection are tried again after a random, growing pause, never
@@ -113,18 +113,17 @@ class Http:
     30 s are failures. The cost of failed tries elsewhere is unknown: only their seconds count.
     """
 
-    needs: frozenset[Need] = frozenset()
     retrieves: ClassVar[bool] = False
     generates: ClassVar[bool] = False
+    kind = HttpParams
 
-    def __init__(self, *, name: str = "http", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(HttpParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        check_address(self._params.url, field=f"arms.{name}.url", remedy="for example http://localhost:9000/answer")
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        where, remedy = f"arms.{self.name}", "for example http://localhost:9000/answer"
+        check_address(self._params.url, field=f"{where}.url", remedy=remedy)
         self._shown = shown_address(self._params.url)
         self._headers = {
-            header: secret_of(variable, field=f"arms.{name}.headers_env.{header}")
+            header: secret_of(variable, field=f"{where}.headers_env.{header}")
             for header, variable in self._params.headers_env.items()
         }
         self._secrets = (*self._headers.values(), *credentials_of(self._params.url))
@@ -258,8 +257,6 @@ def accounted(reply: PipelineReply, *, run: Run) -> Answer:
     run.draft = reply.answer
     run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
     run.add_cost(Cost(**reply.cost.model_dump()))
-    if run.budget.rounds is not None and reply.steps > run.budget.rounds:
-        raise OutOfBudget("rounds")
     return Answer(text=reply.answer, stop_reason=reply.stop_reason)
 
 
@@ -283,18 +280,16 @@ class CallableParams(ArmParams):
     input: Literal["auto", "text", "question", "messages"] = "auto"
 
 
-class CallableArm:
+class CallableArm(ParamsArm[CallableParams]):
     """Answers by calling a Python object."""
 
-    needs: frozenset[Need] = frozenset()
     retrieves: ClassVar[bool] = False
     generates: ClassVar[bool] = False
+    kind = CallableParams
 
-    def __init__(self, *, name: str = "callable", **params: object) -> None:
-        self.name = ArmName(name)
-        self._settings = read_params(CallableParams, given=params, arm=self.name)
-        self.params = public_params(self._settings)
-        self._call, self._method = _callable(self._settings.object, where=f"arms.{name}.object")
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self._call, self._method = _callable(self._params.object, where=f"arms.{self.name}.object")
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The object's answer. Raises ArmFailed for an output without text.
@@ -318,7 +313,7 @@ class CallableArm:
         return Answer(text=text, stop_reason="answered" if text else "empty_answer")
 
     def _input(self, question: str, *, run: Run) -> object:
-        kind = self._settings.input
+        kind = self._params.input
         if kind == "auto":
             kind = "question" if self._method in ("ainvoke", "invoke") else "text"
         if kind == "messages":

@@ -1,14 +1,13 @@
 """Arms that search in turns until they know enough: ReAct and Adaptive-Note (Wang et al. 2024)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, ReaderParams, Whole, preset_table
 from ragbandit.strategies.arms.steps import AnswerStyle, finished, gather, gather_once
-from ragbandit.strategies.base import Completion, Passage
+from ragbandit.strategies.base import Completion, Passage, PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
     extract_answer,
@@ -17,7 +16,6 @@ from ragbandit.strategies.prompting.passages import (
     parsed_yes_no,
     sentences_in,
 )
-from ragbandit.strategies.prompting.prompts import Template, fit
 from ragbandit.strategies.run import Answer, Run
 
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
@@ -92,8 +90,9 @@ class React(PromptedArm[ReactParams]):
     with "no_action" after two turns in a row without an action, or with "budget_rounds" at a search that the budget's
     rounds do not allow; then the param `unfinished` says what is answered. Before its reader reads nothing, the
     question is searched. An answer without words is "empty_answer". Until then the draft is the latest thought.
-    Differences to the paper's code: an empty action does not crash, and turns that do not fit the model's context
-    are left out from the first, which the trace tells.
+    Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not the latest
+    page; turns that do not fit the model's context are left out from the first, which the trace says; and a reader
+    answers where the turns end without finish[...], unless `unfinished` is "nothing".
     """
 
     kind = ReactParams
@@ -108,8 +107,7 @@ class React(PromptedArm[ReactParams]):
             thought, action = await self._think(question, turns=turns, run=run)
             run.draft = (extract_answer(thought) if has_answer(thought) else thought) or run.draft
             if action is not None and action.verb == "finish" and action.argument:
-                answer = extract_answer(action.argument)
-                return finished(answer, "finished")
+                return finished(extract_answer(action.argument), "finished")
             unreadable = unreadable + 1 if action is None else 0
             if unreadable > 1:
                 ended = "no_action"
@@ -142,13 +140,17 @@ class React(PromptedArm[ReactParams]):
     async def _continue(
         self, question: str, *, turns: Sequence[str], start: str, purpose: str, run: Run, stop: tuple[str, ...]
     ) -> Completion:
-        fields = {"question": question, "transcript": "", "start": start}
-        max_tokens = self._params.turn_tokens
-        fitting = _fitting(turns, template=self._templates["step"], fields=fields, run=run, max_tokens=max_tokens)
-        fields["transcript"] = "\n".join(fitting)
-        return await self._ask(
-            "step", fields, run=run, purpose=purpose, max_tokens=max_tokens, stop=stop, conversation=True
-        )
+        """What the model writes after the latest turns that fit its context; the trace names each turn left out."""
+        asked: dict[str, Any] = {"purpose": purpose, "max_tokens": self._params.turn_tokens, "stop": stop}
+        for first in range(len(turns) + 1):
+            fields = {"question": question, "transcript": "\n".join(turns[first:]), "start": start}
+            try:
+                return await self._ask("step", fields, run=run, conversation=True, **asked)
+            except PromptTooLong:
+                if first == len(turns):
+                    raise
+                run.note_branch("prompt_budget", f"turn {first + 1} of {len(turns)} dropped")
+        raise AssertionError("the last prompt, without turns, returns or raises")
 
     async def _observe(self, action: Action | None, *, run: Run, library: "_Library") -> str | None:
         """The library's reply; None if the budget allows no further search."""
@@ -178,13 +180,11 @@ class React(PromptedArm[ReactParams]):
         if self._params.unfinished == "nothing":
             return Answer(text="", stop_reason=ended)
         if self._params.unfinished == "thought":
-            answer = run.draft or ""
-            return finished(answer, ended)
+            return finished(run.draft or "", ended)
         if not library.pool.passages:
             most, cap = self._params.passages_per_search, self._params.turns + 1
             await gather_once(run, query=question, pool=library.pool, k=most, cap=cap)
-        answer = await self._read(question, run=run, pool=library.pool)
-        return finished(answer, ended)
+        return finished(await self._read(question, run=run, pool=library.pool), ended)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -217,24 +217,6 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
     written = "" if action is None else f"Action {number}: {action.verb}[{action.argument}]\n"
     # A title with a line break in it could pass for a turn of the model's own.
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
-
-
-def _fitting(
-    turns: Sequence[str], *, template: Template, fields: Mapping[str, str], run: Run, max_tokens: int
-) -> Sequence[str]:
-    """The latest turns that fit the model's context; each one left out is told to the trace."""
-    fitting = list(turns)
-    while True:
-        try:
-            filled = {**fields, "transcript": "\n".join(fitting)}
-            fit(template, fields=filled, generator=run.generator, max_tokens=max_tokens)
-        except ArmFailed:
-            if not fitting:
-                raise
-            fitting.pop(0)
-            run.note_branch("prompt_budget", f"turn {len(turns) - len(fitting)} of {len(turns)} dropped")
-        else:
-            return fitting
 
 
 #: enough for {"status": true}, and for a model that puts a few words before it
@@ -308,8 +290,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         note, ended = await self._take_notes(question, run=run, pool=pool)
         run.note_branch("notes_ended", ended)
         fields = {"question": question, "notes": note or "none"}
-        answer = await self._read(question, run=run, fields=fields)
-        return finished(answer, ended)
+        return finished(await self._read(question, run=run, fields=fields), ended)
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
         """The best note and the rule that ended the updates."""

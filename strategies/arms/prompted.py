@@ -64,52 +64,48 @@ class ReaderParams(PassageParams):
     style: Style = "direct"
 
 
-ParamsType = TypeVar("ParamsType", bound=ArmParams)
+Params = TypeVar("Params", bound=ArmParams)
 
 
-def read_params(kind: type[ParamsType], *, given: Mapping[str, Json], arm: ArmName) -> ParamsType:
-    """The params of an arm out of plain values, presets applied.
+class ParamsArm(Generic[Params]):
+    """Base of the arms of ours: the params, read out of plain values, presets applied.
 
-    Types are taken literally: neither "3" nor True is a number of rounds.
-    Raises ConfigError with field "arms.<arm>.<param>", the value that was given and what would be right.
-    """
-    # As they were given: outcomes record the params of their arm, and an int must not become a float there.
-    check_values(kind, given=given, where=f"arms.{arm}")
-    preset = given.get("preset")
-    return kind(**{**(kind.presets.get(preset, {}) if isinstance(preset, str) else {}), **given})
-
-
-def public_params(params: ArmParams) -> Mapping[str, Json]:
-    """The params as plain, read-only values, after defaults and presets: what `Strategy.params` shows."""
-    return MappingProxyType(asdict(params))  # type: ignore[call-overload]
-
-
-Params = TypeVar("Params", bound=PromptParams)
-
-
-class PromptedArm(Generic[Params]):
-    """Base of the arms that ask a model. Raises ConfigError for params and templates that cannot be used.
-
-    name: of the arm, by default the one under which its class is registered.
+    name: of the arm, by default the one under which its class is registered. Types are taken literally: neither "3" nor
+    True is a number of rounds. Raises ConfigError with field "arms.<name>.<param>", the value that was given and what
+    would be right.
     """
 
-    needs: frozenset[Need] = frozenset({"completion", "stop"})
+    needs: frozenset[Need] = frozenset()
     #: preset name -> the values it stands for
     presets: ClassVar[Mapping[str, Mapping[str, Json]]]
     #: the class of its params
     kind: type[Params]
-    #: what a template is used for -> its name, params in braces
-    prompts: ClassVar[Mapping[str, str]]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "kind" in vars(cls):
-            cls.presets = vars(cls)["kind"].presets
+        if "kind" in vars(cls) and cls.kind.presets:
+            cls.presets = cls.kind.presets
 
     def __init__(self, *, name: str | None = None, **params: Any) -> None:
         self.name = ArmName(name or registered_name(type(self)))
-        self._params = read_params(self.kind, given=params, arm=self.name)
-        self.params = public_params(self._params)
+        # As they were given: outcomes record the params of their arm, and an int must not become a float there.
+        check_values(self.kind, given=params, where=f"arms.{self.name}")
+        self._params = self.kind(**{**self.kind.presets.get(params.get("preset", ""), {}), **params})
+        self.params: Mapping[str, Json] = MappingProxyType(asdict(self._params))  # type: ignore[call-overload]
+
+
+Prompted = TypeVar("Prompted", bound=PromptParams)
+
+
+class PromptedArm(ParamsArm[Prompted]):
+    """Base of the arms that ask a model with templates. Raises ConfigError for one that cannot be used."""
+
+    needs: frozenset[Need] = frozenset({"completion", "stop"})
+    #: what a template is used for -> its name, params in braces
+    prompts: ClassVar[Mapping[str, str]]
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
         named = self._template_names()
         field = f"arms.{self.name}.templates"
         loaded = load_templates(list(named.values()), overrides=self._params.templates, field=field)

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arms.steps import answer_in, finished, gather, partial_kept, stops_of
-from ragbandit.strategies.base import Completion, Need, Passage
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.arms.steps import answer_in, finished, gather, mean_logprob, partial_kept, stops_of
+from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_items, parsed_label
 from ragbandit.strategies.run import Answer, Run
 
@@ -84,7 +83,8 @@ class RqRag(PromptedArm[RqRagParams]):
 
     A decision that cannot be read is counted as "parse_failed" and taken for rewrite; a refinement without a query
     likewise, and the question itself is searched. Differences to the paper: a prompted model instead of a trained
-    one, and the likeliest tokens also for queries, which it draws at temperature 1.
+    one; the likeliest tokens also for queries, which it draws at temperature 1; all parts or meanings of a question at
+    once, where its model writes one query at a time; and a vote counts paths, where its ensemble adds up confidences.
     """
 
     kind = RqRagParams
@@ -107,8 +107,7 @@ class RqRag(PromptedArm[RqRagParams]):
             return await self._answer_by_tree(question, run=run, pool=pool)
         node, ended = await self._follow(question, run=run, pool=pool)
         run.note_branch("path_ended", ended)
-        answer = await self._read(question, run=run, passages=node.passages)
-        return finished(answer, ended)
+        return finished(await self._read(question, run=run, passages=node.passages), ended)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
         """The end of the path, and the rule that ended it."""
@@ -174,11 +173,11 @@ class RqRag(PromptedArm[RqRagParams]):
 
     async def _refine(self, question: str, *, action: str, node: _Node, run: Run, pool: PassagePool) -> _Node | None:
         """The node after refining and searching; None if no query is new."""
-        fields = {"question": question, "tried": _listed(node.queries)}
         limit = 1 if action == "rewrite" else self._params.queries
+        fields = {"question": question, "tried": _listed(node.queries), "limit": str(limit)}
         done = await self._ask(
             action,
-            fields if action == "rewrite" else {**fields, "limit": str(limit)},
+            fields,
             run=run,
             max_tokens=self._params.query_tokens,
             passages=node.passages,
@@ -202,21 +201,6 @@ class RqRag(PromptedArm[RqRagParams]):
 
 def _listed(queries: Sequence[str]) -> str:
     return "; ".join(queries) or "none"
-
-
-def mean_logprob(done: Completion) -> float:
-    """Mean log-probability of the tokens of the text (<= 0), its perplexity being exp(-mean); -inf if none is told.
-
-    Tokens that a stop string cut off do not count.
-    """
-    values: list[float] = []
-    written = 0
-    for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):
-        if written >= len(done.text):
-            break
-        values.append(token.logprob)
-        written += len(token.text)
-    return sum(values) / len(values) if values else float("-inf")
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:

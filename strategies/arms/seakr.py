@@ -93,7 +93,8 @@ class Seakr(PromptedArm[SeakrParams]):
     ("repeated_query"), a search without a new passage ("nothing_new"), passages that give no sentence
     ("empty_sentence") or the budget's rounds ("budget_rounds"). Then two readings, one from the sentences and one
     from the passages kept: the less doubtful counts, before it one that is not "unknown".
-    Differences to the authors' code: the query is made of the whole proposal; a failed search loses no sentence.
+    Differences to the authors' code: the query is made of the whole proposal; a failed search loses no sentence; a
+    sample's state is that of the last token written, where their model reads an end token behind it.
 
     Either way "empty_answer" if there is no answer. Samples are drawn at the same time unless the budget caps
     tokens or dollars. Empty ones are left out ("samples_dropped"); with fewer than two the doubt is infinite. The
@@ -160,10 +161,7 @@ class Seakr(PromptedArm[SeakrParams]):
             run.draft = extract_answer(sentence) or run.draft
             if not sentence or (await self._doubts([prompt], purpose="think", run=run))[0] > self._params.delta:
                 query = self._query(question, proposal=proposal, sentences=sentences, run=run)
-                ended = self._search_ends(query, queries=queries, evidence=evidence, run=run)
-                if ended:
-                    return ended
-                best = await self._best_new(fields, query=query, evidence=evidence, run=run, pool=pool)
+                best = await self._best_new(fields, query=query, queries=queries, evidence=evidence, run=run, pool=pool)
                 if isinstance(best, str):
                     return best
                 sentence, passage = best
@@ -174,22 +172,27 @@ class Seakr(PromptedArm[SeakrParams]):
                 return "answer_found"
         return "max_sentences"
 
-    def _search_ends(self, query: str, *, queries: set[str], evidence: Sequence[Passage], run: Run) -> str | None:
-        """The rule that forbids another search, or None: then its round has begun."""
-        if len(evidence) >= self._params.kept_passages:
-            return "max_passages"
-        if query in queries:
-            return "repeated_query"
-        queries.add(query)
-        return None if run.begin_round(cap=self._params.sentences) else "budget_rounds"
-
     async def _best_new(
-        self, fields: Mapping[str, str], *, query: str, evidence: Sequence[Passage], run: Run, pool: LatestPool
+        self,
+        fields: Mapping[str, str],
+        *,
+        query: str,
+        queries: set[str],
+        evidence: Sequence[Passage],
+        run: Run,
+        pool: LatestPool,
     ) -> tuple[str, Passage] | str:
         """(sentence, its passage) with the least doubt, or the rule that ends the chain.
 
         "New" is a passage that the chain has not kept: one that lost before may win for another sentence.
         """
+        if len(evidence) >= self._params.kept_passages:
+            return "max_passages"
+        if query in queries:
+            return "repeated_query"
+        queries.add(query)
+        if not run.begin_round(cap=self._params.sentences):
+            return "budget_rounds"
         pool.clear()
         await gather(run, query=query, pool=pool, k=self._params.passages)
         new = [passage for passage in pool.passages if passage not in evidence]
@@ -243,19 +246,10 @@ class Seakr(PromptedArm[SeakrParams]):
 
     async def _doubts(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[float]:
         """The uncertainty of every prompt's samples."""
-        count = self._params.samples
-        samples = await together(
-            [
-                partial(self._sample, prompt, purpose=f"{purpose}_sample", number=number, run=run)
-                for prompt in prompts
-                for number in range(count)
-            ],
-            run=run,
-        )
-        return [
-            self._doubt(samples[number * count : (number + 1) * count], purpose=purpose, run=run)
-            for number in range(len(prompts))
-        ]
+        count, sample = self._params.samples, partial(self._sample, purpose=f"{purpose}_sample", run=run)
+        calls = [partial(sample, prompt, number=number) for prompt in prompts for number in range(count)]
+        samples = await together(calls, run=run)
+        return [self._doubt(samples[at : at + count], purpose=purpose, run=run) for at in range(0, len(samples), count)]
 
     async def _sample(self, prompt: Prompt, *, purpose: str, number: int, run: Run) -> Completion:
         return await run.complete(

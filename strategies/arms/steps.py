@@ -1,16 +1,14 @@
 """Steps: the searches and the reading that most arms are made of."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeVar, Unpack
+from typing import Literal, Unpack, cast
 
-from ragbandit.strategies.base import OutOfBudget, Passage
+from ragbandit.strategies.base import Completion, OutOfBudget, Passage, Result, at_once
+from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Answer, Run
-
-Result = TypeVar("Result")
 
 #: how a reader answers. "direct": the answer alone, on one line; "reasoned": a line of reasoning that ends in "the
 #: answer is ...", of which the answer is taken; "long": a paragraph, taken whole
@@ -57,24 +55,17 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
         run.note_branch("search_skipped", "the budget has no round")
 
 
-async def together(calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run) -> list[Result]:
+async def together(
+    calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
+) -> list[Result]:
     """The results of the calls, in their order; made at the same time.
 
-    One after the other where the budget caps tokens or dollars: each call is held against what those before it
-    have spent. The first call that fails ends the others, and its error is raised.
+    One after the other where the budget has any of the caps: each call is held against what those before it have
+    spent. The first call that fails ends the others, and its error is raised.
     """
-    if run.budget.tokens is not None or run.budget.dollars is not None:
+    if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
-
-    async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
-        return await call()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(result_of(call)) for call in calls]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
-    return [task.result() for task in tasks]
+    return await at_once(calls)
 
 
 async def read(
@@ -129,3 +120,18 @@ def partial_kept(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
 def finished(answer: str, reason: str) -> Answer:
     """The answer of an arm that ended by this rule; its stop reason is "empty_answer" if there is none."""
     return Answer(text=answer, stop_reason=reason if answer else "empty_answer")
+
+
+def mean_logprob(done: Completion) -> float:
+    """Mean log-probability of the tokens of the text (<= 0), its perplexity being exp(-mean); -inf if none is told.
+
+    Tokens that a stop string cut off do not count.
+    """
+    values: list[float] = []
+    written = 0
+    for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):
+        if written >= len(done.text):
+            break
+        values.append(token.logprob)
+        written += len(token.text)
+    return sum(values) / len(values) if values else float("-inf")

@@ -46,7 +46,7 @@ _LITTLE_WORDS = (
 )
 
 _STOP_WORDS = frozenset(_LITTLE_WORDS.split())
-_PIECE = re.compile(r"\s+|\S+")
+_RUN = re.compile(r"\S+")
 _LETTER = re.compile(r"\w")
 
 
@@ -81,21 +81,12 @@ class Word:
 
 def merge_words(tokens: Sequence[str]) -> list[Word]:
     """Words, between white space, out of tokens; a token that holds parts of two words belongs to both."""
-    words: list[Word] = []
-    positions: list[int] = []
-    text, begin, offset = "", 0, 0
-    for number, token in enumerate(tokens):
-        for piece in _PIECE.findall(token):
-            if piece.isspace():
-                if text:
-                    words.append(Word(text=text, tokens=tuple(positions), begin=begin))
-                text, positions = "", []
-            else:
-                begin = begin if text else offset
-                text += piece
-                positions.append(number)
-            offset += len(piece)
-    return [*words, Word(text=text, tokens=tuple(positions), begin=begin)] if text else words
+    #: of every character of the joined text
+    token_at = [number for number, token in enumerate(tokens) for _ in token]
+    return [
+        Word(text=match[0], tokens=tuple(dict.fromkeys(token_at[slice(*match.span())])), begin=match.start())
+        for match in _RUN.finditer("".join(tokens))
+    ]
 
 
 def is_content(word: str) -> bool:
@@ -161,15 +152,10 @@ def masked_query(tokens: Iterable[Token], *, beta: float) -> str:
     return query if _LETTER.search(query) else ""
 
 
-def tokens_between(tokens: Iterable[Token], *, begin: int, end: int) -> tuple[Token, ...]:
+def tokens_between(tokens: Sequence[Token], *, begin: int, end: int) -> tuple[Token, ...]:
     """The tokens that hold a character of the joined text from `begin` up to `end`."""
-    inside: list[Token] = []
-    offset = 0
-    for token in tokens:
-        if token.text[max(0, begin - offset) : max(0, end - offset)]:
-            inside.append(token)
-        offset += len(token.text)
-    return tuple(inside)
+    token_at = [number for number, token in enumerate(tokens) for _ in token.text]
+    return tuple(tokens[number] for number in dict.fromkeys(token_at[begin:end]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,6 +164,8 @@ class LookaheadParams(PassageParams):
 
     #: sentences of the text; the papers cap its tokens
     sentences: Count = 3
+    #: searches
+    rounds: Count = 2
     #: passages searched for; each search replaces those of the one before
     passages: Count = 2
     #: tokens of the answer, where the text does not announce one
@@ -218,14 +206,15 @@ class LookaheadArm(PromptedArm[Ahead]):
     ) -> tuple[list[str], bool]:
         """(what goes on after these sentences, one sentence or more; whether the model ended the text there)."""
 
+    def _begin_search(self, run: Run) -> bool:
+        """Begin a round; False, which the trace says, if none is left."""
+        begun = not run.rounds_over and run.begin_round(cap=self._params.rounds)
+        if not begun:
+            run.note_branch("search_skipped", "no round is left")
+        return begun
+
     async def _write(
-        self,
-        question: str,
-        *,
-        sentences: Sequence[str],
-        run: Run,
-        purpose: str,
-        pool: PassagePool | None = None,
+        self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
     ) -> Completion:
         """What the model writes after these sentences, up to the end of the line; a look-ahead tells how sure it is."""
         fields = {"question": question, "thoughts": " ".join(sentences)}
@@ -267,8 +256,6 @@ class DraginParams(LookaheadParams):
     theta: Annotated[float, Field(ge=0.0)] = 1.0
     #: words of a query at most
     query_words: Count = 12
-    #: searches
-    rounds: Count = 2
     #: tokens written at a time
     text_tokens: Count = 48
     presets: ClassVar = preset_table(
@@ -276,16 +263,6 @@ class DraginParams(LookaheadParams):
         llama2_2wiki=(16, 3, 1.0, 25, 16, 64),
         llama2_hotpot=(16, 3, 0.8, 35, 16, 100),
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Trigger:
-    """Place in a text that needs a search."""
-
-    #: the sentence begins here in the text
-    begin: int
-    #: words above theta
-    hits: tuple[Word, ...]
 
 
 class Dragin(LookaheadArm[DraginParams]):
@@ -298,6 +275,7 @@ class Dragin(LookaheadArm[DraginParams]):
     and text; one sentence is written with the passages, and the next round begins. A text without a trigger is
     accepted whole. Where the question cannot be found among the model's tokens, or nothing was looked at, the
     question is the query ("query_fallback"). When the rounds are used up the text goes on ("search_skipped").
+    The attention is that of the model in its prompt; the authors' code has the text read again without it.
     The text ends at an announced answer ("answer_found"), where nothing was added ("empty_text"), where the model
     ended it ("model_ended") or at `sentences` ("max_sentences"). A text that announces no answer is continued with
     "So the answer is"; "empty_answer" if even that brings none. The draft is the latest sentence.
@@ -312,47 +290,41 @@ class Dragin(LookaheadArm[DraginParams]):
     ) -> tuple[list[str], bool]:
         room = self._params.sentences - len(sentences)
         done = await self._write(question, sentences=sentences, run=run, purpose="look_ahead")
-        trigger = self._trigger(done, run=run, room=room)
-        if trigger is None:
-            new = sentences_in(done.text)
-            return new, done.finish == "stop" and len(new) < room
-        new = sentences_in(done.text[: trigger.begin])
-        if not has_answer(" ".join(new)):
-            query = self._query(question, done=done, trigger=trigger, thoughts=" ".join(sentences), run=run)
-            await gather(run, query=query, pool=pool, k=self._params.passages)
-            done = await self._write(question, sentences=[*sentences, *new], run=run, purpose="write", pool=pool)
-            new += sentences_in(first_sentence(done.text))
-        return new, False
+        begin, hits = self._trigger(done, run=run, room=room)
+        if hits:
+            new = sentences_in(done.text[:begin])
+            if has_answer(" ".join(new)):
+                return new, False
+            run.note_branch("uncertain_words", ", ".join(word.text for word in hits))
+            if self._begin_search(run):
+                query = self._query(question, done=done, hits=hits, thoughts=" ".join(sentences), run=run)
+                await gather(run, query=query, pool=pool, k=self._params.passages)
+                done = await self._write(question, sentences=[*sentences, *new], run=run, purpose="write", pool=pool)
+                return new + sentences_in(first_sentence(done.text)), False
+        new = sentences_in(done.text)
+        return new, done.finish == "stop" and len(new) < room
 
-    def _trigger(self, done: Completion, *, run: Run, room: int) -> _Trigger | None:
-        """The first of `room` sentences with a word above theta, if a round is left for it; the round begins here."""
+    def _trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
+        """(where the first of `room` sentences with words above theta begins, these words); none if no word is."""
         if not done.text.strip():
-            return None
+            return 0, []
         entropy, attention = _doubt_and_attention(done, run=run)
         keys = attention.keys[-len(entropy) :]
         words, received = merge_words(keys), attention_received(attention)
         for begin, end in sentence_spans(done.text)[:room]:
             inside = [word for word in words if begin <= word.begin < end]
             values = _values(inside, received=received, entropy=np.asarray(entropy, dtype=np.float64))
-            hits = tuple(
-                word
-                for word, value in zip(inside, values, strict=True)
-                if value > self._params.theta and is_content(word.text)
-            )
-            if not hits:
-                continue
-            run.note_branch("uncertain_words", ", ".join(word.text for word in hits))
-            if not run.rounds_over and run.begin_round(cap=self._params.rounds):
-                return _Trigger(begin=begin, hits=hits)
-            run.note_branch("search_skipped", "no round is left")
-            return None
-        return None
+            valued = zip(inside, values, strict=True)
+            hits = [word for word, value in valued if value > self._params.theta and is_content(word.text)]
+            if hits:
+                return begin, hits
+        return 0, []
 
-    def _query(self, question: str, *, done: Completion, trigger: _Trigger, thoughts: str, run: Run) -> str:
+    def _query(self, question: str, *, done: Completion, hits: Sequence[Word], thoughts: str, run: Run) -> str:
         """The content words that the hits looked at most, in the order of question and text (section 3.2)."""
         entropy, attention = _doubt_and_attention(done, run=run)
         read = len(attention.keys) - len(entropy)
-        written_hits = [token for word in trigger.hits for token in word.tokens]
+        written_hits = [token for word in hits for token in word.tokens]
         looked = attention.weights[:, written_hits, :].mean(axis=(0, 1), dtype=np.float64)
         prompt = "".join(attention.keys[:read])
         words = merge_words(attention.keys[:read]) + [
@@ -361,7 +333,7 @@ class Dragin(LookaheadArm[DraginParams]):
         ]
         hit_tokens = {read + token for token in written_hits}
         spans = _spans_of((question.strip(), thoughts), text=prompt)
-        spans.append((len(prompt), len(prompt) + trigger.hits[-1].begin))
+        spans.append((len(prompt), len(prompt) + hits[-1].begin))
         able = [
             Word(text=word.text[: end - word.begin], tokens=word.tokens, begin=word.begin)
             for word in words
@@ -479,8 +451,7 @@ class Flare(LookaheadArm[FlareParams]):
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
         """Fill the pool anew; False if no round is left."""
-        if run.rounds_over or not run.begin_round(cap=self._params.rounds):
-            run.note_branch("search_skipped", "no round is left")
+        if not self._begin_search(run):
             return False
         await gather(run, query=query, pool=pool, k=self._params.passages)
         return True

@@ -94,7 +94,7 @@ class LocalGenerator(Generator):
         added = self._tokenizer.added_tokens_decoder.values()
         self._control_words = sorted({each.content for each in added if each.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
-        self._remembered = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
+        self._ids = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
         #: a token's own text; there are as many as words in the vocabulary
         self._name = cache(lambda token: self._text([token], plain=False))
         from ragbandit.strategies.generators.static_batches import Batches
@@ -176,11 +176,8 @@ class LocalGenerator(Generator):
         """End the writing thread; calls under way finish first, later ones are ArmFailed."""
         self._batches.close()
 
-    def _ids(self, prompt: Prompt) -> list[int]:
-        """Token ids of the prompt, up to where the model goes on."""
-        return list(self._remembered(prompt))
-
     def _tokenized(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of the prompt, up to where the model goes on."""
         with self._tokenizer_lock:
             if getattr(self._tokenizer, "chat_template", None):
                 messages = [{"role": role, "content": self._plain(text)} for role, text in chat_turns(prompt) if text]

@@ -106,7 +106,12 @@ class OpenAiGenerator(Generator):
         """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
-        reading, feed, left = Reading(request=request), TextFeed(request), seconds_until(request.deadline)
+        dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
+        reading, feed, left = (
+            Reading(request=request, dropped=dropped),
+            TextFeed(request),
+            seconds_until(request.deadline),
+        )
         late = left == 0.0
         try:
             try:
@@ -156,16 +161,11 @@ class OpenAiGenerator(Generator):
                     reading.first_s = time.monotonic() - began
                 reading.take(part)
                 if feed.wanted:
-                    await feed.grow(reading.text_without(prefix=self._dropped))
+                    await feed.grow(reading.text_without_prefix())
                 if reading.delta and reading.request.delta_sink is not None:
                     await reading.request.delta_sink(reading.delta)
                 if reading.ended:
                     return
-
-    @property
-    def _dropped(self) -> bool:
-        """Whether the prompt's prefix is taken off an answer that repeats it."""
-        return self._options.prefix == "user"
 
     async def _create(self, **fields: Any) -> Any:
         import openai
@@ -191,8 +191,7 @@ class OpenAiGenerator(Generator):
 
     def _completion(self, reading: "Reading", *, late: bool) -> Completion:
         used = self._usage(reading)
-        if self._dropped:
-            reading.drop_prefix()
+        reading.drop_prefix()
         finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
         return Completion(
             text=reading.text,
@@ -289,7 +288,13 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
     required_module("openai", extra="openai", field="generator.name")
     given = {each.name: getattr(options, each.name) for each in fields(options)}
     check_values(OpenAiOptions, given=given, where="generator.openai")
-    _check_address(options)
+    where = _BASE_URL if options.base_url is None else "generator.openai.base_url"
+    address = os.environ.get(_BASE_URL) if options.base_url is None else options.base_url
+    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
+    if address is not None:
+        check_address(address, field=where, remedy=remedy)
+    if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
+        raise ConfigError("this is no address without a password", field=where, remedy=remedy)
     if any(name.lower() == "authorization" for name in options.headers):
         raise ConfigError(
             "the key does not belong here",
@@ -306,18 +311,6 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
             field="generator.openai.token_prices",
             remedy="set generator.token_prices, {input: 0.0, output: 0.0} if it is free",
         )
-
-
-def _check_address(options: OpenAiOptions) -> None:
-    """Check the address of the options, or else that of the environment."""
-    where = _BASE_URL if options.base_url is None else "generator.openai.base_url"
-    address = os.environ.get(_BASE_URL) if options.base_url is None else options.base_url
-    if address is None:
-        return
-    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
-    check_address(address, field=where, remedy=remedy)
-    if options.base_url is not None and "@" in urlsplit(address).netloc:
-        raise ConfigError("this is no address without a password", field=where, remedy=remedy)
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
@@ -337,6 +330,8 @@ class Reading:
     """The reply to a request, as far as it has come."""
 
     request: Request
+    #: the prompt's prefix where it is taken off an answer that repeats it
+    dropped: str = ""
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
     #: the server's word for why it ended, or "stop" or "length" where we ended it
@@ -388,20 +383,16 @@ class Reading:
                 "the server sent no log-probabilities", field="generator.openai.logprobs", remedy="set it to false"
             )
 
-    def text_without(self, *, prefix: bool) -> str:
-        """The text so far; prefix: without the prompt's, and none of it before it is known which one it is."""
-        wanted = self.request.prompt.prefix.strip() if prefix else ""
-        begin = self.text.lstrip()
-        if not wanted or not wanted.startswith(begin[: len(wanted)]):
-            return self.text
-        return begin[len(wanted) :]
+    def text_without_prefix(self) -> str:
+        """The text so far without the prefix; "" while it may still become the prefix."""
+        begin, size = self.text.lstrip(), len(self.dropped)
+        return begin[size:] if size and self.dropped.startswith(begin[:size]) else self.text
 
     def drop_prefix(self) -> None:
-        """Take the prompt's prefix off an answer that repeats it, and off its tokens."""
-        prefix = self.request.prompt.prefix.strip()
-        if not prefix or not self.text.lstrip().startswith(prefix):
+        """Take the prefix off an answer that repeats it, and off its tokens."""
+        if not self.dropped or not self.text.lstrip().startswith(self.dropped):
             return
-        dropped = self.text.index(prefix) + len(prefix)
+        dropped = self.text.index(self.dropped) + len(self.dropped)
         self.text = self.text[dropped:]
         while self.tokens and dropped >= len(self.tokens[0].text):
             dropped -= len(self.tokens.pop(0).text)

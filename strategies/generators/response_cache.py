@@ -110,8 +110,7 @@ def _read(file: Path) -> Completion | None:
         stored: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         details = dict(stored["details"])
         if "logprobs" in details:
-            told = details["logprobs"]
-            details["logprobs"] = tuple(Token(text=token["text"], logprob=token["logprob"]) for token in told)
+            details["logprobs"] = tuple(Token(**told) for told in details["logprobs"])
         if "entropy" in details:
             details["entropy"] = tuple(details["entropy"])
         return Completion(**{**stored, "details": details})

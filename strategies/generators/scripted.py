@@ -92,7 +92,7 @@ class ScriptedGenerator(Generator):
         """The scripted answer, cut like a model's. Raises ArmFailed when told to or when the script is used up."""
         self.requests.append(request)
         number = len(self.requests)
-        late = await self._take_time(request.deadline)
+        late = await self._is_late(self._seconds, deadline=request.deadline)
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
         answer = self._answer(request.prompt)
@@ -127,11 +127,9 @@ class ScriptedGenerator(Generator):
         feed, written = TextFeed(request), ""
         if feed.wanted or self._word_seconds:
             for piece in _PIECE.findall(text):
-                if written and not hurry and self._word_seconds:
-                    left = float("inf") if request.deadline is None else request.deadline - time.monotonic()
-                    await asyncio.sleep(max(0.0, min(self._word_seconds, left)))
-                    if left < self._word_seconds:
-                        break
+                pause = self._word_seconds if written and not hurry else 0.0
+                if pause and await self._is_late(pause, deadline=request.deadline):
+                    break
                 written += piece
                 await feed.grow(written)
         else:
@@ -139,10 +137,12 @@ class ScriptedGenerator(Generator):
         await feed.end(written)
         return written
 
-    async def _take_time(self, deadline: float | None) -> bool:
+    @staticmethod
+    async def _is_late(seconds: float, *, deadline: float | None) -> bool:
+        """Wait so long, or until the deadline, whichever comes first; whether that was the deadline."""
         left = float("inf") if deadline is None else deadline - time.monotonic()
-        await asyncio.sleep(max(0.0, min(self._seconds, left)))
-        return self._seconds > left
+        await asyncio.sleep(max(0.0, min(seconds, left)))
+        return seconds > left
 
     def _answer(self, prompt: Prompt) -> Said:
         if callable(self._answers):

@@ -146,7 +146,7 @@ class SequenceState:
         self.cancelled = threading.Event()
         #: done when the text has ended
         self.future: Future[None] = Future()
-        #: called in the writing thread after every token; None: nobody reads along
+        #: called in the writing thread after every token; None: there is no reader
         self.on_token: Callable[[], None] | None = None
         self.special, self._ends = dict(special), ends
         self.restart()

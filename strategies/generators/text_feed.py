@@ -30,7 +30,7 @@ class TextFeed:
 
     @property
     def wanted(self) -> bool:
-        """True if somebody reads along."""
+        """True if there is a reader."""
         return self._sink is not None
 
     async def grow(self, text: str) -> None:
@@ -138,9 +138,7 @@ def transcript(messages: tuple[Message, ...]) -> str:
 
 def _instructions(prompt: Prompt) -> str:
     system = [message.text for message in prompt.history if message.role == "system"]
-    return (
-        "\n\n".join(text for text in (*system, prompt.instructions) if text.strip()) if system else prompt.instructions
-    )
+    return "\n\n".join(text for text in (*system, prompt.instructions) if text.strip())
 
 
 #: shape (layers + 1, d), float32

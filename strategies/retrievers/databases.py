@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
 BATCH: Final = 256
 #: connections that a retriever has at most
 CONNECTIONS: Final = 10
-_Result = TypeVar("_Result")
 
 
 class DatabaseRetriever(Retriever):
@@ -64,8 +63,10 @@ class DatabaseRetriever(Retriever):
         try:
             with self._in_our_words(ConfigError):
                 self._read()
-            if encoder is not None:
-                self._check_encoder(encoder)
+            model = self.meta.get("model", encoder and encoder.name)
+            if encoder is not None and (self.width not in (None, encoder.width) or model != encoder.name):
+                fault = f"holds vectors of {model!r} of {self.width} numbers, and {encoder.name!r} has {encoder.width}"
+                raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
         except ConfigError:
             self._disconnect()
             raise
@@ -73,12 +74,6 @@ class DatabaseRetriever(Retriever):
             self.name = f"{self._label}:{str(self.meta['sha256'])[:12]}"
         self._encoder = encoder
         return self
-
-    def _check_encoder(self, encoder: "SentenceEncoder") -> None:
-        model = self.meta.get("model", encoder.name)
-        if self.width not in (None, encoder.width) or model != encoder.name:
-            fault = f"holds vectors of {model!r} of {self.width} numbers, and {encoder.name!r} has {encoder.width}"
-            raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
 
     def facts(self) -> dict[str, Json]:
         """`meta`, or of your own how much is there; the connections are closed. Raises ConfigError."""
@@ -105,10 +100,7 @@ class DatabaseRetriever(Retriever):
             if "." in name:
                 remedy = "give a plain name: a path into JSON is for passages of your own"
                 raise ConfigError(f"{name!r} has a dot", field=f"retriever.fields.{field}", remedy=remedy)
-        facts: dict[str, Json] = {
-            "model": encoder.name if encoder else None,
-            "width": encoder.width if encoder else None,
-        }
+        facts: dict[str, Json] = {"model": encoder and encoder.name, "width": encoder and encoder.width}
         try:
             with self._in_our_words(ArmFailed):
                 self._fill(self._batches(rows, encoder=encoder, facts=facts, progress=progress), facts=facts)
@@ -143,18 +135,12 @@ class DatabaseRetriever(Retriever):
         """
         if k < 1 or not any(character.isalnum() for character in query):
             return ()
-        return tuple(await self._in_thread(partial(self._search, query, k=k)))
+        search = self._in_our_words(ArmFailed)(partial(self._search, query, k=k))
+        return tuple(await asyncio.get_running_loop().run_in_executor(self._threads, search))
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
         assert self._encoder is not None  # where it may be, the database searches by words as well
         return self._nearest(self._encoder.encode([query])[0], k=k)
-
-    async def _in_thread(self, call: Callable[[], _Result]) -> _Result:
-        def in_our_words() -> _Result:
-            with self._in_our_words(ArmFailed):
-                return call()
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, in_our_words)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -173,8 +159,9 @@ class DatabaseRetriever(Retriever):
         remedy = remedy or build_command(self.kind, index=self.index)
         return ConfigError(f"{self.index!r} {fault}", field=f"retriever.{field}", remedy=remedy)
 
-    def _not_ours(self) -> ConfigError:
-        return self._unusable("exists, and is no index of ours", remedy="choose another name for the index")
+    def _not_ours(self, name: str) -> ConfigError:
+        remedy = f"choose another name for the index, or delete {name!r}"
+        return ConfigError(f"{name!r} exists, and is no index of ours", field="retriever.index", remedy=remedy)
 
     @contextmanager
     def _in_our_words(self, kind: type[RagBanditError]) -> Iterator[None]:

@@ -158,11 +158,11 @@ class ElasticsearchRetriever(DatabaseRetriever):
             is_alias = client.indices.exists_alias(name=self.index)
             named = list(client.indices.get_alias(name=self.index).body) if is_alias else []
             if named not in ([first], [second]):
-                raise self._not_ours()
+                raise self._not_ours(self.index)
             live, building = named[0], second if named == [first] else first
         if client.indices.exists(index=building):  # of a build that was cut off
             if "ragbandit" not in client.indices.get_mapping(index=building)[building]["mappings"].get("_meta", {}):
-                raise self._not_ours()
+                raise self._not_ours(building)
             client.indices.delete(index=building)
         return live, building
 

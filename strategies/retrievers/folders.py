@@ -98,14 +98,9 @@ class FolderRetriever(Retriever):
         """(position, score) of the at most k best passages, best first; k is at least 1."""
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        with self._readable():
+        try:
             positions = self._best(query, k=k) if k > 0 else ()
             return tuple(Hit(passage=self._passages[position], score=score) for position, score in positions)
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
         except (OSError, ValueError, LookupError, RuntimeError) as error:
             remedy = build_command(self.kind, index=self._folder)
             raise ArmFailed(f"the index in {self._folder} cannot be read: {error}", remedy=remedy) from error

@@ -150,7 +150,7 @@ class PgvectorRetriever(DatabaseRetriever):
         with self._begin(statement_timeout=0, idle_in_transaction_session_timeout=0) as ask:  # it encodes for hours
             there = ask(_COMMENT, (self._table, self._table)).all()
             if there and not _facts(there[0][0]):
-                raise self._not_ours()
+                raise self._not_ours(self.index)
             ask(f"CREATE TABLE {building} ({', '.join(map(' '.join, zip(columns, types, strict=True)))})")
             for passages, vectors in batches:
                 values = zip(passages, [] if vectors is None else vectors, strict=True)

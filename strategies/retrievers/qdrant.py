@@ -104,11 +104,15 @@ class QdrantRetriever(DatabaseRetriever):
         first, second = f"{self.index}-a", f"{self.index}-b"
         live = self._aliases().get(self.index)
         if live not in (None, first, second) or (live is None and client.collection_exists(self.index)):
-            raise self._not_ours()
+            raise self._not_ours(self.index)
         building = second if live == first else first
-        client.delete_collection(building)
+        if client.collection_exists(building):  # of a build that was cut off
+            if "ragbandit" not in (client.get_collection(building).config.metadata or {}):
+                raise self._not_ours(building)
+            client.delete_collection(building)
         params = models.VectorParams(size=int(str(facts["width"])), distance=models.Distance(self.distance.title()))
-        client.create_collection(building, vectors_config={self._using: params} if self._using else params)
+        config = {self._using: params} if self._using else params
+        client.create_collection(building, vectors_config=config, metadata={"ragbandit": {}})
         for passages, vectors in batches:
             points = []
             for passage, vector in zip(passages, [] if vectors is None else vectors.tolist(), strict=True):

@@ -6,11 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from typing import Protocol
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.base import Hit, Passage, Retriever, at_once
 
 log = logging.getLogger("ragbandit.reranking")
 
@@ -144,16 +145,8 @@ class HybridRetriever(Retriever):
         """The at most k best of both, best first. Raises ArmFailed if one of them fails."""
         if k < 1:
             return ()
-        return fuse(await self._search_both(query, k=max(k, self._depth)), k=k)
-
-    async def _search_both(self, query: str, *, k: int) -> list[tuple[Hit, ...]]:
-        """Both lists. The one that is still under way when the other fails is cancelled."""
-        searches = [asyncio.ensure_future(retriever.search(query, k=k)) for retriever in self._pair]
-        try:
-            return await asyncio.gather(*searches)
-        finally:
-            for search in searches:
-                search.cancel()
+        searches = [partial(retriever.search, query, k=max(k, self._depth)) for retriever in self._pair]
+        return fuse(await at_once(searches), k=k)
 
     async def close(self) -> None:
         """Close both."""

@@ -40,7 +40,7 @@ def forward(generator, told):
     try:
         with torch.inference_mode():
             output = generator._model(
-                input_ids=torch.tensor([ids + written]), output_attentions=True, output_hidden_states=True
+                input_ids=torch.tensor([[*ids, *written]]), output_attentions=True, output_hidden_states=True
             )
     finally:
         generator._model.set_attn_implementation("sdpa")

@@ -65,7 +65,7 @@ def test_contract(tmp_path, encoder, monkeypatch):
                 check(opened)
 
 
-def test_a_build_replaces_what_it_made_when_it_is_whole(make, encoder):
+def test_a_build_replaces_what_it_made_when_it_is_whole(make, tmp_path, encoder):
     """One that was cut off changes nothing; the name of something else is refused; urls and ids come back."""
 
     def broken():
@@ -89,6 +89,11 @@ def test_a_build_replaces_what_it_made_when_it_is_whole(make, encoder):
     assert hits[0].score == pytest.approx(0.0, abs=1e-5)
     with pytest.raises(ConfigError, match="exists, and is no index of ours"):
         make("library-a").build(PASSAGES, encoder=encoder)
+    yours = QdrantClient(path=str(tmp_path / "qdrant"))
+    yours.create_collection("mine-a", vectors_config=models.VectorParams(size=2, distance=models.Distance.DOT))
+    yours.close()
+    with pytest.raises(ConfigError, match="'mine-a' exists, and is no index of ours"):
+        make("mine").build(PASSAGES, encoder=encoder)
 
 
 def test_a_collection_of_yours_is_read_as_it_stands(tmp_path, encoder):

@@ -34,6 +34,10 @@ class StrangeArm(OwnArm):
     needs = frozenset({"telepathy"})
 
 
+class ListingArm(OwnArm):
+    needs = ["completion"]  # noqa: RUF012 - what is refused
+
+
 class SyncArm(OwnArm):
     def answer(self, question, *, run):
         return None
@@ -131,6 +135,7 @@ def test_one_of_our_arms_can_be_had_twice():
         ({"own": {"class": here("NamelessArm")}}, "arms.own", ["has no name"]),
         ({"own": {"class": here("StubbornArm")}}, "arms.own", ["calls itself 'mine'"]),
         ({"own": {"class": here("StrangeArm")}}, "arms.own", ["telepathy", "known: completion"]),
+        ({"own": {"class": here("ListingArm")}}, "arms.own", ["has needs ['completion'], which is no set"]),
     ],
 )
 def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words):

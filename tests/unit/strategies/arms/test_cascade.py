@@ -6,10 +6,12 @@ import pytest
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Round
-from ragbandit.strategies.arms.basic import NoRetrieval, SingleStep
+from ragbandit.strategies.arms.basic import Model, MultiStep, NoRetrieval, SingleStep
 from ragbandit.strategies.arms.cascade import Cascade, Part, agree
+from ragbandit.strategies.arms.self_rag import SelfRag
 from ragbandit.strategies.base import Prompt
-from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
+from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever, NoRetriever
 from ragbandit.strategies.runner import run_strategy
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN
@@ -44,7 +46,7 @@ def cascade(first, then="Stoker", *, other=None, **params):
     parts = {"first": first if isinstance(first, Part) else part(first), "then": part(then)}
     judge = Scores()
     judge.generator = ScriptedGenerator({"Shelley": "0.2", "": "0.9"})
-    parts |= {"differs_from": part(other)} if other else {}
+    parts |= {"differs_from": other if isinstance(other, Part) else part(other)} if other else {}
     arm.bind(parts, check=Scores() if arm.check else None, judge=judge if arm.judged else None)
     return arm
 
@@ -107,6 +109,29 @@ def test_a_budget_that_ends_in_between_gives_the_first_answer():
     tight = Budget(tokens=first.prompt_tokens + first.completion_tokens)
     outcome = outcome_of(cascade("I don't know", abstains=True), budget=tight)
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_tokens", "I don't know")
+    deep = part("Stoker", arm=MultiStep)
+    own = Part(Model(), ScriptedGenerator({"": "Shelley"}), NoRetriever())
+    outcome = outcome_of(cascade(own, other=deep), budget=Budget(tokens=60))
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_tokens", "Shelley")
+
+
+def test_its_arms_share_the_rounds():
+    """The first arm and the one whose answer is compared begin no more rounds together than the budget has."""
+    first, other = part("Shelley", arm=SingleStep), part("Shelley", arm=SingleStep)
+    outcome = outcome_of(cascade(first, other=other), budget=Budget(rounds=1))
+    assert (outcome.answer, outcome.steps) == ("Shelley", 1)
+
+
+def test_the_log_probability_is_that_of_the_answer():
+    """A model that is sure of its last grade, and not of its answer, is followed by the other arm."""
+
+    def said(prompt):
+        text, logprob = ("yes", -0.01) if prompt.prefix == "Reply:" else ("Shelley", -3.0)
+        return Scripted(text=text, details={"logprobs": (Token(text=text, logprob=logprob),)})
+
+    generator = ScriptedGenerator(said, capabilities={"completion", "stop", "logprobs"})
+    first = Part(SelfRag(), generator, MemoryRetriever((JAWS,)))
+    assert reasons(outcome_of(cascade(first, logprob=-1.0))) == ["its mean log-probability is -3"]
 
 
 def test_a_first_arm_that_fails_is_followed_by_the_other():
@@ -170,9 +195,11 @@ def test_a_cascade_needs_a_condition():
 
 
 def test_log_probabilities_must_be_told():
-    """A model that tells none is refused when the parts are given."""
-    with pytest.raises(ConfigError, match="tells no log-probabilities"):
-        cascade("Shelley", logprob=-0.5)
+    """A model that tells none is refused when the parts are given, and so is an arm that asks other models."""
+    able = ScriptedGenerator({"": "x"}, capabilities={"completion", "stop", "logprobs"})
+    for first in ("Shelley", Part(cascade("Shelley", empty=True), able, NoRetriever())):
+        with pytest.raises(ConfigError, match="tells no log-probabilities"):
+            cascade(first, logprob=-0.5)
 
 
 def test_cascades_are_two_deep_at_most():

@@ -12,6 +12,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import run
+from ragbandit.testing.doubles import LateGenerator
 
 
 class Passing(ScriptedGenerator):
@@ -47,6 +48,8 @@ def test_a_question_without_a_chat_is_asked_as_it_stands():
     )
     assert model.requests[0].max_tokens == 1024
     assert run(Model(), generator_=ScriptedGenerator({"": ""})).stop_reason == "empty_answer"
+    late = run(Model(), budget=Budget(seconds=60), generator_=LateGenerator("In Ohio, by", calls=1))
+    assert (late.stop_reason, late.answer) == ("budget_seconds", "In Ohio, by")
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ async def _root(request: Request) -> Response:
     """The way to the pages for a browser, and for programs where to read on."""
     pages = "/ui" if has_path("/ui", state=request.app.state) else "/docs"
     if "text/html" in request.headers.get("accept", ""):
-        return RedirectResponse(request.scope.get("root_path", "") + pages, status_code=307)
+        return RedirectResponse(pages, status_code=307)
     return JsonReply({"service": "ragbandit", "pages": pages, "docs": "/docs", "openapi": "/openapi.json"})
 
 

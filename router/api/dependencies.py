@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar, cast
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.datastructures import State
 from starlette.routing import compile_path
-from starlette.types import Scope
 
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.api.schemas.responses import ERRORS
@@ -137,15 +136,6 @@ def rule_of(method: str, path: str) -> Rule:
     if rule is not None:
         return rule
     return next((rule for of, pattern, rule in _PATTERNS if of == method and pattern.match(path)), NOBODY)
-
-
-def route_path(scope: Scope) -> str:
-    """The path that the app's routes are matched with, as Starlette sees it."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
-        return path[len(root) :]
-    return path
 
 
 def is_page(path: str) -> bool:
@@ -358,8 +348,8 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
     except CallerGone:
         begun = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
         if begun:
-            await asyncio.wait(begun, timeout=limit_s)
-            request.app.state.metrics.unseen.inc(len(begun))
+            done, _ = await asyncio.wait(begun, timeout=limit_s)
+            request.app.state.metrics.unseen.inc(sum(future.exception() is None for future in done))
         raise
 
 

@@ -26,7 +26,6 @@ from ragbandit.router.api.dependencies import (
     Rule,
     has_path,
     is_page,
-    route_path,
     rule_of,
 )
 from ragbandit.router.api.openai.replies import is_openai_path, openai_error
@@ -147,7 +146,7 @@ class _Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
         self.scope, self._receive, self._send, self._state = scope, receive, send, state
-        self.path = path = route_path(scope)
+        self.path = path = scope["path"]
         self.rule: Rule = rule_of(scope["method"], path)
         self.limit: int = getattr(state.router.settings.server, self.rule.largest)
         self._seen = 0

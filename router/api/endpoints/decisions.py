@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
-from pydantic import ValidationError
 
 from ragbandit.client.replies.decisions import (
     AnswerReply,
@@ -52,7 +51,7 @@ from ragbandit.router.api.schemas.requests import (
     OutcomeBody,
     RouteBatchBody,
     RouteBody,
-    complaint,
+    body_of,
     identity,
 )
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
@@ -168,9 +167,7 @@ def _end_span(span: Span, result: Decision | BaseException) -> None:
 
 async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
     try:
-        return await _query(request, RouteBody.model_validate(item), key=None, run_by="caller")
-    except ValidationError as error:
-        return complaint(error.errors()[0])
+        return await _query(request, body_of(RouteBody, item), key=None, run_by="caller")
     except (InvalidInput, Forbidden, BudgetSpent) as error:
         return error
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query as QueryParameter, Request
 from fastapi.responses import Response
-from pydantic import ValidationError
 
 from ragbandit.client.replies.decisions import BatchReply, LabelQueueReply, ReceiptReply
 from ragbandit.router.api.dependencies import (
@@ -23,7 +22,7 @@ from ragbandit.router.api.dependencies import (
 )
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import label_json, receipt_json
-from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.serving.checks.reports import made_feedback
@@ -123,9 +122,7 @@ async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -
 
 def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:
     try:
-        return _feedback(request, FeedbackBody.model_validate(item), key=None)
-    except ValidationError as error:
-        return complaint(error.errors()[0])
+        return _feedback(request, body_of(FeedbackBody, item), key=None)
     except RagBanditError as error:
         return error
 

@@ -13,7 +13,6 @@ from starlette.types import Scope
 from typing_extensions import TypedDict
 
 from ragbandit.client.replies.decisions import CostReply, ErrorDetail
-from ragbandit.router.api.dependencies import route_path
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.schemas.replies import decision_json, filled
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
@@ -119,7 +118,7 @@ def openai_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping
 
     A fault of ours may have come after the decision: clients are told not to ask again by themselves.
     """
-    status, body = as_openai_error(status, error, path=route_path(scope))
+    status, body = as_openai_error(status, error, path=scope["path"])
     more = {"x-should-retry": "false"} if status == 500 else {}
     return JsonReply(body, status, {**more, **(headers or {})})
 

@@ -157,7 +157,7 @@ class Budgets:
             async with self._lock:  # all who come meanwhile wait for one read
                 if stale := [one for one in spenders if self._is_stale(one)]:
                     if len(self._known) > MOST_SPENDERS:
-                        self._known.clear()
+                        self._known, stale = {}, list(spenders)
                     for one, sums in (await self._read(lambda: self._sums(stale, now=now))).items():
                         self._known[one] = sums, time.monotonic()
         return {one: self._known[one][0] for one in spenders}

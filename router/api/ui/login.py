@@ -27,7 +27,7 @@ async def form(request: Request) -> Response:
     """The form, unless the service is open."""
     gate: Gate = request.app.state.gate
     if await gate.is_open():
-        return onward(request, "/ui")
+        return onward("/ui")
     return login_page(request, wanted=_checked(request.query_params.get("next", "")))
 
 
@@ -50,7 +50,7 @@ async def login(request: Request) -> Response:
     sessions: PageSessions = request.app.state.page_sessions
     value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
     home = LABELS if key.role == "rater" else "/ui" if key.tenant is None else ENTRY
-    reply = onward(request, _checked(given["next"]) or home)
+    reply = onward(_checked(given["next"]) or home)
     _set_session(request, reply, value, seconds=seconds)
     gate.ring.note_use(key.public_id)
     return reply
@@ -60,7 +60,7 @@ async def login(request: Request) -> Response:
 async def logout(request: Request) -> Response:
     """End the session."""
     await form_of(request)
-    reply = onward(request, "/ui/login")
+    reply = onward("/ui/login")
     if needs_session(request.scope["path"], request.scope["headers"]):
         _set_session(request, reply, "", seconds=0)
     return reply
@@ -68,8 +68,8 @@ async def logout(request: Request) -> Response:
 
 def _set_session(request: Request, reply: Response, value: str, *, seconds: int) -> None:
     """A cookie that no script reads and no other site sends."""
-    path, secure = request.scope.get("root_path", "") + "/ui", request.scope["scheme"] == "https"
-    reply.set_cookie(SESSION, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="strict")
+    secure = request.scope["scheme"] == "https"
+    reply.set_cookie(SESSION, value, max_age=seconds, path="/ui", secure=secure, httponly=True, samesite="strict")
 
 
 def _check_role(key: ApiKey) -> None:

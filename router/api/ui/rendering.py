@@ -134,11 +134,10 @@ def _query(values: dict[str, Any]) -> str:
 
 def page(request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
     """A page of this template. values: its names."""
-    root, caller = request.scope.get("root_path", ""), caller_of(request)
+    caller = caller_of(request)
     frame = {
-        "root": root,
         "title": title,
-        "here": request.scope["path"].removeprefix(root),
+        "here": request.scope["path"],
         "links": [(path, title) for path, title, of_all in PAGES if may_see(caller, path, of_all=of_all)],
         "caller": caller,
         "logged_in": caller.key is not None and needs_session("/ui", request.scope["headers"]),
@@ -147,9 +146,9 @@ def page(request: Request, template: str, *, title: str, status: int = 200, **va
     return HTMLResponse(environment().get_template(template).render(frame | values), status_code=status)
 
 
-def onward(request: Request, path: str) -> Response:
+def onward(path: str) -> Response:
     """The way to another page of ours."""
-    return RedirectResponse(request.scope.get("root_path", "") + path, status_code=303)
+    return RedirectResponse(path, status_code=303)
 
 
 def may_see(caller: Caller, path: str, *, of_all: bool) -> bool:
@@ -179,12 +178,10 @@ def page_headers(path: str) -> list[tuple[bytes, bytes]]:
 
 def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
     """The reply of an error on a page: the words of it, or the way to the login."""
-    root = scope.get("root_path", "")
     if status == 401 and needs_session(scope["path"], scope["headers"]) and not scope["path"].endswith("/login"):
         came = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-        back = f"?next={quote(came.removeprefix(root), safe='/')}" if scope["method"] == "GET" else ""
-        return RedirectResponse(f"{root}/ui/login{back}", status_code=303)
-    frame = {"root": root, "title": "Error", "here": "", "links": (), "logged_in": False, "caller": Caller()}
+        return onward("/ui/login" + (f"?next={quote(came, safe='/')}" if scope["method"] == "GET" else ""))
+    frame = {"title": "Error", "here": "", "links": (), "logged_in": False, "caller": Caller()}
     message, remedy = (unicodedata.normalize("NFC", text) for text in (error["message"], error["remedy"] or ""))
     words = {"status": status, "code": error["code"], "message": message, "remedy": remedy}
     shown = environment().get_template("error.html").render(frame | words)

@@ -13,7 +13,7 @@ from typing import Final
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from starlette.datastructures import State
+from starlette.datastructures import Headers, State
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -198,13 +198,13 @@ def _check(exchange: _Exchange, *, state: State) -> None:
     if exchange.rule.queue is not None:
         exchange.route = exchange.path  # a rule with a queue has no pattern
         router.batchers[exchange.rule.queue].check_admission()
-    headers = dict(exchange.scope["headers"])
-    announced = headers.get(b"content-length", b"")
-    if announced.isdigit() and int(announced) > exchange.limit:
+    headers = Headers(scope=exchange.scope)
+    announced = headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > exchange.limit:
         raise HTTPException(413)
-    if b"upgrade" in headers:  # the parser takes what follows for the offered protocol
+    if "upgrade" in headers:  # the parser takes what follows for the offered protocol
         exchange.headers.append((b"connection", b"close"))
-        if announced not in (b"", b"0") or b"transfer-encoding" in headers:
+        if announced not in ("", "0") or "transfer-encoding" in headers:
             raise NoUpgrade(remedy="send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy")
 
 
@@ -229,11 +229,10 @@ def reply_to(error: Exception, *, scope: Scope) -> Response:
         return gone()
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        sent_as = dict(scope["headers"]).get(b"content-type")
         if first["type"] == "json_invalid":
             error = HTTPException(400)
         else:
-            error = complaint(first, skip=1, content_type=None if sent_as is None else sent_as.decode("latin-1"))
+            error = complaint(first, skip=1, content_type=Headers(scope=scope).get("content-type"))
     if isinstance(error, HTTPException):
         return _http_reply(error, scope=scope)
     if not isinstance(error, RagBanditError):
@@ -260,12 +259,8 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
 
 def _sent_trace(scope: Scope) -> Mapping[str, str]:
     """The caller's W3C headers. One that is sent twice counts as none."""
-    sent: dict[str, str] = {}
-    for name in (b"traceparent", b"tracestate"):
-        values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
-        if len(values) == 1:
-            sent[name.decode()] = values[0]
-    return sent
+    sent = {name: Headers(scope=scope).getlist(name) for name in ("traceparent", "tracestate")}
+    return {name: values[0] for name, values in sent.items() if len(values) == 1}
 
 
 def _end(span: Span, exchange: _Exchange) -> None:

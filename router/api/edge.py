@@ -30,7 +30,7 @@ from ragbandit.router.api.dependencies import (
 )
 from ragbandit.router.api.openai.replies import is_openai_path, openai_error
 from ragbandit.router.api.schemas.requests import complaint
-from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, mcp_error, refusal
+from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.ui.rendering import page_error, page_headers
@@ -54,6 +54,8 @@ Direct = Callable[[Request], Awaitable[Response | None]]
 
 #: paths that are asked all the time and are no traffic
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
+#: status of a request whose caller closed the connection before the reply, as nginx counts it
+_CLIENT_CLOSED: Final = 499
 _ENDING: Final = NotReady(
     "the service is shutting down, and this request was not finished", remedy="try again with the same id"
 )
@@ -226,7 +228,7 @@ def reply_to(error: Exception, *, scope: Scope) -> Response:
     if isinstance(error, HTTPException) and isinstance(error.__cause__, RagBanditError | ClientDisconnect):
         error = error.__cause__  # FastAPI had it for a body that cannot be read
     if isinstance(error, CallerGone | ClientDisconnect):
-        return gone()
+        return Response(status_code=_CLIENT_CLOSED)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         if first["type"] == "json_invalid":

@@ -37,8 +37,8 @@ from ragbandit.router.api.dependencies import (
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
 from ragbandit.router.api.schemas.replies import (
     answer_json,
-    cancellation_json,
     explanation_json,
+    filled,
     headers,
     pending_json,
     record_json,
@@ -398,4 +398,5 @@ async def cancel(decision_id: DecisionPath, request: Request) -> Response:
     router = router_of(request)
     await check_owner(request, decision_id)
     state = await reads_of(request).run(lambda: router.cancel(decision_id))
-    return JsonReply(cancellation_json(state), status_code=202 if state.status is None else 200)
+    reply = filled(CancellationReply, state, status=state.status or "pending")
+    return JsonReply(reply, status_code=202 if state.status is None else 200)

@@ -21,7 +21,7 @@ from ragbandit.router.api.dependencies import (
     tracing_of,
 )
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.schemas.replies import label_json, receipt_json
+from ragbandit.router.api.schemas.replies import filled, label_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.ownership import check_owner, strangers
@@ -54,7 +54,7 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     (receipt,) = await _stored(request, [item])
     if not isinstance(receipt, Receipt):
         raise receipt
-    return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
+    return JsonReply(filled(ReceiptReply, receipt), status_code=200 if receipt.duplicate else 202)
 
 
 @endpoints.get(
@@ -90,7 +90,7 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
     items = await _owned(request, [_checked_item(request, item) for item in body.items])
     stored = iter(await _stored(request, [item for item in items if isinstance(item, Feedback)]))
     results = [next(stored) if isinstance(item, Feedback) else item for item in items]
-    of_items = [receipt_json(one) if isinstance(one, Receipt) else error_item(one) for one in results]
+    of_items = [filled(ReceiptReply, one) if isinstance(one, Receipt) else error_item(one) for one in results]
     reply: BatchReply = {"items": of_items}
     return JsonReply(reply, status_code=202)
 

@@ -167,12 +167,6 @@ class ChatBody(OpenAIBody):
     """null."""
 
     @property
-    def sent(self) -> dict[str, Any]:
-        """The messages and the parameters that a model reads, as they came."""
-        given = {**(self.model_extra or {}), **{name: getattr(self, name) for name in type(self).model_fields}}
-        return {name: given[name] for name in ("messages", *PASSED_PARAMETERS & given.keys())}
-
-    @property
     def include_usage(self) -> bool:
         """Whether a stream is to end with its usage."""
         return bool((self.stream_options or {}).get("include_usage"))

@@ -131,8 +131,7 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
         await state.gate.ring.in_force()
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
-    paces = lambda: serves_prices(router.service.serving.policy)  # noqa: E731
-    state.budgets = Budgets(router.settings, database=router.database, read=state.reads.run, paces=paces)
+    state.budgets = Budgets(router, reads=state.reads)
     state.metrics.limiters.append(state.rate_limiter)
     try:
         yield

@@ -95,9 +95,12 @@ class Edge:
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         with bound(request=request_id):
-            # No path: it may hold an id of a person's session. The route is told at the end.
-            of = {names.HTTP_METHOD: scope["method"], names.URL_SCHEME: scope["scheme"]}
-            facts = {**of, names.REQUEST_ID: request_id}
+            # No path: it may hold an id of a person's session. The route is added at the end.
+            facts = {
+                names.HTTP_METHOD: scope["method"],
+                names.URL_SCHEME: scope["scheme"],
+                names.REQUEST_ID: request_id,
+            }
             with tracing.span(scope["method"], kind="server", attributes=facts, parent=_sent_trace(scope)) as span:
                 with bound(trace=trace_id_of(span.carrier)):
                     await self._answer(exchange)

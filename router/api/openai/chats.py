@@ -75,8 +75,7 @@ class Chat:
 
         The hash tells two requests apart that ask the same question with other parameters.
         """
-        named = {NEEDS: self.needs, OPTIONAL: self.optional}
-        facts: dict[str, Json] = {name: list(needs) for name, needs in named.items() if needs}
+        facts: dict[str, Json] = {NEEDS: list(self.needs), OPTIONAL: list(self.optional)}
         if passed:
             messages: Any = self.sent["messages"]
             texts = {**self.sent, "messages": [_without_data(each) for each in messages]}

@@ -133,9 +133,6 @@ def openai_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping
     return JsonReply(body, status, {**more, **(headers or {})})
 
 
-#: of the id of a completion; the rest is the decision's
-ID_PREFIX: Final = COMPLETION_PREFIX
-
 FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
 
@@ -327,7 +324,7 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
         **passed,
     }
     return {
-        "id": f"{ID_PREFIX}{decision.id}",
+        "id": f"{COMPLETION_PREFIX}{decision.id}",
         "object": "chat.completion",
         "created": int(decision.made_at),
         "model": model_name(decision),
@@ -351,7 +348,7 @@ class ChatStream:
 
     def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
         self._head: dict[str, Any] = {
-            "id": f"{ID_PREFIX}{decision.id}",
+            "id": f"{COMPLETION_PREFIX}{decision.id}",
             "object": "chat.completion.chunk",
             "created": int(decision.made_at),
             "model": model_name(decision),

@@ -186,7 +186,8 @@ def query_of(
     named = None if model.arm is None else (model.arm,)
     arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
-    facts = {**noted_prices(request, tenant=tenant), **facts}
+    kept = _facts(body, metadata=metadata) | chat.facts(passed=bool(router.service.passing))
+    kept |= {**noted_prices(request, tenant=tenant), **facts}
     named_in = (request.headers.get(name, "").strip() for name in _SESSIONS)
     return Query(
         id=None if key is None else DecisionId(key),
@@ -200,9 +201,7 @@ def query_of(
         # A template that the client did not fill in names no conversation.
         session=next((name for name in named_in if name and "{{" not in name), session),
         api_key=caller.key,
-        request=_facts(body, metadata=metadata)
-        | chat.facts(passed=bool(router.service.passing))
-        | {name: value for name, value in facts.items() if value not in (None, {})},
+        request={name: value for name, value in kept.items() if value not in (None, [], {})},
         chat=chat.sent,
     )
 
@@ -220,13 +219,8 @@ def _facts(body: OpenAIBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
-    facts: dict[str, Json] = {
-        "surface": "openai",
-        "ignored": _ignored(body),
-        "metadata": dict(metadata),
-        "user": user[:_LONGEST_USER] if user else None,
-    }
-    return {name: value for name, value in facts.items() if value}
+    own = {"surface": "openai", "ignored": _ignored(body), "metadata": dict(metadata)}
+    return {**own, "user": user[:_LONGEST_USER] if user else None}
 
 
 def _ignored(body: OpenAIBody) -> list[str]:

@@ -235,8 +235,8 @@ class ResponseBody(OpenAIBody):
             "surface": "responses",
             "metadata": dict(self.metadata or {}),
             "previous_response_id": self.previous_response_id,
-            **({"instructions": True} if self.instructions else {}),
-            **({"store": False} if self.store is False else {}),
+            "instructions": True if self.instructions else None,
+            "store": False if self.store is False else None,
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:

@@ -149,9 +149,6 @@ def _facts(explained: Explanation) -> dict[str, Any]:
     steps = [] if outcome is None else trace_json(outcome.trace)
     return {
         "explained": explained,
-        "record": explained.record,
-        "decision": explained.record.decision,
-        "outcome": outcome,
         "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),
         "has": {
             name: any(getattr(arm, name) is not None for arm in explained.arms)

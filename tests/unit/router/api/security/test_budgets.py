@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,12 +62,14 @@ def test_sums_grow_old(monkeypatch):
     since, day = [100.0], [0.0]
     monkeypatch.setattr(budgets.time, "monotonic", lambda: since[0])
 
-    async def read(work):
+    async def run(work):
         return work()
 
     monkeypatch.setattr(Budgets, "_sums", lambda _, spenders, now: {one: Spent(day=day[0]) for one in spenders})
     tenants = {"acme": TenantSettings(dollars_per_day=5.0, budget_stop=True)}
-    of_acme = Budgets(Settings(tenants=tenants), database=None, read=read, paces=lambda: True)
+    service = SimpleNamespace(serving=SimpleNamespace(policy=None))
+    router = SimpleNamespace(settings=Settings(tenants=tenants), service=service)
+    of_acme = Budgets(router, reads=SimpleNamespace(run=run))
 
     def stopped(**caller):
         try:

@@ -241,7 +241,7 @@ class Reads:
 
 
 class SharedRead(Generic[Value]):
-    """A blocking read on a thread of its own, for probes: whoever asks while one waits to begin gets that one's value.
+    """A blocking read on a thread of its own, for probes: requests that come before it begins share its value.
 
     So at most one runs and one waits, however many probes come and however long the database takes.
     """
@@ -288,7 +288,7 @@ def reports_of(request: Request) -> Reads:
 
 
 class CallerGone(Exception):
-    """The caller has closed its connection: nobody reads a reply."""
+    """The caller has closed its connection, so no reply is read."""
 
 
 class Waiter:
@@ -341,7 +341,7 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
     try:
         await waiter.wait(until=asyncio.get_running_loop().time() + limit_s)
         return all(future.done() for future in futures)
-    except asyncio.CancelledError:  # somebody else has cancelled the request
+    except asyncio.CancelledError:  # the server has cancelled the request
         for future in futures:
             future.cancel()
         raise

@@ -24,7 +24,7 @@ from ragbandit.router.serving.overview import HOUR_S, Overview, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
-#: budgets that a scrape tells of
+#: most budgets in one scrape
 MOST_BUDGETS: Final = 100
 #: longest wait for the router's state, seconds
 PROBE_S = 4.0
@@ -117,8 +117,8 @@ async def metrics(request: Request) -> Response:
     return Response(own.text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
 
 
-#: the time that is told of where none is named, seconds
-_DAY_S = 86_400.0
+#: default length of the time, seconds
+_DAY_S, _WEEK_S = 86_400.0, 7 * 86_400.0
 
 _TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
 SinceQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; left out: a day before.")]
@@ -155,10 +155,6 @@ async def read_overview(
         return plain(overview(router.database, policy=label, since=begin, until=end, step=step))
 
     return JsonReply(await reads_of(request).run(read))
-
-
-#: the time that is told of where none is named, seconds
-_WEEK_S = 7 * 86_400.0
 
 
 @endpoints.get(

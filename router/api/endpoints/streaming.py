@@ -32,7 +32,7 @@ PING_S: float = 2.0
 PING: Final = b": ping\n\n"
 #: a stream waits that much longer than an arm may take, unless told otherwise: the question waits for a worker, seconds
 STREAM_WAIT_S: Final = 30.0
-#: cancellations under way: asyncio keeps no task alive that nobody holds
+#: cancellations under way: asyncio itself does not keep a task alive
 _cancelling: set["asyncio.Task[None]"] = set()
 
 

@@ -111,11 +111,11 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
     the decision, which feedback may be sent for.
     """
-    key, said = _own_id(idempotency_key), read_chat(dict(body))
+    key, asks = _own_id(idempotency_key), read_chat(dict(body))
     check_supported(body)
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
-    return await answered(request, body, chat=said, key=key, whole=completion, stream=stream)
+    return await answered(request, body, chat=asks, key=key, whole=completion, stream=stream)
 
 
 def _own_id(sent: str | None) -> str | None:

@@ -143,7 +143,7 @@ class OpenAIErrorReply(TypedDict):
     """`message` (what is wrong, and what to do), `type`, `param` and `code`, as OpenAI has them."""
 
 
-# As `ErrorReply`: read when somebody asks for the OpenAPI document.
+# As `ErrorReply`: read for the OpenAPI document alone.
 OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
 
 

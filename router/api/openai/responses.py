@@ -340,8 +340,8 @@ class ResponseStream:
         return events
 
     def _ended_call(self, item: Mapping[str, Any]) -> list[bytes]:
-        where, told = self._where(item["id"]), {"name": item["name"], "arguments": item["arguments"]}
-        done = self._event("function_call_arguments.done", **where, **told)
+        where = self._where(item["id"])
+        done = self._event("function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
         return [done, self._event("output_item.done", output_index=where["output_index"], item=item)]
 
     def _added(self, item: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Responses: JSON bodies of replies, the reply to every error, and how FastAPI is told of them."""
+"""Responses: JSON bodies of replies, the reply to every error, and their form in the OpenAPI document."""
 
 import ast
 import inspect

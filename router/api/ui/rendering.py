@@ -172,7 +172,7 @@ _STATIC: Final = "/ui/static/"
 
 
 def page_headers(path: str) -> list[tuple[bytes, bytes]]:
-    """HEADERS, and who may keep the reply: a file of the package is asked for again, a page is kept by nobody."""
+    """HEADERS, and who may keep the reply: a file of the package is validated again, a page is not stored."""
     keeping = "no-cache" if path.startswith(_STATIC) else "no-store"
     return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": keeping}).items()]
 

@@ -49,9 +49,8 @@ class BanditRouter(_ClientComponent):
     """
 
     def __init__(self, arms: Sequence[str], *, url: str | None = None, default_arm: str | None = None) -> None:
-        _ClientComponent.__init__(
-            self, url=url, default_arm=default_arm
-        )  # the decorator makes the class anew: no super()
+        # Not by super(): the decorator makes the class anew.
+        _ClientComponent.__init__(self, url=url, default_arm=default_arm)
         self.arms = list(arms)
         component.set_output_types(self, decision=dict[str, Any], decision_id=str, **dict.fromkeys(self.arms, str))
 

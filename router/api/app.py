@@ -131,8 +131,7 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
         await state.gate.ring.in_force()
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
-    paces = lambda: serves_prices(router.service.serving.policy)  # noqa: E731
-    state.budgets = Budgets(router.settings, database=router.database, read=state.reads.run, paces=paces)
+    state.budgets = Budgets(router, reads=state.reads)
     state.metrics.limiters.append(state.rate_limiter)
     try:
         yield
@@ -174,7 +173,7 @@ async def _root(request: Request) -> Response:
     """The way to the pages for a browser, and for programs where to read on."""
     pages = "/ui" if has_path("/ui", state=request.app.state) else "/docs"
     if "text/html" in request.headers.get("accept", ""):
-        return RedirectResponse(request.scope.get("root_path", "") + pages, status_code=307)
+        return RedirectResponse(pages, status_code=307)
     return JsonReply({"service": "ragbandit", "pages": pages, "docs": "/docs", "openapi": "/openapi.json"})
 
 
@@ -211,14 +210,14 @@ log = logging.getLogger("ragbandit.server")
 
 
 def _with_peer(app: FastAPI) -> ASGIApp:
-    """The app, told who is connected before a header says of whom the request is, as uvicorn lets a proxy say."""
+    """The app; scope[PEER] is the connected address, before uvicorn puts a proxy's client in its place."""
     behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # of ASGI, too
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app_with_peer(scope: Scope, receive: Receive, send: Send) -> None:
         scope[PEER] = scope.get("client")
         await behind(scope, receive, send)  # type: ignore[arg-type]
 
-    return told
+    return app_with_peer
 
 
 class HttpServer(uvicorn.Server):
@@ -270,7 +269,7 @@ class HttpServer(uvicorn.Server):
             self._thread.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End: whoever waits for an answer is told that it is pending; what is being done is finished, in time."""
+        """End: requests that wait for an answer get "pending"; the others are finished, if they are in time."""
         self._app.state.router.answers.end_waits()
         if self._operators is not None and self._thread is not None:
             self._operators.should_exit = True

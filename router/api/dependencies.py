@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar, cast
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.datastructures import State
 from starlette.routing import compile_path
-from starlette.types import Scope
 
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.api.schemas.responses import ERRORS
@@ -139,15 +138,6 @@ def rule_of(method: str, path: str) -> Rule:
     return next((rule for of, pattern, rule in _PATTERNS if of == method and pattern.match(path)), NOBODY)
 
 
-def route_path(scope: Scope) -> str:
-    """The path that the app's routes are matched with, as Starlette sees it."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
-        return path[len(root) :]
-    return path
-
-
 def is_page(path: str) -> bool:
     """Whether a path is one of the dashboard's."""
     return path == "/ui" or path.startswith("/ui/")
@@ -251,7 +241,7 @@ class Reads:
 
 
 class SharedRead(Generic[Value]):
-    """A blocking read on a thread of its own, for probes: whoever asks while one waits to begin gets that one's value.
+    """A blocking read on a thread of its own, for probes: requests that come before it begins share its value.
 
     So at most one runs and one waits, however many probes come and however long the database takes.
     """
@@ -298,7 +288,7 @@ def reports_of(request: Request) -> Reads:
 
 
 class CallerGone(Exception):
-    """The caller has closed its connection: nobody reads a reply."""
+    """The caller has closed its connection, so no reply is read."""
 
 
 class Waiter:
@@ -351,15 +341,15 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
     try:
         await waiter.wait(until=asyncio.get_running_loop().time() + limit_s)
         return all(future.done() for future in futures)
-    except asyncio.CancelledError:  # somebody else has cancelled the request
+    except asyncio.CancelledError:  # the server has cancelled the request
         for future in futures:
             future.cancel()
         raise
     except CallerGone:
         begun = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
         if begun:
-            await asyncio.wait(begun, timeout=limit_s)
-            request.app.state.metrics.unseen.inc(len(begun))
+            done, _ = await asyncio.wait(begun, timeout=limit_s)
+            request.app.state.metrics.unseen.inc(sum(future.exception() is None for future in done))
         raise
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from starlette.datastructures import State
+from starlette.datastructures import Headers, State
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,12 +26,11 @@ from ragbandit.router.api.dependencies import (
     Rule,
     has_path,
     is_page,
-    route_path,
     rule_of,
 )
 from ragbandit.router.api.openai.replies import is_openai_path, openai_error
 from ragbandit.router.api.schemas.requests import complaint
-from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, mcp_error, refusal
+from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.ui.rendering import page_error, page_headers
@@ -55,6 +54,8 @@ Direct = Callable[[Request], Awaitable[Response | None]]
 
 #: paths that are asked all the time and are no traffic
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
+#: status of a request whose caller closed the connection before the reply, as nginx counts it
+_CLIENT_CLOSED: Final = 499
 _ENDING: Final = NotReady(
     "the service is shutting down, and this request was not finished", remedy="try again with the same id"
 )
@@ -94,9 +95,12 @@ class Edge:
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         with bound(request=request_id):
-            # No path: it may hold an id of a person's session. The route is told at the end.
-            of = {names.HTTP_METHOD: scope["method"], names.URL_SCHEME: scope["scheme"]}
-            facts = {**of, names.REQUEST_ID: request_id}
+            # No path: it may hold an id of a person's session. The route is added at the end.
+            facts = {
+                names.HTTP_METHOD: scope["method"],
+                names.URL_SCHEME: scope["scheme"],
+                names.REQUEST_ID: request_id,
+            }
             with tracing.span(scope["method"], kind="server", attributes=facts, parent=_sent_trace(scope)) as span:
                 with bound(trace=trace_id_of(span.carrier)):
                     await self._answer(exchange)
@@ -147,7 +151,7 @@ class _Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
         self.scope, self._receive, self._send, self._state = scope, receive, send, state
-        self.path = path = route_path(scope)
+        self.path = path = scope["path"]
         self.rule: Rule = rule_of(scope["method"], path)
         self.limit: int = getattr(state.router.settings.server, self.rule.largest)
         self._seen = 0
@@ -199,13 +203,13 @@ def _check(exchange: _Exchange, *, state: State) -> None:
     if exchange.rule.queue is not None:
         exchange.route = exchange.path  # a rule with a queue has no pattern
         router.batchers[exchange.rule.queue].check_admission()
-    headers = dict(exchange.scope["headers"])
-    announced = headers.get(b"content-length", b"")
-    if announced.isdigit() and int(announced) > exchange.limit:
+    headers = Headers(scope=exchange.scope)
+    announced = headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > exchange.limit:
         raise HTTPException(413)
-    if b"upgrade" in headers:  # the parser takes what follows for the offered protocol
+    if "upgrade" in headers:  # the parser takes what follows for the offered protocol
         exchange.headers.append((b"connection", b"close"))
-        if announced not in (b"", b"0") or b"transfer-encoding" in headers:
+        if announced not in ("", "0") or "transfer-encoding" in headers:
             raise NoUpgrade(remedy="send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy")
 
 
@@ -227,14 +231,13 @@ def reply_to(error: Exception, *, scope: Scope) -> Response:
     if isinstance(error, HTTPException) and isinstance(error.__cause__, RagBanditError | ClientDisconnect):
         error = error.__cause__  # FastAPI had it for a body that cannot be read
     if isinstance(error, CallerGone | ClientDisconnect):
-        return gone()
+        return Response(status_code=_CLIENT_CLOSED)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        sent_as = dict(scope["headers"]).get(b"content-type")
         if first["type"] == "json_invalid":
             error = HTTPException(400)
         else:
-            error = complaint(first, skip=1, content_type=None if sent_as is None else sent_as.decode("latin-1"))
+            error = complaint(first, skip=1, content_type=Headers(scope=scope).get("content-type"))
     if isinstance(error, HTTPException):
         return _http_reply(error, scope=scope)
     if not isinstance(error, RagBanditError):
@@ -261,12 +264,8 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
 
 def _sent_trace(scope: Scope) -> Mapping[str, str]:
     """The caller's W3C headers. One that is sent twice counts as none."""
-    sent: dict[str, str] = {}
-    for name in (b"traceparent", b"tracestate"):
-        values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
-        if len(values) == 1:
-            sent[name.decode()] = values[0]
-    return sent
+    sent = {name: Headers(scope=scope).getlist(name) for name in ("traceparent", "tracestate")}
+    return {name: values[0] for name, values in sent.items() if len(values) == 1}
 
 
 def _end(span: Span, exchange: _Exchange) -> None:

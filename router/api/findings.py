@@ -318,7 +318,7 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
         by = _hosts(cards, lambda card: card.version if part == "ragbandit" else card.packages.get(part))  # noqa: B023
         if len(by) > 1:
             remedy = "install the same versions on every host; docs/machines.md says where it counts"
-            yield Finding("warning", "versions", f"{part}: {_told(by)}", remedy)
+            yield Finding("warning", "versions", f"{part}: {_listed(by)}", remedy)
     for host, ahead in {card.host: card.ahead_s for card in cards}.items():
         if abs(ahead) >= APART_S:
             what = f"that of {host} is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'} of Redis"
@@ -327,7 +327,7 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
     by = _hosts(cards, lambda card: card.retriever if "answer" in card.queues else None)
     if len(by) > 1:
         remedy = "copy one index to every host, or build it again from the same corpus; then restart the workers"
-        yield Finding("problem", "indexes", f"one question gets other passages elsewhere: {_told(by)}", remedy)
+        yield Finding("problem", "indexes", f"one question gets other passages elsewhere: {_listed(by)}", remedy)
     hosts = {card.host for card in cards}
     if len(hosts) > 1 and "://" not in settings.snapshot_root and settings.snapshots is None:
         what = f"{len(hosts)} hosts, and {settings.snapshot_root} is of one: elsewhere an old policy decides"
@@ -344,5 +344,5 @@ def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str |
     return dict(by)
 
 
-def _told(by: Mapping[str, set[str]]) -> str:
+def _listed(by: Mapping[str, set[str]]) -> str:
     return "; ".join(f"{value} on {', '.join(sorted(hosts))}" for value, hosts in by.items())

@@ -63,7 +63,7 @@ async def _server_of(app: Any) -> Any:
 
 
 async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What an endpoint of the app replies to whoever called the tool.
+    """What an endpoint of the app replies to the caller of a tool.
 
     It is a request of its own, in this process, which goes through all that the edge checks. Raises what is refused.
     """
@@ -107,7 +107,7 @@ class _Progress:
     """Tells a caller what the arm does, by the events of a streamed answer."""
 
     def __init__(self, context: "Context") -> None:
-        self._context, self._events, self._told = context, EventReader(), 0
+        self._context, self._events, self._count = context, EventReader(), 0
         #: of the stream; {} until it is there
         self.outcome: dict[str, Any] = {}
 
@@ -117,6 +117,6 @@ class _Progress:
             if event.event == "outcome":
                 self.outcome = dict(event.data)
             elif event.event in ("decision", "status"):
-                self._told += 1
+                self._count += 1
                 text = event.data.get("text") or f"the arm {event.data.get('arm')} was chosen"
-                await self._context.session.report_progress(float(self._told), message=text)
+                await self._context.session.report_progress(float(self._count), message=text)

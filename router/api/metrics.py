@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ragbandit.router.api.security.rate_limiter import RateLimiter
-from ragbandit.router.encoders.base import CachingEncoder, Encoder
-from ragbandit.router.serving.conversations import ConversationQueries
+from ragbandit.router.encoders.base import CachingEncoder
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Earned
 from ragbandit.router.serving.router import Router
@@ -182,7 +181,12 @@ class Metrics:
 
         budgets: kind and name of the spender, and period -> share of the dollars that is spent.
         """
-        read = chain(self.collect(), _state(state, budgets))
+        text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
+        read = chain(self.collect(), [gauge("ragbandit_ledger_readable", text, state is not None)])
+        if state is not None:
+            text = "Share of a dollar budget that is spent in its period (UTC); the 100 that are spent furthest."
+            spent = gauge("ragbandit_budget_spent_ratio", text, budgets, labels=["scope", "name", "period"])
+            read = chain(read, _shared(state), [spent])
         return bytes(generate_latest(SimpleNamespace(collect=lambda: read)))
 
 
@@ -195,21 +199,17 @@ def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
     yield counter("ragbandit_rate_in_memory", text, sum(limiter.in_memory for limiter in limiters))
 
 
-def _state(state: RouterState | None, budgets: Mapping[tuple[str, str, str], float]) -> Iterator[Metric]:
-    """The router's state as metrics, if it could be read."""
-    text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
-    yield gauge("ragbandit_ledger_readable", text, state is not None)
-    if state is not None:
-        yield from _shared(state)
-        text = "Share of a dollar budget that is spent in its period (UTC); the 100 that are spent furthest."
-        yield gauge("ragbandit_budget_spent_ratio", text, budgets, labels=["scope", "name", "period"])
-
-
 def _process(router: Router) -> Iterator[Metric]:
     """What this process counts beside its requests, and its queues; nothing outside it is asked."""
     yield from _policy(router)
-    yield from _feature_cache(router.encoder)
-    yield from _rewrites(router.conversations)
+    if isinstance(encoder := router.encoder, CachingEncoder):
+        yield counter("ragbandit_feature_cache_hits", "Questions whose features were in memory.", encoder.hits)
+        yield counter("ragbandit_feature_cache_misses", "Questions whose features were computed.", encoder.misses)
+        yield gauge("ragbandit_feature_cache_entries", "Questions whose features are in memory.", len(encoder))
+    if (rewriter := router.conversations.rewriter) is not None:
+        text = "Questions of conversations by the result of their rewrite: rewritten, unchanged, or why it failed."
+        yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])
+        yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites took.", dict(rewriter.tokens), labels=["kind"])
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
     yield gauge("ragbandit_listener_up", text, router.listener is None or router.listener.fault() is None)
     queues = router.queues()
@@ -228,26 +228,6 @@ def _process(router: Router) -> Iterator[Metric]:
     yield counter("ragbandit_requests_refused", text, refused, labels=["queue", "reason"])
     text = "Items dropped before any work: their caller left (gone), or they had waited too long (expired)."
     yield counter("ragbandit_requests_dropped", text, dropped, labels=["queue", "reason"])
-
-
-def _rewrites(conversations: ConversationQueries) -> Iterator[Metric]:
-    """Questions of conversations that a model was asked to rewrite; nothing where nobody rewrites."""
-    if (rewriter := conversations.rewriter) is None:
-        return
-    text = (
-        "Questions of conversations by what came of their rewrite: rewritten, unchanged, or the reason of the failure."
-    )
-    yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])
-    yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites took.", dict(rewriter.tokens), labels=["kind"])
-
-
-def _feature_cache(encoder: Encoder) -> Iterator[Metric]:
-    """The features that the encoder of this process remembers; nothing where it remembers none."""
-    if not isinstance(encoder, CachingEncoder):
-        return
-    yield counter("ragbandit_feature_cache_hits", "Questions whose features were in memory.", encoder.hits)
-    yield counter("ragbandit_feature_cache_misses", "Questions whose features were computed.", encoder.misses)
-    yield gauge("ragbandit_feature_cache_entries", "Questions whose features are in memory.", len(encoder))
 
 
 def _policy(router: Router) -> Iterator[Metric]:

@@ -1,6 +1,5 @@
 """Decision endpoints: route and answer a question, report its outcome, cancel it, and read the record of a decision."""
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,6 @@ from typing import Annotated, Any, Final
 
 from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
-from pydantic import ValidationError
 
 from ragbandit.client.replies.decisions import (
     AnswerReply,
@@ -36,11 +34,11 @@ from ragbandit.router.api.dependencies import (
     router_of,
     tracing_of,
 )
-from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, PendingAnswer, events_of, want_events
+from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
 from ragbandit.router.api.schemas.replies import (
     answer_json,
-    cancellation_json,
     explanation_json,
+    filled,
     headers,
     pending_json,
     record_json,
@@ -52,14 +50,13 @@ from ragbandit.router.api.schemas.requests import (
     OutcomeBody,
     RouteBatchBody,
     RouteBody,
-    complaint,
+    body_of,
     identity,
 )
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import Explanation, explain
@@ -168,9 +165,7 @@ def _end_span(span: Span, result: Decision | BaseException) -> None:
 
 async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
     try:
-        return await _query(request, RouteBody.model_validate(item), key=None, run_by="caller")
-    except ValidationError as error:
-        return complaint(error.errors()[0])
+        return await _query(request, body_of(RouteBody, item), key=None, run_by="caller")
     except (InvalidInput, Forbidden, BudgetSpent) as error:
         return error
 
@@ -226,11 +221,7 @@ def _decided_attributes(decision: Decision) -> dict[str, Attribute | None]:
 
 
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    """The decision, committed, and the seconds it took; it is counted.
-
-    `request.state.named` says whether the caller chose its id, and so may ask for it again.
-    """
-    request.state.named = query.id is not None
+    """The decision, committed, and the seconds it took; it is counted."""
     router, began = router_of(request), time.perf_counter()
     tracing = tracing_of(request)
     with tracing.span(names.DECIDE, attributes=_asked_attributes(query)) as span:
@@ -310,25 +301,20 @@ async def answer(
     if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
         remedy = f"send a number in [0, {MAX_WAIT_S}]"
         raise InvalidInput(f'"wait_s" is out of range: {wait_s!r}', field="wait_s", remedy=remedy)
+    if wait_s is None:
+        wait_s = router.settings.budget.seconds + STREAM_WAIT_S if stream else router.settings.server.answer_wait_s
     query = await whole_query(request, body, key=idempotency_key, run_by="worker")
     with router.answers.place(query):
         decision, seconds = await decide(request, query, run_by="worker")
-        if stream:
-            await want_events(request, decision)
-        # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
-        waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
-    settings = router.settings
+        pending = await asked(request, decision, live=stream, limit_s=wait_s)
     if stream:
-        limit_s = settings.budget.seconds + STREAM_WAIT_S if wait_s is None else wait_s
-        streamed = PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=limit_s)
-        return EventStream(events_of(streamed, seconds=seconds), headers=headers(decision))
-    wait_s = settings.server.answer_wait_s if wait_s is None else wait_s
+        return EventStream(events_of(pending, seconds=seconds), answer=pending)
     try:
-        outcome = waiting.result() if await all_done(request, [waiting], limit_s=wait_s) else None
+        outcome = pending.waiting.result() if await all_done(request, [pending.waiting], limit_s=wait_s) else None
     except TimeoutError:  # the service is about to end
         outcome = None
     finally:
-        router.answers.remove(decision.id, waiting)
+        pending.forget()
     if outcome is None:
         return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
     saved = router.savings.of(outcome.cost)
@@ -412,4 +398,5 @@ async def cancel(decision_id: DecisionPath, request: Request) -> Response:
     router = router_of(request)
     await check_owner(request, decision_id)
     state = await reads_of(request).run(lambda: router.cancel(decision_id))
-    return JsonReply(cancellation_json(state), status_code=202 if state.status is None else 200)
+    reply = filled(CancellationReply, state, status=state.status or "pending")
+    return JsonReply(reply, status_code=202 if state.status is None else 200)

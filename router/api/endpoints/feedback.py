@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query as QueryParameter, Request
 from fastapi.responses import Response
-from pydantic import ValidationError
 
 from ragbandit.client.replies.decisions import BatchReply, LabelQueueReply, ReceiptReply
 from ragbandit.router.api.dependencies import (
@@ -22,8 +21,8 @@ from ragbandit.router.api.dependencies import (
     tracing_of,
 )
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.schemas.replies import label_json, receipt_json
-from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
+from ragbandit.router.api.schemas.replies import filled, label_json
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.serving.checks.reports import made_feedback
@@ -55,7 +54,7 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     (receipt,) = await _stored(request, [item])
     if not isinstance(receipt, Receipt):
         raise receipt
-    return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
+    return JsonReply(filled(ReceiptReply, receipt), status_code=200 if receipt.duplicate else 202)
 
 
 @endpoints.get(
@@ -91,7 +90,7 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
     items = await _owned(request, [_checked_item(request, item) for item in body.items])
     stored = iter(await _stored(request, [item for item in items if isinstance(item, Feedback)]))
     results = [next(stored) if isinstance(item, Feedback) else item for item in items]
-    of_items = [receipt_json(one) if isinstance(one, Receipt) else error_item(one) for one in results]
+    of_items = [filled(ReceiptReply, one) if isinstance(one, Receipt) else error_item(one) for one in results]
     reply: BatchReply = {"items": of_items}
     return JsonReply(reply, status_code=202)
 
@@ -123,9 +122,7 @@ async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -
 
 def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:
     try:
-        return _feedback(request, FeedbackBody.model_validate(item), key=None)
-    except ValidationError as error:
-        return complaint(error.errors()[0])
+        return _feedback(request, body_of(FeedbackBody, item), key=None)
     except RagBanditError as error:
         return error
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Query, Request
 from fastapi.responses import Response
@@ -24,7 +24,7 @@ from ragbandit.router.serving.overview import HOUR_S, Overview, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
-#: budgets that a scrape tells of
+#: most budgets in one scrape
 MOST_BUDGETS: Final = 100
 #: longest wait for the router's state, seconds
 PROBE_S = 4.0
@@ -48,9 +48,10 @@ def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float
     return SharedRead(read, name="budgets", limit_s=PROBE_S)
 
 
-def _state(request: Request) -> SharedRead[RouterState]:
+async def current_state(request: Request) -> RouterState:
+    """The router's state, read after this call. Raises NotReady, StoreError."""
     state: SharedRead[RouterState] = request.app.state.read_state
-    return state
+    return await state.value()
 
 
 @endpoints.get(
@@ -97,8 +98,7 @@ async def ready(request: Request) -> Response:
 )
 async def status(request: Request) -> Response:
     """Counts of decisions, learning lag, current snapshot and health of each arm."""
-    state = await _state(request).value()
-    return JsonReply(status_json(state))
+    return JsonReply(status_json(await current_state(request)))
 
 
 @endpoints.get(
@@ -110,22 +110,19 @@ async def status(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus text format. What this process counts is there even if the database cannot be read."""
     try:
-        state, budgets = await asyncio.gather(_state(request).value(), request.app.state.read_budgets.value())
+        state, budgets = await asyncio.gather(current_state(request), request.app.state.read_budgets.value())
     except (NotReady, StoreError):
         state, budgets = None, {}
     own: Metrics = request.app.state.metrics
     return Response(own.text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
 
 
-#: the time that is told of where none is named, seconds
-_DAY_S = 86_400.0
+#: default length of the time, seconds
+_DAY_S, _WEEK_S = 86_400.0, 7 * 86_400.0
 
-SinceQuery = Annotated[
-    float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: a day before.")
-]
-UntilQuery = Annotated[
-    float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: now.")
-]
+_TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
+SinceQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; left out: a day before.")]
+UntilQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; left out: now.")]
 StepQuery = Annotated[
     int,
     Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a point, a multiple of 3600."),
@@ -160,10 +157,6 @@ async def read_overview(
     return JsonReply(await reads_of(request).run(read))
 
 
-#: the time that is told of where none is named, seconds
-_WEEK_S = 7 * 86_400.0
-
-
 @endpoints.get(
     "/v1/report",
     summary="Read what the router earned",
@@ -171,10 +164,7 @@ _WEEK_S = 7 * 86_400.0
 )
 async def read_report(
     request: Request,
-    since: Annotated[
-        float | None,
-        Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: a week before."),
-    ] = None,
+    since: Annotated[float | None, Query(**_TIME, description="Seconds since 1970; left out: a week before.")] = None,
     until: UntilQuery = None,
     tenant: Annotated[str | None, Query(max_length=64, description="This tenant only.")] = None,
     against: Annotated[

@@ -1,7 +1,6 @@
 """Server-sent events: a reply that ends when its events end, with comments while there is nothing to say."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
@@ -15,12 +14,13 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, Waiter, reads_of, router_of
-from ragbandit.router.api.schemas.replies import answer_json, json_of, pending_json, route_json
+from ragbandit.router.api.schemas.replies import answer_json, headers, json_of, pending_json, route_json
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.streams import ReadStream
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.router.serving.batching import SERVE_S
+from ragbandit.shared.errors import NotReady, RagBanditError
 from ragbandit.shared.openai_client import MessageParts
-from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import NAMED_ID, Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome
 
@@ -32,7 +32,7 @@ PING_S: float = 2.0
 PING: Final = b": ping\n\n"
 #: a stream waits that much longer than an arm may take, unless told otherwise: the question waits for a worker, seconds
 STREAM_WAIT_S: Final = 30.0
-#: cancellations under way: asyncio keeps no task alive that nobody holds
+#: cancellations under way: asyncio itself does not keep a task alive
 _cancelling: set["asyncio.Task[None]"] = set()
 
 
@@ -41,14 +41,6 @@ class AnswerChanged(RagBanditError):
 
     code = "ANSWER_CHANGED"
     status = 500
-
-
-async def want_events(request: Request, decision: Decision) -> None:
-    """Have the worker give out the answer to this decision while it writes; to be called before it is asked for."""
-    streams = router_of(request).streams
-    request.state.live = True
-    if streams is not None:
-        await reads_of(request).run(lambda: streams.want(decision.id))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,17 +53,18 @@ class PendingAnswer:
     waiting: "Future[Outcome]"
     #: how long the outcome is waited for
     limit_s: float
+    #: the worker gives the answer out while it writes
+    live: bool
 
     async def events(self) -> AsyncIterator[AnswerEvent | None]:
         """The events of the answer, and None whenever none has come for PING_S seconds.
 
         The last is the Outcome, unless limit_s seconds pass without one.
 
-        The pieces together are the outcome's answer. They come while the arm writes if `want_events` was called before
-        the worker was asked; else, and where Redis or the arm has no pieces to give, the answer is one piece. A caller
-        that goes away cancels the answer, unless it named the decision's id, under which it may ask again, or somebody
-        else in this process waits for it. Close the iterator (contextlib.aclosing) when you stop before its end: that
-        counts as going away.
+        The pieces together are the outcome's answer. They come while the arm writes if it is `live`; else, and where
+        Redis or the arm has no pieces to give, the answer is one piece. A caller that goes away cancels the answer,
+        unless it named the decision's id, under which it may ask again, or another request of this process waits for
+        it. Close the iterator (contextlib.aclosing) when you stop before its end: that counts as going away.
 
         Raises CallerGone when the caller closes the connection, AnswerChanged when what was given out is not a
         beginning of the answer (its worker died, and the arm wrote something else when it was run again), TimeoutError
@@ -81,7 +74,7 @@ class PendingAnswer:
         changed, done = Waiter(self.request), False
         self.waiting.add_done_callback(lambda _: changed.note())
         try:
-            if getattr(self.request.state, "live", False) and router.streams is not None and not self.waiting.done():
+            if self.live and router.streams is not None and not self.waiting.done():
                 subscribe = partial(router.streams.subscribe, self.decision.id, wake=changed.note)
                 stream = await reads_of(self.request).run(subscribe)
             loop = asyncio.get_running_loop()
@@ -105,8 +98,25 @@ class PendingAnswer:
                 _abandon(self)
 
     def forget(self) -> None:
-        """Nobody waits for the outcome here any more."""
+        """Stop waiting for the outcome."""
         router_of(self.request).answers.remove(self.decision.id, self.waiting)
+
+
+async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float) -> PendingAnswer:
+    """The answer to a decision, which a worker is asked for. Call `forget` at the end.
+
+    It is asked for also when the caller has gone: the decision is stored, and the recovery loop would ask for it.
+    Raises StoreError, Overloaded, NotReady.
+    """
+    router = router_of(request)
+    if live and (streams := router.streams) is not None:
+        await reads_of(request).run(partial(streams.want, decision.id))
+    try:
+        waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
+    except TimeoutError as error:
+        message = f"no worker could be asked within {SERVE_S:g} s; the decision {decision.id} stands"
+        raise NotReady(message, remedy="send the same request with this id to get its answer") from error
+    return PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=limit_s, live=live)
 
 
 class _Sent:
@@ -165,11 +175,11 @@ class _Sent:
 
 
 def _abandon(answer: PendingAnswer) -> None:
-    """The caller has gone: cancel the answer, unless somebody may still want it."""
+    """The caller has gone: cancel the answer, unless it may still be asked for."""
     request, decision, router = answer.request, answer.decision, router_of(answer.request)
     request.app.state.metrics.unseen.inc()
     answer.forget()
-    if getattr(request.state, "named", True) or router.answers.is_awaited(decision.id):
+    if decision.query.request.get(NAMED_ID) or router.answers.is_awaited(decision.id):
         return
 
     async def cancel() -> None:
@@ -185,7 +195,7 @@ def _abandon(answer: PendingAnswer) -> None:
 
 
 class EventStream(StreamingResponse):
-    """A reply of server-sent events that ends when they end.
+    """The reply to a decision in server-sent events; it ends when they end. answer: what they are of.
 
     Starlette's own watches for the end of the connection while it sends; here what makes the events does, and raises
     CallerGone: one of them alone may wait for it.
@@ -193,14 +203,20 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], *, headers: Mapping[str, str]) -> None:
-        super().__init__(events, headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
-        self.events = events
+    def __init__(self, events: AsyncIterator[bytes], *, answer: PendingAnswer) -> None:
+        more = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(events, headers=more | headers(answer.decision))
+        self.events, self.answer = events, answer
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send all of it."""
-        async with contextlib.aclosing(self.events):  # type: ignore[type-var] # a generator
-            await self.stream_response(send)
+        try:
+            async with aclosing(self.events):  # type: ignore[type-var] # a generator
+                await self.stream_response(send)
+        except CallerGone:
+            return
+        finally:
+            self.answer.forget()
 
 
 def event_of(value: Any, *, name: str | None) -> bytes:
@@ -233,11 +249,7 @@ async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[b
                     case None:
                         yield PING
         yield last
-    except CallerGone:
-        return
     except TimeoutError:  # the service is about to end
         yield event_of(name="outcome", value=pending)
     except RagBanditError as error:
         yield event_of(name="error", value={"decision_id": decision.id, **error_json(error)})
-    finally:
-        answer.forget()

@@ -75,8 +75,7 @@ class Chat:
 
         The hash tells two requests apart that ask the same question with other parameters.
         """
-        named = {NEEDS: self.needs, OPTIONAL: self.optional}
-        facts: dict[str, Json] = {name: list(needs) for name, needs in named.items() if needs}
+        facts: dict[str, Json] = {NEEDS: list(self.needs), OPTIONAL: list(self.optional)}
         if passed:
             messages: Any = self.sent["messages"]
             texts = {**self.sent, "messages": [_without_data(each) for each in messages]}
@@ -101,13 +100,13 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages") -> Chat:
     if results:  # what follows the question is between the model and its tools
         last = max((place for place, turn in enumerate(turns) if turn is not None and turn.role == "user"), default=0)
         turns = turns[: last + 1]
-    said = tuple(turn for turn in turns if turn is not None and turn.text.strip())
+    texts = tuple(turn for turn in turns if turn is not None and turn.text.strip())
     passed = {name: sent[name] for name in PASSED_PARAMETERS & sent.keys() if sent[name] is not None}
     _check_storable({"messages": messages, **passed}, at=at)
     needs |= _needs(passed)
     offered = any(passed.get(tools) and passed.get(choice) != "none" for tools, choice in _TOOLS.items())
     return Chat(
-        turns=said,
+        turns=texts,
         sent={"messages": messages, **passed},
         needs=tuple(sorted(needs)),
         optional=("tools",) if offered and "tools" not in needs else (),

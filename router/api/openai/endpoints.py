@@ -4,7 +4,6 @@ A question is decided, committed and handed to a worker, whatever the door: a do
 request and writes the reply, whole or in pieces.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from ragbandit.router.api.dependencies import (
     router_of,
 )
 from ragbandit.router.api.endpoints.decisions import decide, paced
-from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, PendingAnswer, want_events
+from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, AnswerEvent, EventStream, PendingAnswer, asked
 from ragbandit.router.api.openai.chats import SAID, Chat, read_chat, said_of
 from ragbandit.router.api.openai.replies import (
     ERRORS,
@@ -64,9 +63,7 @@ from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText, identity, plain_decision_id
 from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
-from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, next_turn
 from ragbandit.shared.errors import InvalidInput, NotFound, NotReady, RagBanditError
@@ -114,11 +111,11 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
     the decision, which feedback may be sent for.
     """
-    key, asked = _own_id(idempotency_key), read_chat(body.sent)
+    key, asks = _own_id(idempotency_key), read_chat(dict(body))
     check_supported(body)
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
-    return await answered(request, body, chat=asked, key=key, named=key is not None, whole=completion, stream=stream)
+    return await answered(request, body, chat=asks, key=key, whole=completion, stream=stream)
 
 
 def _own_id(sent: str | None) -> str | None:
@@ -232,7 +229,6 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
         body,
         chat=chat,
         key=own,
-        named=key is not None,
         whole=response,
         stream=ResponseStream,
         session=session,
@@ -281,7 +277,6 @@ async def answered(
     *,
     chat: Chat,
     key: str | None,
-    named: bool,
     whole: Callable[..., Mapping[str, Any]],
     stream: Callable[..., ReplyStream],
     session: str | None = None,
@@ -289,11 +284,11 @@ async def answered(
 ) -> Response:
     """The reply to a question: it is decided, and a worker answers it.
 
-    chat: what it asks for. key: the id that the decision is to have. named: the caller chose that, and may ask for it
-    again. whole: writes the reply of (decision, outcome, base=URL of this service, saved=dollars or None). stream: the
-    events of the reply to (decision, base=...). session: the conversation, where no header names one. facts: what else
-    is kept of the request. Raises what is wrong before there is a decision. What fails later is replied so that clients
-    do not ask again by themselves: they would have a second decision made for the same question.
+    chat: what it asks for. key: the id that the decision is to have. whole: writes the reply of (decision, outcome,
+    base=URL of this service, saved=dollars or None). stream: the events of the reply to (decision, base=...). session:
+    the conversation, where no header names one. facts: what else is kept of the request. Raises what is wrong before
+    there is a decision. What fails later is replied so that clients do not ask again by themselves: they would have a
+    second decision made for the same question.
     """
     query = query_of(request, body, chat=chat, key=key, session=session, facts=facts or {})
     query = await paced(request, await _with_turn(request, query, results=chat.results))
@@ -301,20 +296,16 @@ async def answered(
     with router.answers.place(query):
         query = await awaited(request, router.conversations.submit(chat.turns, query=query), what="Idempotency-Key")
         decision, _ = await decide(request, query, run_by="worker")
-        request.state.named = named
+        settings, base = router.settings, str(request.base_url)
+        limit_s = max(settings.server.answer_wait_s, settings.budget.seconds + STREAM_WAIT_S)
         try:
-            if body.stream:
-                await want_events(request, decision)
-            # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
-            waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
+            answer = await asked(request, decision, live=bool(body.stream), limit_s=limit_s)
         except RagBanditError as error:
             return _failed_reply(request, decision, error)
-    answer = PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=_limit_s(router))
-    base = str(request.base_url)
     if body.stream:
-        return EventStream(_streamed(answer, stream=stream(decision, base=base)), headers=headers(decision))
+        return EventStream(_streamed(answer, stream=stream(decision, base=base)), answer=answer)
     try:
-        outcome = await _outcome(answer)
+        (outcome,) = [event async for event in _events(answer) if isinstance(event, Outcome)]
     except RagBanditError as error:
         return _failed_reply(request, decision, error)
     finally:
@@ -341,36 +332,21 @@ async def _with_turn(request: Request, query: Query, *, results: Sequence[str]) 
     return replace(query, arms=(turn.arm,), forced=True, request={**query.request, TOOL_TURN: turn.facts})
 
 
-def _limit_s(router: Router) -> float:
-    return max(router.settings.server.answer_wait_s, router.settings.budget.seconds + STREAM_WAIT_S)
-
-
-async def _outcome(answer: PendingAnswer) -> Outcome:
-    """The outcome, once it has an answer. Raises the error that the reply is to be; CallerGone."""
-    outcome: Outcome | None = None
+async def _events(answer: PendingAnswer) -> AsyncIterator[AnswerEvent | None]:
+    """The events of an answer, its outcome last. Raises the error that the reply is to be; CallerGone."""
+    event: AnswerEvent | None = None
     try:
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for event in events:
-                outcome = event if isinstance(event, Outcome) else outcome
+                if isinstance(event, Outcome) and (fault := fault_of(answer.decision, event)) is not None:
+                    raise fault
+                yield event
     except TimeoutError:
-        raise _ending(answer) from None
-    return _checked(answer, outcome)
-
-
-def _checked(answer: PendingAnswer, outcome: Outcome | None) -> Outcome:
-    """Raises what is wrong with an outcome that is no answer."""
-    if outcome is None:
+        remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
+        raise NotReady("the service is shutting down; the decision stands", remedy=remedy) from None
+    if not isinstance(event, Outcome):
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
         raise AnswerTimeout(message, remedy=f"ask for it: GET /v1/decisions/{answer.decision.id}")
-    fault = fault_of(answer.decision, outcome)
-    if fault is not None:
-        raise fault
-    return outcome
-
-
-def _ending(answer: PendingAnswer) -> NotReady:
-    remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
-    return NotReady("the service is shutting down; the decision stands", remedy=remedy)
 
 
 def _failed_reply(request: Request, decision: Decision, error: RagBanditError) -> Response:
@@ -382,35 +358,25 @@ def _failed_reply(request: Request, decision: Decision, error: RagBanditError) -
 
 
 async def _streamed(answer: PendingAnswer, *, stream: ReplyStream) -> AsyncIterator[bytes]:
-    """The events of a stream to its end; nothing more once the caller has gone."""
-    outcome: Outcome | None = None
+    """The events of a stream to its end. Raises CallerGone."""
+    savings = router_of(answer.request).savings
     try:
         for part in stream.begin():
             yield part
-        async with aclosing(answer.events()) as events:  # type: ignore[type-var]
+        async with aclosing(_events(answer)) as events:  # type: ignore[type-var] # a generator
             async for event in events:
                 if isinstance(event, Outcome):
-                    outcome = event
-                    continue
-                for part in stream.of(event):
+                    parts = stream.end(event, saved=savings.of(event.cost))
+                else:
+                    parts = stream.of(event)
+                for part in parts:
                     yield part
-        outcome = _checked(answer, outcome)
-        for part in stream.end(outcome, saved=router_of(answer.request).savings.of(outcome.cost)):
-            yield part
     except CallerGone:
-        return
+        raise
     except Exception as error:  # the reply has begun: what failed can only be said in it
-        for part in stream.failure(_shown(error, answer=answer)):
+        fault = error if isinstance(error, RagBanditError) else None
+        if fault is None:
+            log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)
+            fault = RagBanditError("the service failed; its log has the traceback")
+        for part in stream.failure(error_in_reply(fault)):
             yield part
-    finally:
-        answer.forget()
-
-
-def _shown(error: Exception, *, answer: PendingAnswer) -> dict[str, Any]:
-    """An error as a stream has it."""
-    if isinstance(error, TimeoutError):
-        error = _ending(answer)
-    elif not isinstance(error, RagBanditError):
-        log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)
-        error = RagBanditError("the service failed; its log has the traceback")
-    return error_in_reply(error)

@@ -5,7 +5,7 @@ runs before them, raise as the rest of the service does: `edge` has the reply wr
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, Literal, cast, get_args
 
 from starlette.responses import Response
@@ -13,14 +13,23 @@ from starlette.types import Scope
 from typing_extensions import TypedDict
 
 from ragbandit.client.replies.decisions import CostReply, ErrorDetail
-from ragbandit.router.api.dependencies import route_path
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.schemas.replies import decision_json, filled
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.openai_client import LOGPROBS
-from ragbandit.shared.types import CANCELLED, Cost, Decision, DeltaPiece, Outcome, StatusNote, TextPiece, calls_of
+from ragbandit.shared.types import (
+    CANCELLED,
+    Cost,
+    Decision,
+    DeltaPiece,
+    Outcome,
+    Source,
+    StatusNote,
+    TextPiece,
+    calls_of,
+)
 
 RESPONSES: Final = "/v1/responses"
 #: paths of OpenAI's interface, of which we serve some: all of them answer in its shape
@@ -119,13 +128,10 @@ def openai_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping
 
     A fault of ours may have come after the decision: clients are told not to ask again by themselves.
     """
-    status, body = as_openai_error(status, error, path=route_path(scope))
+    status, body = as_openai_error(status, error, path=scope["path"])
     more = {"x-should-retry": "false"} if status == 500 else {}
     return JsonReply(body, status, {**more, **(headers or {})})
 
-
-#: of the id of a completion; the rest is the decision's
-ID_PREFIX: Final = COMPLETION_PREFIX
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
@@ -137,7 +143,7 @@ class OpenAIErrorReply(TypedDict):
     """`message` (what is wrong, and what to do), `type`, `param` and `code`, as OpenAI has them."""
 
 
-# As `ErrorReply`: read when somebody asks for the OpenAPI document.
+# As `ErrorReply`: read for the OpenAPI document alone.
 OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
 
 
@@ -263,16 +269,17 @@ def message_of(outcome: Outcome) -> dict[str, Any]:
     return dict(message) if isinstance(message, Mapping) else {}
 
 
-def urls_of(outcome: Outcome, *, base: str) -> list[str]:
-    """Where each passage can be read; one without a place of its own: in the decision's record. base: of this service.
+def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
+    """Each passage and where it can be read; one without a place of its own: in the decision's record.
 
-    Clients drop a citation without a URL.
+    Clients drop a citation without a URL. base: URL of this service, as everywhere here.
     """
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
-    return [source.url or f"{record}#{number}" for number, source in enumerate(outcome.sources, start=1)]
+    for number, source in enumerate(outcome.sources, start=1):
+        yield source, source.url or f"{record}#{number}"
 
 
-def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[dict[str, Any]]:
+def annotations_of(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The passages as OpenAI's citations. Which words rest on which of them is not known: each spans the answer."""
     return [
         {
@@ -284,15 +291,15 @@ def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[dict[str, A
                 "end_index": len(outcome.answer or ""),
             },
         }
-        for source, url in zip(outcome.sources, urls, strict=True)
+        for source, url in _cited(outcome, base=base)
     ]
 
 
-def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Facts:
+def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
     """What a completion has of its decision."""
     passages = [
         {"id": source.id, "title": source.title, "url": url, "score": source.score}
-        for source, url in zip(outcome.sources, urls, strict=True)
+        for source, url in _cited(outcome, base=base)
     ]
     return filled(
         Facts,
@@ -307,25 +314,24 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
 
 def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> ChatCompletion:
     """The whole reply to a decision that was answered. base: URL of this service."""
-    urls = urls_of(outcome, base=base)
     passed = message_of(outcome)
     logprobs = passed.pop(LOGPROBS, None)
     message = {
         "role": "assistant",
         "content": outcome.answer or (None if passed else ""),
         "refusal": None,
-        "annotations": annotations_of(outcome, urls=urls),
+        "annotations": annotations_of(outcome, base=base),
         **passed,
     }
     return {
-        "id": f"{ID_PREFIX}{decision.id}",
+        "id": f"{COMPLETION_PREFIX}{decision.id}",
         "object": "chat.completion",
         "created": int(decision.made_at),
         "model": model_name(decision),
         "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": logprobs}],
         "usage": usage_of(outcome.cost, saved=saved),
         "system_fingerprint": fingerprint(decision),
-        "ragbandit": facts_of(decision, outcome, urls=urls),
+        "ragbandit": facts_of(decision, outcome, base=base),
     }
 
 
@@ -342,7 +348,7 @@ class ChatStream:
 
     def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
         self._head: dict[str, Any] = {
-            "id": f"{ID_PREFIX}{decision.id}",
+            "id": f"{COMPLETION_PREFIX}{decision.id}",
             "object": "chat.completion.chunk",
             "created": int(decision.made_at),
             "model": model_name(decision),
@@ -372,11 +378,10 @@ class ChatStream:
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
         """The last events of an answer that came."""
-        urls = urls_of(outcome, base=self._base)
-        sources = _sources(outcome, urls=urls) if self._open_webui else []
-        cited = urls and not self._open_webui
-        delta = {"annotations": annotations_of(outcome, urls=urls)} if cited else {}
-        facts = facts_of(self._decision, outcome, urls=urls)
+        sources = _sources(outcome, base=self._base) if self._open_webui else []
+        cited = outcome.sources and not self._open_webui
+        delta = {"annotations": annotations_of(outcome, base=self._base)} if cited else {}
+        facts = facts_of(self._decision, outcome, base=self._base)
         ends = [self._chunk(delta, finish=finish_of(outcome), ragbandit=facts)]
         if self._include_usage:
             ends.append(self._event(usage=usage_of(outcome.cost, saved=saved)))
@@ -407,8 +412,8 @@ class ChatStream:
         return event_of({**self._head, "choices": [], **usage, **more}, name=None)
 
 
-def _sources(outcome: Outcome, *, urls: Sequence[str]) -> list[dict[str, Any]]:
-    """The passages that the answer saw, as Open WebUI lists them with their text. urls: of each."""
+def _sources(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
+    """The passages that the answer saw, as Open WebUI lists them with their text."""
     return [
         {
             "type": "source",
@@ -419,5 +424,5 @@ def _sources(outcome: Outcome, *, urls: Sequence[str]) -> list[dict[str, Any]]:
                 **({} if source.score is None else {"distances": [source.score]}),
             },
         }
-        for source, url in zip(outcome.sources, urls, strict=True)
+        for source, url in _cited(outcome, base=base)
     ]

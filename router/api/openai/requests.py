@@ -167,12 +167,6 @@ class ChatBody(OpenAIBody):
     """null."""
 
     @property
-    def sent(self) -> dict[str, Any]:
-        """The messages and the parameters that a model reads, as they came."""
-        given = {**(self.model_extra or {}), **{name: getattr(self, name) for name in type(self).model_fields}}
-        return {name: given[name] for name in ("messages", *PASSED_PARAMETERS & given.keys())}
-
-    @property
     def include_usage(self) -> bool:
         """Whether a stream is to end with its usage."""
         return bool((self.stream_options or {}).get("include_usage"))
@@ -192,7 +186,8 @@ def query_of(
     named = None if model.arm is None else (model.arm,)
     arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
-    facts = {**noted_prices(request, tenant=tenant), **facts}
+    kept = _facts(body, metadata=metadata) | chat.facts(passed=bool(router.service.passing))
+    kept |= {**noted_prices(request, tenant=tenant), **facts}
     named_in = (request.headers.get(name, "").strip() for name in _SESSIONS)
     return Query(
         id=None if key is None else DecisionId(key),
@@ -206,9 +201,7 @@ def query_of(
         # A template that the client did not fill in names no conversation.
         session=next((name for name in named_in if name and "{{" not in name), session),
         api_key=caller.key,
-        request=_facts(body, metadata=metadata)
-        | chat.facts(passed=bool(router.service.passing))
-        | {name: value for name, value in facts.items() if value not in (None, {})},
+        request={name: value for name, value in kept.items() if value not in (None, [], {})},
         chat=chat.sent,
     )
 
@@ -226,13 +219,8 @@ def _facts(body: OpenAIBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
-    facts: dict[str, Json] = {
-        "surface": "openai",
-        "ignored": _ignored(body),
-        "metadata": dict(metadata),
-        "user": user[:_LONGEST_USER] if user else None,
-    }
-    return {name: value for name, value in facts.items() if value}
+    own = {"surface": "openai", "ignored": _ignored(body), "metadata": dict(metadata)}
+    return {**own, "user": user[:_LONGEST_USER] if user else None}
 
 
 def _ignored(body: OpenAIBody) -> list[str]:

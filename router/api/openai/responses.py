@@ -18,12 +18,11 @@ from ragbandit.router.api.openai.replies import (
     fault_of,
     message_of,
     model_name,
-    urls_of,
     usage_of,
 )
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.shared.openai_client import LOGPROBS, PASSED_PARAMETERS
+from ragbandit.shared.openai_client import LOGPROBS
 from ragbandit.shared.types import CANCELLED, Decision, DeltaPiece, Json, Outcome, StatusNote, TextPiece
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]
@@ -128,7 +127,7 @@ def response(
     if outcome is not None:
         reply["output"] = [] if fault else output_of(decision, outcome, base=base)
         reply["usage"] = _usage(outcome, saved=saved)
-        reply["ragbandit"] = facts_of(decision, outcome, urls=urls_of(outcome, base=base))
+        reply["ragbandit"] = facts_of(decision, outcome, base=base)
     return reply
 
 
@@ -150,7 +149,7 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
     item: dict[str, Any] = {"type": "message", "id": item_id(decision), "role": "assistant"}
     if outcome is None:
         return item | {"status": "in_progress", "content": []}
-    cited = annotations_of(outcome, urls=urls_of(outcome, base=base))
+    cited = annotations_of(outcome, base=base)
     flat = [{"type": "url_citation", **each["url_citation"]} for each in cited]
     status = "incomplete" if outcome.status == "exhausted" else "completed"
     logprobs = (message_of(outcome).get(LOGPROBS) or {}).get("content") or []
@@ -236,12 +235,12 @@ class ResponseBody(OpenAIBody):
             "surface": "responses",
             "metadata": dict(self.metadata or {}),
             "previous_response_id": self.previous_response_id,
-            **({"instructions": True} if self.instructions else {}),
-            **({"store": False} if self.store is False else {}),
+            "instructions": True if self.instructions else None,
+            "store": False if self.store is False else None,
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        """The request as a chat completion. before: the messages of what it goes on from.
+        """The parameters as those of a chat completion. before: the messages of what it goes on from.
 
         Raises InvalidInput, Unsupported naming the item.
         """
@@ -250,9 +249,7 @@ class ResponseBody(OpenAIBody):
         alone = {"role": "user", "content": self.input}
         for index, item in enumerate([alone] if isinstance(self.input, str) else self.input):
             add_item(messages, item, at=f"input.{index}")
-        given = {**(self.model_extra or {}), **{name: getattr(self, name) for name in type(self).model_fields}}
-        sent = {name: given[name] for name in PASSED_PARAMETERS & given.keys() if given[name] is not None}
-        reasoning = sent.pop("reasoning", None)
+        reasoning = (self.model_extra or {}).get("reasoning")
         wanted = {
             "tools": [tool_of(tool, at=f"tools.{index}") for index, tool in enumerate(self.tools or ())] or None,
             "tool_choice": choice_of_tool(self.tool_choice),
@@ -261,7 +258,8 @@ class ResponseBody(OpenAIBody):
             "max_completion_tokens": self.max_output_tokens,
             "logprobs": True if self.top_logprobs or _LOGPROBS in (self.include or ()) else None,
         }
-        return {**sent, **{name: value for name, value in wanted.items() if value is not None}, "messages": messages}
+        own = {name: value for name, value in wanted.items() if value is not None}
+        return {**dict(self), "reasoning": None, **own, "messages": messages}
 
 
 def check_response(body: ResponseBody) -> None:
@@ -342,8 +340,8 @@ class ResponseStream:
         return events
 
     def _ended_call(self, item: Mapping[str, Any]) -> list[bytes]:
-        where, told = self._where(item["id"]), {"name": item["name"], "arguments": item["arguments"]}
-        done = self._event("function_call_arguments.done", **where, **told)
+        where = self._where(item["id"])
+        done = self._event("function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
         return [done, self._event("output_item.done", output_index=where["output_index"], item=item)]
 
     def _added(self, item: Mapping[str, Any]) -> bytes:

@@ -13,14 +13,12 @@ from typing_extensions import is_typeddict
 
 from ragbandit.client.replies.decisions import (
     AnswerReply,
-    CancellationReply,
     DecisionFields,
     KeptFeedback,
     KeptOutcome,
     LabelTask,
     OutcomeFields,
     PendingReply,
-    ReceiptReply,
     RecordReply,
     RouteReply,
     SavedFields,
@@ -31,11 +29,10 @@ from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.readiness import RouterState
-from ragbandit.router.serving.pending import Cancellation
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
-from ragbandit.shared.types import Decision, Outcome, Query, Receipt
+from ragbandit.shared.types import Decision, Outcome, Query
 
 _Reply = TypeVar("_Reply")
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
@@ -101,27 +98,12 @@ def route_json(decision: Decision, *, seconds: float) -> RouteReply:
 def answer_json(decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None) -> AnswerReply:
     """A decision that was just made, and its outcome. saved: in dollars; None: it is not known."""
     known: SavedFields = {} if saved is None else {"saved": saved}
-    return {**route_json(decision, seconds=seconds), **outcome_json(outcome), **known}
+    return {**route_json(decision, seconds=seconds), **filled(OutcomeFields, outcome), **known}
 
 
 def pending_json(decision: Decision, *, seconds: float) -> PendingReply:
     """A decision that was just made, and has no outcome yet."""
     return {**route_json(decision, seconds=seconds), "status": "pending", "answer": None}
-
-
-def outcome_json(outcome: Outcome) -> OutcomeFields:
-    """An outcome without its trace."""
-    return filled(OutcomeFields, outcome)
-
-
-def receipt_json(receipt: Receipt) -> ReceiptReply:
-    """Confirmation of a feedback."""
-    return filled(ReceiptReply, receipt)
-
-
-def cancellation_json(cancellation: Cancellation) -> CancellationReply:
-    """State of a cancelled decision."""
-    return filled(CancellationReply, cancellation, status=cancellation.status or "pending")
 
 
 def record_json(record: DecisionRecord) -> RecordReply:

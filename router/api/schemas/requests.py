@@ -8,9 +8,9 @@ invalid. What differs from service to service is added in `openapi`.
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
@@ -44,6 +44,7 @@ _KINDS: Final = {
     "int_type": "a whole number",
     "bool_type": "true or false",
 }
+_Body = TypeVar("_Body", bound=BaseModel)
 
 
 def wanted(what: str) -> GetPydanticSchema:
@@ -80,6 +81,14 @@ def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | No
     if wanted == fault["msg"]:
         return InvalidInput(f'"{field}": {wanted}', field=field, remedy="/docs describes what is accepted")
     return InvalidInput(f'"{field}" must be {wanted}, not {_shown(sent)}', field=field, remedy=f"send {wanted}")
+
+
+def body_of(kind: type[_Body], sent: Mapping[str, Any]) -> _Body:
+    """An item of a batch, read as a body of its own. Raises InvalidInput."""
+    try:
+        return kind.model_validate(sent)
+    except ValidationError as error:
+        raise complaint(error.errors()[0]) from None
 
 
 def _shown(sent: object) -> str:

@@ -1,4 +1,4 @@
-"""Responses: JSON bodies of replies, the reply to every error, and how FastAPI is told of them."""
+"""Responses: JSON bodies of replies, the reply to every error, and their form in the OpenAPI document."""
 
 import ast
 import inspect
@@ -23,9 +23,6 @@ from ragbandit.router.serving.checks.questions import MAX_WORDS
 from ragbandit.router.serving.deciding.question import tells_mean
 from ragbandit.shared.errors import Overloaded, RagBanditError
 from ragbandit.shared.types import MAX_TEXT
-
-#: status of a request whose caller closed the connection before the reply, as nginx counts it
-CLIENT_CLOSED: Final = 499
 
 
 class JsonReply(JSONResponse):
@@ -65,11 +62,6 @@ def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[s
     message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
     shape = {"code": _SERVER_ERROR, "message": message, "data": error}
     return JsonReply({"jsonrpc": "2.0", "id": None, "error": shape}, status, headers)
-
-
-def gone() -> Response:
-    """The reply to a caller that has closed its connection: counted, and read by nobody."""
-    return Response(status_code=CLIENT_CLOSED)
 
 
 def error_json(error: RagBanditError) -> ErrorReply:
@@ -181,7 +173,8 @@ def add_limits(
     """
     schemas = api["components"]["schemas"]
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
-    _array(route["arms"])["items"]["enum"] = list(arms)
+    (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]
+    array["items"]["enum"] = list(arms)
     route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
     for body in (route, schemas["ChatBody"]["properties"], schemas["ResponseBody"]["properties"]):
         _price(body["cost_weight"], names=list(settings.cost_weights))
@@ -216,9 +209,3 @@ def _declared(one: ContextKey) -> dict[str, Any]:
         "words": {"type": "array", "maxItems": min(one.most_words, MAX_WORDS), "items": {"type": "string", **TEXT}},
     }
     return {"anyOf": [kinds[one.type], {"type": "null"}]}
-
-
-def _array(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a schema of several types that is of arrays."""
-    part: dict[str, Any] = next(part for part in schema["anyOf"] if part.get("type") == "array")
-    return part

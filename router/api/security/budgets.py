@@ -15,13 +15,16 @@ budget: Balseiro and Gur 2019, "Learning in repeated auctions with budgets"). Sp
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from ragbandit.router.api.dependencies import Reads
 from ragbandit.router.config.settings import Settings, TenantSettings
+from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.deciding.question import BUDGET_FACTOR
+from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database
@@ -116,20 +119,11 @@ _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "doll
 class Budgets:
     """The budgets of one process, on one event loop.
 
-    read: runs a blocking read on a thread. paces: whether the policy in use has a price for each question; one that
-    has none can only be stopped.
+    With a policy that has no price for each question they can only stop.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        database: Database,
-        read: Callable[[Callable[[], Mapping[Spender, Spent]]], Awaitable[Mapping[Spender, Spent]]],
-        paces: Callable[[], bool],
-    ) -> None:
-        self._settings, self._database, self._read = settings, database, read
-        self._paces, self._clock = paces, time.time
+    def __init__(self, router: Router, *, reads: Reads) -> None:
+        self._router, self._reads, self._clock = router, reads, time.time
         self._lock = asyncio.Lock()
         #: what was read, and when by time.monotonic: a clock that is set back keeps no sum alive
         self._known: dict[Spender, tuple[Spent, float]] = {}
@@ -137,10 +131,11 @@ class Budgets:
 
     async def paced(self, query: Query, *, caller: Caller) -> Query:
         """The query with the factor on its weight of cost, where it is above 1. Raises BudgetSpent, StoreError."""
-        held = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=self._settings.tenants)
+        tenants = self._router.settings.tenants
+        held = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
         if not held:
             return query
-        now, paces = self._clock(), self._paces()
+        now, paces = self._clock(), serves_prices(self._router.service.serving.policy)
         sums = await self._spent({one.spender for one in held}, now=now)
         beyond = _beyond(held, sums)
         if stopping := [one for one in beyond if one.stop or not paces]:
@@ -157,8 +152,8 @@ class Budgets:
             async with self._lock:  # all who come meanwhile wait for one read
                 if stale := [one for one in spenders if self._is_stale(one)]:
                     if len(self._known) > MOST_SPENDERS:
-                        self._known.clear()
-                    for one, sums in (await self._read(lambda: self._sums(stale, now=now))).items():
+                        self._known, stale = {}, list(spenders)
+                    for one, sums in (await self._reads.run(lambda: self._sums(stale, now=now))).items():
                         self._known[one] = sums, time.monotonic()
         return {one: self._known[one][0] for one in spenders}
 
@@ -167,7 +162,7 @@ class Budgets:
         return known is None or time.monotonic() - known[1] >= FRESH_S
 
     def _sums(self, spenders: list[Spender], *, now: float) -> Mapping[Spender, Spent]:
-        with self._database.read() as connection:
+        with self._router.database.read() as connection:
             return spent(connection, spenders, now=now)
 
 

@@ -12,13 +12,14 @@ import ipaddress
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.routing import Match
 from starlette.types import Scope
@@ -108,12 +109,10 @@ SESSION_S: Final = 12 * 3600.0
 _MOST: Final = 8192
 _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
 
-Headers = Iterable[tuple[bytes, bytes]]
-
 
 def needs_session(path: str, headers: Headers) -> bool:
     """Whether a request shows its key by a cookie: pages do, unless a program sends the key as everywhere else."""
-    return is_page(path) and not any(name == b"authorization" for name, _ in headers)
+    return is_page(path) and "authorization" not in headers
 
 
 class PageSessions:
@@ -153,7 +152,7 @@ class PageSessions:
 
 def cookies_of(headers: Headers) -> dict[str, str]:
     """The cookies of a request; none where the header is too long."""
-    text = "; ".join(value.decode("latin-1") for name, value in headers if name == b"cookie")
+    text = "; ".join(headers.getlist("cookie"))
     return {} if len(text) > _MOST else cookie_parser(text)
 
 
@@ -161,15 +160,13 @@ def cookies_of(headers: Headers) -> dict[str, str]:
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: methods that change nothing
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-#: what a browser tells of where a request comes from
-_TOLD: Final = frozenset({b"sec-fetch-site", b"origin", b"host"})
 #: a name or an address in brackets, and a port
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?")
 
 
 def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
     """Refuse a request that names another host than this machine and `allowed`. Raises Forbidden."""
-    hosts = [value.decode("latin-1").strip().lower() for key, value in headers if key == b"host"]
+    hosts = [host.strip().lower() for host in headers.getlist("host")]
     parts = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     name = "" if parts is None else parts[1]
     if name in _LOCAL or name in allowed:
@@ -186,15 +183,12 @@ def check_site(headers: Headers, *, method: str) -> None:
     """Refuse a request that may change something and comes from a page of another site. Raises Forbidden."""
     if method in _SAFE:
         return
-    sent = [(key, value.decode("latin-1").strip()) for key, value in headers if key in _TOLD]
-    sites = [value for key, value in sent if key == b"sec-fetch-site"]
-    origins = [value for key, value in sent if key == b"origin"]
+    sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
     if any(site not in ("same-origin", "none") for site in sites):
         raise _foreign(f"from a page of another site (Sec-Fetch-Site: {sites[0]:.40})", field="Sec-Fetch-Site")
     # A browser tells no origin of a form on a page without referrers; that it is ours it says all the same.
     if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
-    hosts = [value for key, value in sent if key == b"host"]
     if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
         raise _foreign(f"from a page of another site ({origins[0]!r:.80})", field="Origin")
 
@@ -205,7 +199,7 @@ def check_form(path: str, headers: Headers) -> None:
     Every browser says where a form comes from; a key in a header is sent by no browser on its own.
     """
     check_site(headers, method="POST")
-    if needs_session(path, headers) and not any(name in (b"origin", b"sec-fetch-site") for name, _ in headers):
+    if needs_session(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
         remedy = "send it from that page, or send the key in the header Authorization"
         raise Forbidden("nothing says that a page of this service sends this form", field="Origin", remedy=remedy)
 
@@ -266,16 +260,16 @@ class Gate:
             )
         if path == _METRICS and self._server.open_metrics:
             return Caller(role="reader")
-        keys = await self._keys(path)
+        keys, headers = await self._keys(path), Headers(scope=scope)
         if self._is_open(keys):
             if self._loopback or self._hosts:
-                check_host(scope["headers"], allowed=self._hosts)
-            check_site(scope["headers"], method=scope["method"])
+                check_host(headers, allowed=self._hosts)
+            check_site(headers, method=scope["method"])
             return _ANYBODY
-        if needs_session(path, scope["headers"]):
-            caller = self._by_proxy(scope) or await self._in_session(scope["headers"], keys)
+        if needs_session(path, headers):
+            caller = self._by_proxy(scope.get(PEER), headers) or await self._in_session(headers, keys)
         else:
-            caller = _caller(self._key(scope["headers"], keys))
+            caller = caller_with(self._key(headers, keys))
         if caller.role not in roles:
             self._refuse(scope, caller, path=path, roles=roles)
         if caller.tenant is not None and rule.all_tenants:
@@ -309,41 +303,41 @@ class Gate:
             return False
         return self._server.open or (self._loopback and not keys.ever)
 
-    def _key(self, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce) -> ApiKey:
-        given = [value for name, value in headers if name == b"authorization"]
+    def _key(self, headers: Headers, keys: KeysInForce) -> ApiKey:
+        given = headers.getlist("authorization")
         if not given:
             raise _unauthorized("no API key was sent")
         if len(given) > 1:
             raise _unauthorized("several Authorization headers were sent", remedy="send one")
         if len(given[0]) > MAX_HEADER:
             raise _unauthorized(f"the header Authorization has {len(given[0])} bytes; a key has 57 characters")
-        scheme, _, text = given[0].decode("latin-1").partition(" ")
+        scheme, _, text = given[0].partition(" ")
         if scheme.lower() != "bearer":
             raise _unauthorized("the header Authorization is not of the scheme Bearer")
         return self._found(text.strip(" "), keys)
 
-    async def _in_session(self, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce) -> Caller:
+    async def _in_session(self, headers: Headers, keys: KeysInForce) -> Caller:
         """Who has logged in with a key. Raises Unauthorized."""
         key = keys.keys.get(await self._sessions.read(headers) or "")
         if key is None or key.expired(time.time()):
             raise _unauthorized("you are not logged in", remedy="log in with an API key at /ui/login")
-        return _caller(key)
+        return caller_with(key)
 
-    def _by_proxy(self, scope: Scope) -> Caller | None:
-        """Whom a trusted proxy has signed in, and with a role; None: nobody, or the request is not the proxy's."""
-        server, peer = self._server, scope.get(PEER)
+    def _by_proxy(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
+        """The person whom a trusted proxy has signed in, with a role; None: none, or the request is not the proxy's."""
+        server = self._server
         if server.trusted_header is None or peer is None:
             return None
         address = ipaddress.ip_address(peer[0])
         address = getattr(address, "ipv4_mapped", None) or address
         if not any(address in network for network in self._proxies):
             return None
-        values = [value.strip() for value in _only(scope, server.trusted_header).split(",")]
+        values = [value.strip() for value in _only(headers, server.trusted_header).split(",")]
         roles = {server.trusted_roles[value]: value for value in values if value in server.trusted_roles}
         role = next((role for role in _HIGHEST_FIRST if role in roles), None)
         if role is None:
             return None
-        user = roles[role] if server.trusted_user_header is None else _only(scope, server.trusted_user_header)
+        user = roles[role] if server.trusted_user_header is None else _only(headers, server.trusted_user_header)
         return Caller(key=PERSON + user, role=role) if _USER.fullmatch(user) else None
 
     async def key_of(self, text: str) -> ApiKey:
@@ -380,14 +374,14 @@ class Gate:
         )
 
 
-def _only(scope: Scope, name: str) -> str:
+def _only(headers: Headers, name: str) -> str:
     """The value of this header; "" where it is missing, or sent twice: a proxy may add its own to a forged one."""
-    values: list[bytes] = [value for key, value in scope["headers"] if key == name.encode()]
-    return values[0].decode("latin-1").strip() if len(values) == 1 else ""
+    values = headers.getlist(name)
+    return values[0].strip() if len(values) == 1 else ""
 
 
-def _caller(key: ApiKey) -> Caller:
-    """Raises Forbidden for a key with scopes that are not known here."""
+def caller_with(key: ApiKey) -> Caller:
+    """The caller that sends this key. Raises Forbidden for a key with scopes that are not known here."""
     if not is_known(key.scopes):
         remedy = "upgrade this service, or make another key"
         raise Forbidden("a newer version has narrowed this key in a way not known here", remedy=remedy)

@@ -40,7 +40,7 @@ async def listed(request: Request) -> Response:
     if named:
         await check_owner(request, named, field="id")
         await reads_of(request).run(lambda: router.decision(named))
-        return onward(request, f"/ui/decisions/{named}")
+        return onward(f"/ui/decisions/{named}")
     wanted = _wanted(request, given)
     after = _page_end(request.query_params.get("after"))
     results = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
@@ -70,7 +70,7 @@ async def cancel(decision_id: str, request: Request) -> Response:
     """Cancel its answer."""
     await form_of(request)
     await decisions.cancel(decision_id, request)
-    return onward(request, f"/ui/decisions/{decision_id}")
+    return onward(f"/ui/decisions/{decision_id}")
 
 
 Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
@@ -103,7 +103,7 @@ async def label(request: Request, skip: Skip = 0) -> Response:
         await feedback.feedback(body, request)
     else:
         skip += 1
-    return onward(request, f"/ui/labels{f'?skip={skip}' if skip else ''}")
+    return onward(f"/ui/labels{f'?skip={skip}' if skip else ''}")
 
 
 def _wanted(request: Request, given: Mapping[str, str]) -> Search:
@@ -149,9 +149,6 @@ def _facts(explained: Explanation) -> dict[str, Any]:
     steps = [] if outcome is None else trace_json(outcome.trace)
     return {
         "explained": explained,
-        "record": explained.record,
-        "decision": explained.record.decision,
-        "outcome": outcome,
         "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),
         "has": {
             name: any(getattr(arm, name) is not None for arm in explained.arms)

@@ -7,17 +7,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import rule_of
-from ragbandit.router.api.security.gate import SESSION, Gate, PageSessions, needs_session
-from ragbandit.router.api.ui.rendering import form_of, onward, page
-from ragbandit.router.storage.access.api_keys import ApiKey
+from ragbandit.router.api.security.gate import SESSION, Gate, PageSessions, caller_with, needs_session
+from ragbandit.router.api.ui.rendering import PAGES, form_of, may_see, onward, page
 from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
+from ragbandit.shared.types import Caller
 
 #: paths of ours that a login may go on to
 _OURS: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
-#: the first page of who sees one tenant
-ENTRY: Final = "/ui/decisions"
-#: the page that every role with pages may see
-LABELS: Final = "/ui/labels"
 
 pages = APIRouter(include_in_schema=False)
 
@@ -27,7 +23,7 @@ async def form(request: Request) -> Response:
     """The form, unless the service is open."""
     gate: Gate = request.app.state.gate
     if await gate.is_open():
-        return onward(request, "/ui")
+        return onward("/ui")
     return login_page(request, wanted=_checked(request.query_params.get("next", "")))
 
 
@@ -44,13 +40,12 @@ async def login(request: Request) -> Response:
     gate: Gate = request.app.state.gate
     try:
         key = await gate.key_of(given["key"])
-        _check_role(key)
+        home = _home(caller_with(key))
     except (Unauthorized, Forbidden) as error:
         return login_page(request, wanted=_checked(given["next"]), fault=error)
     sessions: PageSessions = request.app.state.page_sessions
     value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
-    home = LABELS if key.role == "rater" else "/ui" if key.tenant is None else ENTRY
-    reply = onward(request, _checked(given["next"]) or home)
+    reply = onward(_checked(given["next"]) or home)
     _set_session(request, reply, value, seconds=seconds)
     gate.ring.note_use(key.public_id)
     return reply
@@ -60,23 +55,25 @@ async def login(request: Request) -> Response:
 async def logout(request: Request) -> Response:
     """End the session."""
     await form_of(request)
-    reply = onward(request, "/ui/login")
-    if needs_session(request.scope["path"], request.scope["headers"]):
+    reply = onward("/ui/login")
+    if needs_session(request.scope["path"], request.headers):
         _set_session(request, reply, "", seconds=0)
     return reply
 
 
 def _set_session(request: Request, reply: Response, value: str, *, seconds: int) -> None:
     """A cookie that no script reads and no other site sends."""
-    path, secure = request.scope.get("root_path", "") + "/ui", request.scope["scheme"] == "https"
-    reply.set_cookie(SESSION, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="strict")
+    secure = request.scope["scheme"] == "https"
+    reply.set_cookie(SESSION, value, max_age=seconds, path="/ui", secure=secure, httponly=True, samesite="strict")
 
 
-def _check_role(key: ApiKey) -> None:
-    roles = rule_of("GET", LABELS).roles or frozenset()
-    if key.role not in roles:
-        remedy = f"use a key of the role {' or '.join(sorted(roles))}"
-        raise Forbidden(f"a key of the role {key.role} has no pages", field="key", remedy=remedy)
+def _home(caller: Caller) -> str:
+    """The first page that the caller may see. Raises Forbidden."""
+    for path in PAGES:
+        if may_see(caller, path):
+            return path
+    remedy = f"use a key of the role {' or '.join(sorted(rule_of('GET', '/ui/labels').roles or ()))}"
+    raise Forbidden(f"a key of the role {caller.role} has no pages", field="key", remedy=remedy)
 
 
 def _checked(path: str) -> str:

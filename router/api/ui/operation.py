@@ -9,7 +9,8 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ragbandit.router.api.dependencies import SharedRead, reads_of, reports_of, router_of
+from ragbandit.router.api.dependencies import reads_of, reports_of, router_of
+from ragbandit.router.api.endpoints.operations import current_state
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
@@ -65,9 +66,8 @@ async def queues(request: Request) -> Response:
 
 async def state_or_none(request: Request) -> RouterState | None:
     """The router's state; None where the database does not tell in time, which the page then says."""
-    shared: SharedRead[RouterState] = request.app.state.read_state
     try:
-        return await shared.value()
+        return await current_state(request)
     except (NotReady, StoreError):
         return None
 

@@ -1,5 +1,6 @@
 """Pages of policies: versions with their states, what each waits for, its evidence, and the verbs."""
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, cast
@@ -58,7 +59,7 @@ async def one(name: str, request: Request) -> Response:
     except NotFound:
         if name != router.settings.policy.label:
             raise
-        return onward(request, "/ui/policies")  # no version beside the configuration was ever made
+        return onward("/ui/policies")  # no version beside the configuration was ever made
     return page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
 
@@ -68,12 +69,12 @@ async def act(name: str, verb: str, request: Request) -> Response:
     given = await form_of(request, "revision", "reason", "force")
     if verb not in TRANSITIONS:
         raise NotFound(f"{verb!r:.40} is no verb", field="verb", remedy=f"use one of {', '.join(TRANSITIONS)}")
-    if not given["revision"].isdigit():
+    if not re.fullmatch("[0-9]{1,15}", given["revision"]):
         raise InvalidInput("the form does not say what was seen", field="revision", remedy="load the page again")
     force, revision = given["force"] == "yes", int(given["revision"])
     body = VerbBody.model_construct(reason=given["reason"], force=force, revision=revision)
     await policies.move(name, cast(Verb, verb), body, request)
-    return onward(request, f"/ui/policies/{name}")
+    return onward(f"/ui/policies/{name}")
 
 
 @pages.post("/ui/switch")
@@ -85,7 +86,7 @@ async def switch(request: Request) -> Response:
     if what not in ("off", "champion", "arm") or (what == "arm") != bool(arm):
         raise InvalidInput("the switch cannot be set to that", field="to", remedy="choose one of the list")
     await (policies.unkill(body, request) if what == "off" else policies.kill(body, request))
-    return onward(request, "/ui/policies")
+    return onward("/ui/policies")
 
 
 def _versions(router: Router) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
@@ -25,16 +26,16 @@ from ragbandit.shared.types import Caller
 #: scripts, styles and pictures of the pages
 STATIC: Final = Path(__file__).parent / "static"
 _DASH: Final = Markup(NOTHING)  # noqa: S704 - our own sign
-#: path, title, and whether it tells of all tenants
-PAGES: Final = (
-    ("/ui", "Overview", True),
-    ("/ui/arms", "Arms", True),
-    ("/ui/decisions", "Decisions", False),
-    ("/ui/policies", "Policies", True),
-    ("/ui/feedback", "Feedback", True),
-    ("/ui/labels", "Labels", False),
-    ("/ui/queues", "Queues", True),
-)
+#: path -> title
+PAGES: Final = {
+    "/ui": "Overview",
+    "/ui/arms": "Arms",
+    "/ui/decisions": "Decisions",
+    "/ui/policies": "Policies",
+    "/ui/feedback": "Feedback",
+    "/ui/labels": "Labels",
+    "/ui/queues": "Queues",
+}
 #: colours and shapes of arms: (colour, shape) is one of COLOURS * SHAPES pairs
 COLOURS, SHAPES = 8, 8
 
@@ -134,28 +135,27 @@ def _query(values: dict[str, Any]) -> str:
 
 def page(request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
     """A page of this template. values: its names."""
-    root, caller = request.scope.get("root_path", ""), caller_of(request)
+    caller = caller_of(request)
     frame = {
-        "root": root,
         "title": title,
-        "here": request.scope["path"].removeprefix(root),
-        "links": [(path, title) for path, title, of_all in PAGES if may_see(caller, path, of_all=of_all)],
+        "here": request.scope["path"],
+        "links": [(path, title) for path, title in PAGES.items() if may_see(caller, path)],
         "caller": caller,
-        "logged_in": caller.key is not None and needs_session("/ui", request.scope["headers"]),
+        "logged_in": caller.key is not None and needs_session("/ui", request.headers),
         "acts": caller.role in (None, "operator", "admin"),
     }
     return HTMLResponse(environment().get_template(template).render(frame | values), status_code=status)
 
 
-def onward(request: Request, path: str) -> Response:
+def onward(path: str) -> Response:
     """The way to another page of ours."""
-    return RedirectResponse(request.scope.get("root_path", "") + path, status_code=303)
+    return RedirectResponse(path, status_code=303)
 
 
-def may_see(caller: Caller, path: str, *, of_all: bool) -> bool:
-    """Whether a page is for this caller. of_all: it tells of all tenants."""
-    role = caller.role in (None, "admin") or caller.role in (rule_of("GET", path).roles or ())
-    return role and not (of_all and caller.tenant is not None)
+def may_see(caller: Caller, path: str) -> bool:
+    """Whether a page is for this caller, as the gate decides."""
+    rule = rule_of("GET", path)
+    return caller.role in (None, *(rule.roles or ())) and not (rule.all_tenants and caller.tenant is not None)
 
 
 #: of every reply under /ui
@@ -172,19 +172,17 @@ _STATIC: Final = "/ui/static/"
 
 
 def page_headers(path: str) -> list[tuple[bytes, bytes]]:
-    """HEADERS, and who may keep the reply: a file of the package is asked for again, a page is kept by nobody."""
+    """HEADERS, and who may keep the reply: a file of the package is validated again, a page is not stored."""
     keeping = "no-cache" if path.startswith(_STATIC) else "no-store"
     return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": keeping}).items()]
 
 
 def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
     """The reply of an error on a page: the words of it, or the way to the login."""
-    root = scope.get("root_path", "")
-    if status == 401 and needs_session(scope["path"], scope["headers"]) and not scope["path"].endswith("/login"):
+    if status == 401 and needs_session(scope["path"], Headers(scope=scope)) and not scope["path"].endswith("/login"):
         came = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-        back = f"?next={quote(came.removeprefix(root), safe='/')}" if scope["method"] == "GET" else ""
-        return RedirectResponse(f"{root}/ui/login{back}", status_code=303)
-    frame = {"root": root, "title": "Error", "here": "", "links": (), "logged_in": False, "caller": Caller()}
+        return onward("/ui/login" + (f"?next={quote(came, safe='/')}" if scope["method"] == "GET" else ""))
+    frame = {"title": "Error", "here": "", "links": (), "logged_in": False, "caller": Caller()}
     message, remedy = (unicodedata.normalize("NFC", text) for text in (error["message"], error["remedy"] or ""))
     words = {"status": status, "code": error["code"], "message": message, "remedy": remedy}
     shown = environment().get_template("error.html").render(frame | words)
@@ -202,7 +200,7 @@ async def form_of(request: Request, *fields: str) -> dict[str, str]:
 
     Raises Forbidden for a form that another page has made, InvalidInput for what is no form or has other fields.
     """
-    check_form(request.scope["path"], request.scope["headers"])
+    check_form(request.scope["path"], request.headers)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
         raise InvalidInput("this takes a form", field="content-type", remedy=f"send {_TYPE}")
     body = await request.body()

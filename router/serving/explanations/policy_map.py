@@ -207,7 +207,9 @@ def _tests(facts: Sequence[Facts]) -> list[_Test]:
     tests = []
     for _, fact, value in named:
         holds = np.array([row.get(fact) == value for row in facts])
-        tests.append(_Test(fact=fact, yes=f"{fact}: {value}", no=f"{fact}: not {value}", is_limit=False, holds=holds))
+        tests.append(
+            _Test(fact=fact, yes=f"{fact}: {value}", no=f"{fact}: other than {value}", is_limit=False, holds=holds)
+        )
     for fact in sorted({fact for row in facts for fact, value in row.items() if isinstance(value, float)}):
         values = np.array([row.get(fact, np.nan) for row in facts], dtype=np.float64)
         known = values[np.isfinite(values)]

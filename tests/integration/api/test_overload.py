@@ -122,6 +122,21 @@ def test_callers_that_leave_are_dropped(serve):
     assert measured(service, "ragbandit_requests_total", path="/v1/route", status="499") == 21
 
 
+def test_what_failed_is_not_counted_as_stored(serve):
+    """A question that fails after its caller has left is not stored, and not counted as unseen."""
+    service = serve()
+    held = HeldEncoder(service)
+    link = asked(service, "first")
+    assert held.entered.wait(10)
+    link.close()
+    asked(service, "second").close()
+    until(lambda: measured(service, "ragbandit_requests_total", path="/v1/route", status="499") == 1)
+    service.router.database.write = None
+    held.released.set()
+    until(lambda: measured(service, "ragbandit_requests_total", path="/v1/route", status="499") == 2)
+    assert measured(service, "ragbandit_replies_unseen_total") == 0
+
+
 def test_probes_do_not_queue_behind_work(serve):
     """While every thread for reads is held, and more wait, /health, /ready, /v1/status and /metrics reply at once."""
     service = serve()

@@ -38,7 +38,7 @@ def test_the_map_is_read_from_the_store(make_world):
     )
     who, many = mapped.leaves
     assert (who.conditions, who.share, who.arms[arms[0]]) == (("question: who",), 60 / 90, 1.0)
-    assert (many.conditions, many.share, many.arms[arms[1]]) == (("question: not who",), 30 / 90, 1.0)
+    assert (many.conditions, many.share, many.arms[arms[1]]) == (("question: other than who",), 30 / 90, 1.0)
     assert (who.tried.judged, many.tried.judged, many.reward) == (30, 0, None)
     assert many.tried.missing.startswith("not tried enough: 30 draws, 0 judged")
     assert 0.5 < who.reward <= 1.0

@@ -1,10 +1,12 @@
 """OpenAI's interface: errors in its shape, as its client raises them, and asked again only where that is safe."""
 
 import time
+from concurrent.futures import Future
 
 import openai
 import pytest
 
+from ragbandit.router.api.endpoints import streaming
 from ragbandit.router.api.openai import endpoints
 from ragbandit.router.storage.access.api_keys import KeyStore
 from tests.integration.api.openai.conftest import outcome_of
@@ -123,14 +125,24 @@ def test_failures_after_the_decision(service, answers, outcome, status, code):
 
 def test_no_answer_in_time(service, monkeypatch):
     """Without an answer in time the reply is a 504 that says where it will be; the same key gets it later."""
-    monkeypatch.setattr(endpoints, "_limit_s", lambda router: 0.1)
-    error, asked = raised(service, extra_headers={"Idempotency-Key": "mine-1"})
-    assert (error.status_code, error.code, asked) == (504, "answer_timeout", 1)
+    asked = endpoints.asked
+    monkeypatch.setattr(endpoints, "asked", lambda *given, **more: asked(*given, **more | {"limit_s": 0.1}))
+    error, times = raised(service, extra_headers={"Idempotency-Key": "mine-1"})
+    assert (error.status_code, error.code, times) == (504, "answer_timeout", 1)
     assert "/v1/decisions/mine-1" in error.message
     service.router.store.add_outcome(outcome_of("mine-1"))
     body = {"model": "auto", "messages": ASKED}
     again = service.http.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "mine-1"})
     assert again.json()["choices"][0]["message"]["content"] == "Bram Stoker"
+
+
+def test_no_worker_can_be_asked(service, monkeypatch):
+    """A queue that does not take a question in time is a 503, whatever the door, and not a fault of ours."""
+    monkeypatch.setattr(streaming, "SERVE_S", 0.05)
+    monkeypatch.setattr(service.router.answers, "submit", lambda decision: Future())
+    for path, body in (("chat/completions", {"model": "auto", "messages": ASKED}), ("answer", {"question": "Who?"})):
+        reply = service.http.post(f"/v1/{path}", json=body)
+        assert (reply.status_code, "no worker could be asked" in reply.text) == (503, True)
 
 
 def test_a_fault_of_ours(service, monkeypatch):

@@ -73,6 +73,7 @@ def test_an_empty_store_says_so(service, visit):
     assert "No worker is registered" in texts["/ui/queues"]
     assert "Nothing was decided in this time" in texts["/ui"]
     assert "No arm did anything" in texts["/ui/arms"]
+    assert 'href="/ui/static/dashboard.css"' in browser.page("/ui/static/nothing.css", status=404)
 
 
 def test_what_was_earned_is_told(service, visit):
@@ -195,7 +196,8 @@ def test_a_version_can_be_moved_from_its_page(service, visit):
     assert "ragbandit policy shadow v1" in page
     revision = re.search(r'name="revision" value="(\d+)"', page)[1]
     sent = {"revision": revision, "reason": "enough"}
-    assert browser.send("/ui/policies/v1/retire", on="/ui/policies/v1", reason="x").status_code == 422
+    for seen in ({}, {"revision": "²"}, {"revision": "9" * 5000}):
+        assert browser.send("/ui/policies/v1/retire", on="/ui/policies/v1", reason="x", **seen).status_code == 422
     assert browser.send("/ui/policies/v1/retire", on="/ui/policies", **sent).status_code == 303
     again = browser.send("/ui/policies/v1/retire", on="/ui/policies", **sent)
     assert again.status_code == 409

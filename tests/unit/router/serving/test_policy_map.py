@@ -80,7 +80,7 @@ def test_a_policy_that_is_a_tree_is_found_again():
     assert set(said) == {
         frozenset({"more than 9 words"}),
         frozenset({"at most 9 words", "question: who"}),
-        frozenset({"at most 9 words", "question: not who"}),
+        frozenset({"at most 9 words", "question: other than who"}),
     }
     assert explained > 0.9
     again, _ = mapped(rows, pmfs)

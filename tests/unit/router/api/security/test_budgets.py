@@ -3,13 +3,14 @@
 import asyncio
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from ragbandit.router.api.security import budgets
 from ragbandit.router.api.security.budgets import MOST, Budgets, BudgetSpent, bounds, budgets_of, price_factor
 from ragbandit.router.config.settings import Settings, TenantSettings
-from ragbandit.router.storage.access.spending import Spender, Spent
+from ragbandit.router.storage.access.spending import Spent
 from ragbandit.shared.types import Caller, Query
 
 
@@ -57,24 +58,29 @@ def test_whose_budgets_hold():
 
 
 def test_sums_grow_old(monkeypatch):
-    """What was read holds for FRESH_S, whatever the wall clock says."""
+    """What was read holds for FRESH_S, whatever the wall clock says, unless there are too many spenders to remember."""
     since, day = [100.0], [0.0]
     monkeypatch.setattr(budgets.time, "monotonic", lambda: since[0])
 
-    async def read(_):
-        return {Spender("tenant", "acme"): Spent(day=day[0])}
+    async def run(work):
+        return work()
 
+    monkeypatch.setattr(Budgets, "_sums", lambda _, spenders, now: {one: Spent(day=day[0]) for one in spenders})
     tenants = {"acme": TenantSettings(dollars_per_day=5.0, budget_stop=True)}
-    of_acme = Budgets(Settings(tenants=tenants), database=None, read=read, paces=lambda: True)
+    service = SimpleNamespace(serving=SimpleNamespace(policy=None))
+    router = SimpleNamespace(settings=Settings(tenants=tenants), service=service)
+    of_acme = Budgets(router, reads=SimpleNamespace(run=run))
 
-    def stopped():
+    def stopped(**caller):
         try:
-            asyncio.run(of_acme.paced(Query(text="x", tenant="acme"), caller=Caller()))
+            asyncio.run(of_acme.paced(Query(text="x", tenant="acme"), caller=Caller(**caller)))
         except BudgetSpent:
             return True
         return False
 
     assert not stopped()
+    monkeypatch.setattr(budgets, "MOST_SPENDERS", 0)
+    assert not stopped(key="k", scopes={"dollars_per_day": 5.0})  # one that is fresh, one that is not
     day[0] = 1000.0
     assert not stopped()  # within FRESH_S
     since[0] += budgets.FRESH_S

@@ -1,7 +1,7 @@
 """One question on its way through a batch, and the arms that it may be offered."""
 
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -9,11 +9,12 @@ from sqlalchemy import select
 
 from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.router.learning.monitoring.diagnosis import Frontier
-from ragbandit.router.policies.base import Policy, PolicyOutput, serves_prices
+from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.serving.conversations import Stay, stays_of
 from ragbandit.router.serving.deciding.live import LiveVersions
 from ragbandit.router.serving.health.circuit_breaker import CircuitBreaker
 from ragbandit.router.storage.decisions.search import newest_turns
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import Forbidden, InvalidInput
@@ -245,16 +246,12 @@ def saved_per_token(settings: Settings) -> dict[ArmName, float]:
 
 
 def keep_prefixes(
-    questions: Sequence[Question],
-    outputs: Sequence[PolicyOutput | Exception],
-    *,
-    saved: Mapping[ArmName, float],
-    settings: Settings,
-    database: Database,
+    questions: Sequence[Question], *, saved: Mapping[ArmName, float], settings: Settings, database: Database
 ) -> None:
     """Let turns stay on the arm of the turn before where leaving it costs more than it gains. Raises StoreError.
 
-    saved: of `saved_per_token`. Of turns that are forced, or stay already, nothing changes.
+    questions: decided on by the champion. saved: of `saved_per_token`. Turns that are forced, or stay already, do not
+    change.
     """
     rate = settings.reward.cost.get("dollars", 0.0)
     asked = [one for one in questions if one.query.session is not None and one.stay is None and not one.query.forced]
@@ -262,15 +259,15 @@ def keep_prefixes(
         return
     turns = newest_turns(database, {(str(one.query.session), one.query.tenant) for one in asked})
     tokens = _prompt_tokens(database, [turn.last for turn in turns.values()])
-    for question, output in zip(questions, outputs, strict=True):
-        last = turns.get((question.query.session or "", question.query.tenant))
-        if question not in asked or last is None or last.arm not in question.arms or isinstance(output, Exception):
+    for question in asked:
+        last = turns.get((str(question.query.session), question.query.tenant))
+        assert question.decision is not None
+        scores = question.decision.scores  # None: the policy expects nothing of arms, or failed
+        if last is None or last.arm not in question.arms or scores is None:
             continue
         weight = settings.reward.weight if question.cost_weight is None else question.cost_weight
         saves = weight * rate * saved.get(last.arm, 0.0) * tokens.get(last.last, 0)
-        if output.scores is None:  # it expects nothing of arms
-            continue
-        gain = max(output.scores) - output.scores[question.arms.index(last.arm)]
+        gain = max(scores) - scores[question.arms.index(last.arm)]
         if gain <= saves > 0.0:
             prefix = {"gain": gain, "saves": saves}
             question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=0, prefix=prefix)
@@ -278,8 +275,10 @@ def keep_prefixes(
 
 def _prompt_tokens(database: Database, ids: Sequence[str]) -> dict[str, int]:
     """Tokens of the prompts of these decisions' answers, those that are there."""
+    tokens = {}
     with database.read() as connection:
-        rows = connection.execute(
-            select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))
-        )
-        return {row.decision_id: int(json.loads(row.cost).get("prompt_tokens", 0)) for row in rows}
+        query = select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))
+        for key, cost in connection.execute(query):
+            with suppress(AttributeError, TypeError, ValueError):  # a damaged row
+                tokens[key] = int(cost_value(cost).prompt_tokens)
+    return tokens

@@ -188,9 +188,6 @@ class RouteService:
             if is_pinned
             else outputs_of(serving.policy, [one.served for one in questions], features=features, arms=arms)
         )
-        if settings.conversation.sticky_prefix and not is_pinned:
-            database = self.store.database
-            keep_prefixes(questions, outputs, saved=self._saved, settings=settings, database=database)
         decisions = made_decisions(
             queries,
             run_by=[one.run_by for one in questions],
@@ -205,15 +202,17 @@ class RouteService:
             cost_weights=[one.cost_weight for one in questions],
             secret=self.secret,
         )
-        if is_pinned:
-            return [pinned(one, control=live.control, settings=settings) for one in decisions]
         for question, decision in zip(questions, decisions, strict=True):
-            question.decision = decision
-        if asked_candidates:
-            mix_candidates(asked_candidates)
-        if self.labels is not None:
-            self.labels.choose(questions, outputs)
-        return [self._finished(one, rebuilding=serving.rebuilding) for one in questions]
+            question.decision = pinned(decision, control=live.control, settings=settings) if is_pinned else decision
+        if not is_pinned:
+            if settings.conversation.sticky_prefix:
+                keep_prefixes(questions, saved=self._saved, settings=settings, database=self.store.database)
+            if asked_candidates:
+                mix_candidates(asked_candidates)
+            if self.labels is not None:
+                self.labels.choose(questions, outputs)
+        rebuilding = serving.rebuilding and not is_pinned
+        return [self._finished(one, rebuilding=rebuilding) for one in questions]
 
     def _finished(self, question: Question, *, rebuilding: bool) -> Decision:
         """The decision with what is to be noted of it; faults and fail-opens are counted and logged."""

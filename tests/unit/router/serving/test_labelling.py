@@ -44,6 +44,8 @@ def test_q_follows_use(sampler):
     questions = [question(number) for number in range(300)]
     sampler.choose(questions, outputs)
     assert {one.label["q"] for one in questions} == {1.0}  # the traffic is not known yet: labels first
+    sampler.choose([question(301, fault="2 scores")], [replace(outputs[0], scores=(0.5, 0.4, 0.3, 0.2))])
+    assert sampler._uses.pop() == (1.0, 0.0)
     sampler.refresh(None, now=0.0)
     sampler.choose(questions, outputs)
     ahead = np.array([0.0 + (o.scores[0] - o.scores[1]) + o.deviations[0] - o.deviations[1] for o in outputs])

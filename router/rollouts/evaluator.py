@@ -193,29 +193,23 @@ def _rows(
     rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
-            rows += _drawn(row, note, numbers=numbers)
+            arms, given, champion = tuple(json.loads(row["arms"])), note.get("pmf"), note["champion"]
+            if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
+                continue
+            pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"]) or ()
+            # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells
+            # nothing: the version is compared by what it does with the others.
+            drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
+            seen = math.fsum(drawable)
+            if seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
+                values = {
+                    "pmf": pmf,
+                    "candidate": [mass / seen for mass in drawable],
+                    "champion": champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
+                    "scores": scores if len(scores) == len(arms) else (math.nan,) * len(arms),
+                }
+                rows.append(_DrawRow(row=row, arms=arms, values=values, numbers=numbers(row)))
     return rows
-
-
-def _drawn(
-    row: RowMapping, note: Mapping[str, Any], *, numbers: Callable[[RowMapping], tuple[float, ...]]
-) -> Iterator[_DrawRow]:
-    arms, given, champion = tuple(json.loads(row["arms"])), note.get("pmf"), note["champion"]
-    if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
-        return
-    pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"]) or ()
-    # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells nothing: the
-    # version is compared by what it does with the others.
-    drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
-    seen = math.fsum(drawable)
-    if seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
-        values = {
-            "pmf": pmf,
-            "candidate": [mass / seen for mass in drawable],
-            "champion": champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
-            "scores": scores if len(scores) == len(arms) else (math.nan,) * len(arms),
-        }
-        yield _DrawRow(row=row, arms=arms, values=values, numbers=numbers(row))
 
 
 def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:

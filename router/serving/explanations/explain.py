@@ -16,6 +16,7 @@ from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.policies.draw import UNTRIED
 from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT
+from ragbandit.router.rollouts.overview import candidates_in
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.needs import LACKING
 from ragbandit.router.serving.deciding.question import budget_factor, price_name
@@ -101,7 +102,9 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule) -> Exp
     key = DecisionId(checked_id(decision_id, field="decision_id"))
     record = store.record(key)
     decision = record.decision
-    arms, draw = chances_of(decision), draw_of(decision)
+    elsewhere, arms = IMPORTED in decision.facts, chances_of(decision)
+    fault = None if elsewhere else draw_fault(decision)
+    draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=elsewhere)
     return Explanation(
         decision_id=decision.id,
         reasons=(*reasons_of(decision, arms=arms, draw=draw), *_learned(store.database, decision)),
@@ -119,13 +122,6 @@ def _learned(database: Database, decision: Decision) -> Iterator[str]:
         read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
     if read is not None:
         yield f"Its policy is now {read.line}."
-
-
-def draw_of(decision: Decision) -> DrawShown:
-    """The draw of a decision."""
-    elsewhere = IMPORTED in decision.facts
-    fault = None if elsewhere else draw_fault(decision)
-    return DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=elsewhere)
 
 
 def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
@@ -180,12 +176,13 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
 
 def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> tuple[str, ...]:
     """Why the arm was drawn, the main reason first."""
+    drawn = next((arm for arm in arms if arm.drawn), None)
     return (
         *_given(decision, draw=draw),
-        *_of_the_draw(decision, arms=arms, draw=draw),
+        *_of_the_draw(decision, drawn=drawn, arms=arms, draw=draw),
         *_of_the_price(decision),
         *_of_the_policy(decision),
-        *_of_versions(decision, arms=arms),
+        *(_of_version(facts, drawn=drawn) for facts in candidates_in(decision.facts)),
         *_of_the_offer(decision),
     )
 
@@ -220,8 +217,9 @@ def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
         yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."
 
 
-def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> Iterator[str]:
-    drawn = next((arm for arm in arms if arm.drawn), None)
+def _of_the_draw(
+    decision: Decision, *, drawn: ArmChance | None, arms: Sequence[ArmChance], draw: DrawShown
+) -> Iterator[str]:
     if drawn is None:
         yield f"The row does not fit together: {draw.fault}."
         return
@@ -290,14 +288,6 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
         yield f"The policy had learned nothing of {', '.join(untried)} then: untried: no estimate yet."
     if decision.facts.get("untrained"):
         yield "The policy was not trained yet, so all arms were alike to it."
-
-
-def _of_versions(decision: Decision, *, arms: Sequence[ArmChance]) -> Iterator[str]:
-    first = mapping_of(decision.facts.get(CANDIDATE))
-    others = first.get("others")
-    for facts in (first, *(map(mapping_of, others) if isinstance(others, list) else ())):
-        if facts:
-            yield _of_version(facts, drawn=next((arm for arm in arms if arm.drawn), None))
 
 
 def _of_version(facts: Mapping[str, Json], *, drawn: ArmChance | None) -> str:

@@ -81,29 +81,16 @@ def offer_arms(
     for question, healthy in zip(questions, breaker.healthy(wanted, now=now, tenants=tenants), strict=True):
         question.arms, question.fail_open = healthy or question.allowed, not healthy
         question.excluded = tuple(arm for arm in question.allowed if arm not in question.arms)
-    if live.candidates:
-        _add_arms(
-            [one for one in questions if one.query.arms is None and not one.lacking],
-            live=live,
-            breaker=breaker,
-            now=now,
-        )
+    if live.asks:
+        free = [one for one in questions if one.query.arms is None and not one.lacking]
+        wanted, tenants = [live.added_for(one.run_by) for one in free], [one.query.tenant for one in free]
+        for question, added in zip(free, breaker.healthy(wanted, now=now, tenants=tenants), strict=True):
+            question.added = added
     if any(one.query.session is not None for one in questions):
         stays = stays_of([one.query for one in questions], settings=settings, database=database)
         for question, stay in zip(questions, stays, strict=True):
             if stay is not None and not question.fail_open and stay.arm in (*question.arms, *question.added):
                 question.stay, question.arms = stay, (stay.arm,)
-
-
-def _add_arms(questions: Sequence[Question], *, live: LiveVersions, breaker: CircuitBreaker, now: float) -> None:
-    """Add the healthy arms that candidates alone offer."""
-    if not live.asks or not live.added:
-        return
-    added = [(one, arms) for one in questions if (arms := live.added_for(one.run_by))]
-    tenants = [one.query.tenant for one, _ in added]
-    healthy = breaker.healthy([arms for _, arms in added], now=now, tenants=tenants)
-    for (question, _), arms in zip(added, healthy, strict=True):
-        question.added = arms
 
 
 #: the key of a query's `request` with what its key and its tenant say of prices: {"cost_weight": the default,

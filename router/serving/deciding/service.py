@@ -143,19 +143,18 @@ class RouteService:
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """The committed decision of each question; of one that was decided before, that one, or a Conflict."""
-        named = [DecisionId(one.query.id) for one in batch if one.named and one.query.id is not None]
+        named = [DecisionId(str(one.query.id)) for one in batch if one.named]
         standing = self.store.decisions_by_id(named) if named else {}
-        results: dict[int, Decision | Exception] = {}
-        for at, one in enumerate(batch):
-            row = standing.get(one.query.id) if one.named and one.query.id is not None else None
-            if row is not None:
-                results[at] = settle(*row, request_hash=query_hash(one.query, run_by=one.run_by))
-        fresh = [at for at in range(len(batch)) if at not in results]
-        if fresh:
-            stored = self.store.add_decisions(self._decide([batch[at] for at in fresh]))
-            results.update(zip(fresh, stored, strict=True))
-            self._record_probes(one for one in stored if isinstance(one, Decision))
-        return [results[at] for at in range(len(batch))]
+        fresh = [one for one in batch if one.query.id not in standing]
+        stored = self.store.add_decisions(self._decide(fresh)) if fresh else []
+        self._record_probes(one for one in stored if isinstance(one, Decision))
+        made = iter(stored)
+        return [
+            settle(*standing[one.query.id], request_hash=query_hash(one.query, run_by=one.run_by))
+            if one.query.id in standing
+            else next(made)
+            for one in batch
+        ]
 
     def _record_probes(self, decided: Iterable[Decision]) -> None:
         """Tell the circuit breaker which arms were drawn: for each tenant the first, later ones are no probes."""

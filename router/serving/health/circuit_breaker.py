@@ -19,7 +19,7 @@ import json
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice, takewhile
@@ -229,6 +229,12 @@ AHEAD_S = 300.0
 MOST_LOGGED = 5
 #: most outcomes in one read
 MOST = 10_000
+#: new state of an arm -> its line in the log
+_NEWS: Final[Mapping[CircuitState, str]] = {
+    "open": "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s",
+    "half_open": "arm on probation: one question may try it",
+    "closed": "arm healthy again: it is offered to all questions",
+}
 
 
 def newest(*, after: float, until: float) -> Select[Any]:
@@ -327,11 +333,4 @@ class OutcomePoller:
 
     def _log(self, health: ArmHealth) -> None:
         facts = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
-        if health.state == "open":
-            log.warning(
-                "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s", extra=facts
-            )
-        elif health.state == "half_open":
-            log.info("arm on probation: one question may try it", extra=facts)
-        else:
-            log.info("arm healthy again: it is offered to all questions", extra=facts)
+        log.log(logging.WARNING if health.state == "open" else logging.INFO, _NEWS[health.state], extra=facts)

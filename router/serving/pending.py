@@ -153,12 +153,11 @@ class PendingAnswers:
     def deliver(self, outcomes: Mapping[str, Outcome]) -> None:
         """Give these outcomes to the callers that wait for them."""
         self.answered(outcomes)
-        for key, outcome in outcomes.items():
-            with self._lock:
-                futures = self._futures.pop(key, [])
-            for future in futures:
-                with suppress(InvalidStateError):  # a caller who gave up has cancelled it
-                    future.set_result(outcome)
+        with self._lock:
+            awaited = [(one, outcome) for key, outcome in outcomes.items() for one in self._futures.pop(key, [])]
+        for future, outcome in awaited:
+            with suppress(InvalidStateError):  # a caller who gave up has cancelled it
+                future.set_result(outcome)
 
     def answered(self, ids: Iterable[str]) -> None:
         """These decisions have an outcome."""

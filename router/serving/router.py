@@ -406,11 +406,8 @@ class Router(AbstractContextManager["Router"]):
         """
         closed = []
         for settings in (self.settings, *self.following.learned()):
-            learner = make_learner(settings, database=self.database, jobs=self.jobs)
-            try:
+            with contextlib.closing(make_learner(settings, database=self.database, jobs=self.jobs)) as learner:
                 closed.append(learner.drain())
-            finally:
-                learner.close()
         self.refresh()
         return closed[0]
 

@@ -162,27 +162,22 @@ class CircuitBreaker:
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
         """State of these arms: for all tenants where our workers ran them, else for the one that it is best for."""
         with self._lock:
-            return [self._best(arm, now=now) for arm in arms]
+            return [_best(self._views(arm, now=now)) for arm in arms]
 
     def suspended(self, arms: Iterable[ArmName], *, now: float) -> set[tuple[ArmName, str]]:
         """Arms that are offered, and tenants that they are not offered to, since what these reported all failed."""
-        pairs = set()
+        pairs: set[tuple[ArmName, str]] = set()
         with self._lock:
             for arm in arms:
-                if self._best(arm, now=now).state == "closed":
-                    views = [(source[1], self._health(source, now=now)[0]) for source in self._reported(arm)]
-                    pairs |= {(arm, tenant) for tenant, one in views if tenant is not None and one.state != "closed"}
+                views = self._views(arm, now=now)
+                if _best(views).state == "closed":
+                    pairs |= {(arm, key) for key, one in views.items() if key is not None and one.state != "closed"}
         return pairs
 
-    def _reported(self, arm: ArmName) -> list[_Source]:
-        return [source for source in self._past if source[0] == arm and source[1] is not None]
-
-    def _best(self, arm: ArmName, *, now: float) -> ArmHealth:
-        sources = self._reported(arm)
-        if not sources or (arm, None) in self._past:
-            sources.append((arm, None))
-        views = [self._health(source, now=now)[0] for source in sources]
-        return min(views, key=lambda one: (("closed", "half_open", "open").index(one.state), one.failures))
+    def _views(self, arm: ArmName, *, now: float) -> dict[str | None, ArmHealth]:
+        """State of an arm by the tenant that reported outcomes; None: of our workers, or where nothing is known."""
+        sources = sorted((one for one in self._past if one[0] == arm), key=lambda one: one[1] is None)
+        return {source[1]: self._health(source, now=now)[0] for source in sources or [(arm, None)]}
 
     def _source(self, arm: ArmName, *, tenant: str | None) -> _Source:
         """What counts for a question of this tenant: its own reports, if there are any."""
@@ -213,6 +208,10 @@ class CircuitBreaker:
             offered = state == "half_open" and now >= drawn_at + self.settings.cool_down_s
         since = failing[-1] if failing else None
         return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since), circuit
+
+
+def _best(views: Mapping[str | None, ArmHealth]) -> ArmHealth:
+    return min(views.values(), key=lambda one: (("closed", "half_open", "open").index(one.state), one.failures))
 
 
 log = logging.getLogger("ragbandit.health")

@@ -308,7 +308,7 @@ class Evaluator:
 
     def _kept(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """Keep the verdict where it is news, and do what it says, in one transaction."""
-        shape = _shape(finding.kind, finding.reason)
+        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # what is news: all but the numbers
         old = now - watch.kept_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.kept and not old:
             return watch.version
@@ -346,8 +346,3 @@ class Evaluator:
         news = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
         (log.info if finding.verb is None else log.warning)("a version was judged", extra=news)
         return done
-
-
-def _shape(kind: str, reason: str) -> tuple[str, str]:
-    """What makes a verdict news: its kind, and its reason without the numbers."""
-    return kind, re.sub(r"[\d.,+%-]+", "#", reason)

@@ -164,7 +164,6 @@ class MicroBatcher(Generic[Item, Result]):
         Raises as `submit` if not even the first may wait.
         """
         futures: list[Future[Result]] = []
-        refused: list[tuple[Future[Result], Overloaded]] = []
         with self._changed:
             for item, tenant in zip(items, tenants, strict=True):
                 try:
@@ -174,9 +173,7 @@ class MicroBatcher(Generic[Item, Result]):
                     if not futures and not isinstance(error, TooManyRequests):
                         raise
                     futures.append(Future())
-                    refused.append((futures[-1], error))
-        for future, refusal in refused:  # without the lock: a Future calls its callbacks here
-            future.set_exception(refusal)
+                    futures[-1].set_exception(error)
         return futures
 
     def check_admission(self) -> None:

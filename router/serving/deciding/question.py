@@ -28,15 +28,11 @@ class Question:
     #: checked, with an id
     query: Query
     run_by: RunBy
-    #: the id is the caller's: the question may have been decided before
-    named: bool
     #: arms that the caller (or its key) and `run_by` allow
     allowed: tuple[ArmName, ...]
 
     #: weight of cost that it is served at; None: that of the reward setting
     cost_weight: float | None = None
-    #: place in the batch, which is the row of its features
-    row: int = 0
     #: the champion's arms, of those allowed
     arms: tuple[ArmName, ...] = ()
     #: allowed arms that fail, and are not offered
@@ -161,7 +157,10 @@ def served_weight(
     among = terms.get("cost_weights")
     if isinstance(among, list):
         if query.cost_weight is not None and not among[0] <= weight <= among[1]:
-            raise _outside(weight, least=among[0], largest=among[1], whose=str(terms.get("narrowed_by")))
+            whose, allowed = terms.get("narrowed_by"), f"from {among[0]:g} to {among[1]:g}"
+            message = f"this {whose} may have weights of cost {allowed}, and {weight:g} is wanted"
+            remedy = f"send one {allowed}, or leave cost_weight out"
+            raise (Forbidden if whose == "key" else InvalidInput)(message, field="cost_weight", remedy=remedy)
         weight = min(max(weight, among[0]), among[1])
     is_usual = wanted is None and weight == usual
     if is_usual and not query.aim and (factor == 1.0 or not serves_prices(policy)):
@@ -193,9 +192,8 @@ def _aimed(aim: Mapping[str, float], *, frontier: Frontier | None, terms: Mappin
     term = _TERMS.get(name, name)
     if name != "quality" and not tells_mean(name, terms=terms):
         message = f"a mean of {name} can be held where reward.cost prices {term} alone"
-        raise InvalidInput(
-            message, field=f"aim.{name}", remedy=f"aim at a quality, or set reward.cost to {{{term}: 1}}"
-        )
+        remedy = f"aim at a quality, or set reward.cost to {{{term}: 1}}"
+        raise InvalidInput(message, field=f"aim.{name}", remedy=remedy)
     if frontier is None:
         return None
     return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * terms[term])
@@ -210,15 +208,6 @@ def _weight(wanted: Json, *, prices: Mapping[str, float]) -> float:
         return prices[wanted]
     assert isinstance(wanted, int | float)
     return float(wanted)
-
-
-def _outside(weight: float, *, least: float, largest: float, whose: str) -> InvalidInput | Forbidden:
-    kind = Forbidden if whose == "key" else InvalidInput
-    return kind(
-        f"this {whose} may have weights of cost from {least:g} to {largest:g}, and {weight:g} is wanted",
-        field="cost_weight",
-        remedy=f"send one from {least:g} to {largest:g}, or leave cost_weight out",
-    )
 
 
 def saved_per_token(settings: Settings) -> dict[ArmName, float]:

@@ -108,7 +108,6 @@ class RouteService:
         return Question(
             query=checked,
             run_by=run_by,
-            named=query.id is not None,
             allowed=tuple(arm for arm in allowed if arm not in lacking),
             cost_weight=weight,
             lacking=lacking,
@@ -143,7 +142,7 @@ class RouteService:
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """The committed decision of each question; of one that was decided before, that one, or a Conflict."""
-        named = [DecisionId(str(one.query.id)) for one in batch if one.named]
+        named = [DecisionId(str(one.query.id)) for one in batch if NAMED_ID in one.query.request]
         standing = self.store.decisions_by_id(named) if named else {}
         fresh = [one for one in batch if one.query.id not in standing]
         stored = self.store.add_decisions(self._decide(fresh)) if fresh else []
@@ -171,8 +170,6 @@ class RouteService:
         settings = serving.settings
         queries = [one.query for one in questions]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
-        for row, question in enumerate(questions):
-            question.row = row
         is_pinned = live.control.killed == "arm"  # whoever pins an arm has the last word, whatever its health
         if is_pinned:
             for question in questions:
@@ -181,7 +178,7 @@ class RouteService:
             breaker, database = self._poller.breaker, self.store.database
             offer_arms(questions, live=live, breaker=breaker, settings=settings, database=database, now=now)
         arms = [one.arms for one in questions]
-        asked_candidates = ask(live, questions, features=features) if live.candidates else []
+        asked_candidates = ask(live, questions, features=features)
         outputs = (
             [pinned_output(each) for each in arms]
             if is_pinned
@@ -206,8 +203,7 @@ class RouteService:
         if not is_pinned:
             if settings.conversation.sticky_prefix:
                 keep_prefixes(questions, saved=self._saved, settings=settings, database=self.store.database)
-            if asked_candidates:
-                mix_candidates(asked_candidates)
+            mix_candidates(asked_candidates)
             if self.labels is not None:
                 self.labels.choose(questions, outputs)
         rebuilding = serving.rebuilding and not is_pinned

@@ -25,7 +25,6 @@ from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.sql.counters import ClosingRule
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
@@ -105,23 +104,20 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule) -> Exp
     elsewhere, arms = IMPORTED in decision.facts, chances_of(decision)
     fault = None if elsewhere else draw_fault(decision)
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=elsewhere)
+    reasons = reasons_of(decision, arms=arms, draw=draw)
+    query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
+    with store.database.read() as connection:
+        read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
+    if read is not None:
+        reasons += (f"Its policy is now {read.line}.",)
     return Explanation(
         decision_id=decision.id,
-        reasons=(*reasons_of(decision, arms=arms, draw=draw), *_learned(store.database, decision)),
+        reasons=reasons,
         progress=progress_of(record, rule=rule),
         arms=arms,
         draw=draw,
         record=record,
     )
-
-
-def _learned(database: Database, decision: Decision) -> Iterator[str]:
-    """How far the policy has learned by now, if it says."""
-    query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
-    with database.read() as connection:
-        read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
-    if read is not None:
-        yield f"Its policy is now {read.line}."
 
 
 def chances_of(decision: Decision) -> tuple[ArmChance, ...]:

@@ -240,17 +240,8 @@ def newest(*, after: float, until: float) -> Select[Any]:
     """The query for the outcomes made in that time, newest first, without those of imported logs."""
     imported = and_(outcomes.c.stop_reason == IMPORTED, outcomes.c.made_by.contains(f'"{IMPORTED}"'))
     return (
-        select(
-            decisions.c.arm,
-            decisions.c.budget,
-            decisions.c.tenant,
-            outcomes.c.run_by,
-            outcomes.c.decision_id,
-            outcomes.c.status,
-            outcomes.c.stop_reason,
-            outcomes.c.answer.is_(None).label("empty"),
-            outcomes.c.made_at,
-        )
+        select(*decisions.c["arm", "budget", "tenant"], outcomes.c.answer.is_(None).label("empty"))
+        .add_columns(*outcomes.c["decision_id", "run_by", "status", "stop_reason", "made_at"])
         .join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
         .where(outcomes.c.made_at > after, outcomes.c.made_at <= until, not_(imported))
         .order_by(outcomes.c.made_at.desc())

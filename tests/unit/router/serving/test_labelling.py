@@ -23,9 +23,7 @@ def output(generator, *, gap: float) -> PolicyOutput:
 
 def question(number: int, **more) -> Question:
     decision = made_decision(f"q{number}", arms=ARMS, pmf=(0.6, 0.3, 0.1), arm="a", propensity=0.6)
-    return Question(
-        query=Query(text="q"), run_by="caller", named=False, allowed=ARMS, decision=replace(decision, **more)
-    )
+    return Question(query=Query(text="q"), run_by="caller", allowed=ARMS, decision=replace(decision, **more))
 
 
 @pytest.fixture

@@ -406,8 +406,11 @@ class Router(AbstractContextManager["Router"]):
         """
         closed = []
         for settings in (self.settings, *self.following.learned()):
-            with contextlib.closing(make_learner(settings, database=self.database, jobs=self.jobs)) as learner:
+            learner = make_learner(settings, database=self.database, jobs=self.jobs)
+            try:
                 closed.append(learner.drain())
+            finally:
+                learner.close()
         self.refresh()
         return closed[0]
 

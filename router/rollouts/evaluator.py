@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -48,6 +48,8 @@ class _DrawRow:
     arms: tuple[str, ...]
     #: "pmf", "candidate", "champion", "scores" -> a number for each arm
     values: Mapping[str, Sequence[float]]
+    #: what else was read of the row
+    numbers: tuple[float, ...]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,19 +97,17 @@ class VersionReader:
         position = outcomes.c.made_at, outcomes.c.decision_id
         page, self._ended = _page(connection, query, position=position, after=self._ended, now=now)
         ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
-        rows = _rows(self._notes(ours))
-        costs = [cost_value(one.row["cost"]) for one in rows]
-        charges = [
-            cost_of_terms(one.row["steps"], cost, terms=self.prices) for one, cost in zip(rows, costs, strict=True)
-        ]
-        ended = Outcomes(
-            draws=_draws(rows, weight=self.version.weight),
-            failed=np.array([float(one.row["status"] == "failed") for one in rows]),
-            seconds=np.array([cost.seconds_total if cost.seconds_total > 0.0 else math.nan for cost in costs]),
-            cost=np.array(charges, dtype=np.float64),
-        )
-        self.evidence.guardrails.add(ended)
+        rows = _rows(self._notes(ours), numbers=self._outcome)
+        failed, seconds, cost = np.array([one.numbers for one in rows]).reshape(-1, 3).T
+        draws = _draws(rows, weight=self.version.weight)
+        self.evidence.guardrails.add(Outcomes(draws=draws, failed=failed, seconds=seconds, cost=cost))
         return len(page) < PAGE
+
+    def _outcome(self, row: RowMapping) -> tuple[float, float, float]:
+        """1.0 where the answer failed, its seconds, NaN where they were not reported, and its cost."""
+        cost = cost_value(row["cost"])
+        charge = cost_of_terms(row["steps"], cost, terms=self.prices)
+        return float(row["status"] == "failed"), cost.seconds_total if cost.seconds_total > 0.0 else math.nan, charge
 
     def _read_ledger(self, connection: Connection, _now: float) -> bool:
         label = self.version.label
@@ -128,15 +128,26 @@ class VersionReader:
         )
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = upto
-        if rows := _rows(self._notes(page)):
-            rewards = [_rewards(one.row) if self._people else (one.row["value"], math.nan) for one in rows]
-            reward, judge = np.array(rewards).T
+        if rows := _rows(self._notes(page), numbers=self._rewards):
+            reward, judge = np.array([one.numbers for one in rows]).T
             bounds = {"minimum": page[0]["minimum"], "maximum": page[0]["maximum"]}
             draws = _draws(rows, weight=self.version.weight)
             self.evidence.rewards.add(
                 Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
             )
         return upto == last
+
+    def _rewards(self, row: RowMapping) -> tuple[float, float]:
+        """The reward, and that by a judge's score, NaN where there is none.
+
+        Where people rate, an answer that a judge alone scored has no reward: NaN.
+        """
+        if not self._people:
+            return row["value"], math.nan
+        if row["judged_by"] == "judge":
+            return math.nan, row["value"]
+        judged = judge_score(row["surrogates"]) - row["weight"] * row["cost"]
+        return row["value"], float(np.clip(judged, row["minimum"], row["maximum"]))
 
     def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, Mapping[str, Any]]]:
         """The rows that say something of the version as it is now, with that and the champion's pmf in a canary.
@@ -170,40 +181,35 @@ def _page(
     return page, (page[-1]["at"], page[-1]["id"]) if page else after
 
 
-def _rewards(row: RowMapping) -> tuple[float, float]:
-    """The reward, NaN where a judge alone scored the answer; and that by the judge's score, NaN where there is none."""
-    if row["judged_by"] == "judge":
-        return math.nan, row["value"]
-    told = judge_score(row["surrogates"]) - row["weight"] * row["cost"]
-    return row["value"], float(np.clip(told, row["minimum"], row["maximum"]))
+def _rows(
+    notes: Iterable[tuple[RowMapping, Mapping[str, Any]]],
+    *,
+    numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
+) -> list[_DrawRow]:
+    """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm.
 
-
-def _rows(notes: Iterable[tuple[RowMapping, Mapping[str, Any]]]) -> list[_DrawRow]:
-    """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
+    numbers: reads what else is wanted of a row.
+    """
     rows: list[_DrawRow] = []
     for row, note in notes:
-        with suppress(ValueError, TypeError):  # a damaged row
-            rows += _drawn(row, note)
+        with suppress(AttributeError, TypeError, ValueError):  # a damaged row
+            arms, given, champion = tuple(json.loads(row["arms"])), note.get("pmf"), note["champion"]
+            if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
+                continue
+            pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"]) or ()
+            # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells
+            # nothing: the version is compared by what it does with the others.
+            drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
+            seen = math.fsum(drawable)
+            if seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
+                values = {
+                    "pmf": pmf,
+                    "candidate": [mass / seen for mass in drawable],
+                    "champion": champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
+                    "scores": scores if len(scores) == len(arms) else (math.nan,) * len(arms),
+                }
+                rows.append(_DrawRow(row=row, arms=arms, values=values, numbers=numbers(row)))
     return rows
-
-
-def _drawn(row: RowMapping, note: Mapping[str, Any]) -> Iterator[_DrawRow]:
-    arms, given, champion = tuple(json.loads(row["arms"])), note.get("pmf"), note["champion"]
-    if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
-        return
-    pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"]) or ()
-    # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells nothing: the
-    # version is compared by what it does with the others.
-    drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
-    seen = math.fsum(drawable)
-    if seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
-        values = {
-            "pmf": pmf,
-            "candidate": [mass / seen for mass in drawable],
-            "champion": champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
-            "scores": scores if len(scores) == len(arms) else (math.nan,) * len(arms),
-        }
-        yield _DrawRow(row=row, arms=arms, values=values)
 
 
 def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
@@ -302,7 +308,7 @@ class Evaluator:
 
     def _kept(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """Keep the verdict where it is news, and do what it says, in one transaction."""
-        shape = _shape(finding.kind, finding.reason)
+        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # what is news: all but the numbers
         old = now - watch.kept_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.kept and not old:
             return watch.version
@@ -340,8 +346,3 @@ class Evaluator:
         news = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
         (log.info if finding.verb is None else log.warning)("a version was judged", extra=news)
         return done
-
-
-def _shape(kind: str, reason: str) -> tuple[str, str]:
-    """What makes a verdict news: its kind, and its reason without the numbers."""
-    return kind, re.sub(r"[\d.,+%-]+", "#", reason)

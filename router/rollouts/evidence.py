@@ -90,11 +90,6 @@ class Draws:
         squares = np.divide(self.candidate**2, self.pmf, out=np.zeros_like(self.pmf), where=self.pmf > 0.0)
         return np.stack([self.ratio, self.ratio**2, squares.sum(axis=1)])
 
-    @property
-    def champion_ratio(self) -> Array:
-        """Importance weights of the champion, shape (n,)."""
-        return self.drawn(self.champion) / self.drawn(self.pmf)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
@@ -445,7 +440,8 @@ class GuardrailEvidence:
         self._look_for_sudden(draws.weight * draws.ratio, failed=failed)
         self.rows += len(draws)
         if self.rows <= BURN_IN:
-            self._early += list(zip(draws.champion_ratio, seconds, cost, strict=True))
+            weight = draws.drawn(draws.champion) / draws.drawn(draws.pmf)
+            self._early += list(zip(weight, seconds, cost, strict=True))
             if self.rows == BURN_IN:
                 self._set_units()
 

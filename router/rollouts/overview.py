@@ -35,14 +35,16 @@ def facts_in(text: str) -> dict[str, Json]:
     return facts if isinstance(facts, dict) else {}
 
 
+def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+    """What a decision's facts say of each version that was live, the first that was asked first."""
+    first = facts.get(CANDIDATE)
+    others = first.get("others") if isinstance(first, Mapping) else None
+    return [one for one in (first, *(others if isinstance(others, list) else ())) if isinstance(one, Mapping)]
+
+
 def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] | None:
     """What a decision's facts say of this version; None where it was not live."""
-    first = facts.get(CANDIDATE)
-    if not isinstance(first, Mapping):
-        return None
-    others = first.get("others")
-    candidates = [first, *(others if isinstance(others, list) else [])]
-    return next((one for one in candidates if isinstance(one, Mapping) and one.get("version") == version), None)
+    return next((one for one in candidates_in(facts) if one.get("version") == version), None)
 
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:

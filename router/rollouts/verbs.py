@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, select
 
@@ -64,7 +64,7 @@ class Act:
 
 def verbs_of(version: PolicyVersion) -> list[Verb]:
     """What can be done to a version in its state."""
-    return [verb for verb, transition in TRANSITIONS.items() if version.state in transition.states]
+    return [verb for verb, (states, _) in TRANSITIONS.items() if version.state in states]
 
 
 def next_weight(version: PolicyVersion, *, settings: RolloutSettings) -> float | None:
@@ -139,15 +139,15 @@ def perform_within(connection: Connection, act: Act, *, settings: RolloutSetting
             field="revision",
             remedy=f"look at it again, then decide: ragbandit policy show {seen.name}",
         )
-    transition = TRANSITIONS[act.verb]
-    if seen.state not in transition.states:
+    states, change = TRANSITIONS[act.verb]
+    if seen.state not in states:
         possible = ", ".join(verbs_of(seen)) or "nothing, it is over: add a new version"
         raise Conflict(
             f"{act.verb} is not possible while {seen.name!r} is {_told(seen)}",
             field="state",
             remedy=f"possible now: {possible}",
         )
-    return transition.change(connection, seen, act, settings)
+    return change(connection, seen, act, settings)
 
 
 def kill(
@@ -266,24 +266,18 @@ def _retire(connection: Connection, seen: PolicyVersion, act: Act, _settings: Ro
     return _change(connection, seen, act, state="retired")
 
 
-class _Transition(NamedTuple):
-    """What a verb does, and in which states."""
-
-    states: tuple[VersionState, ...]
-    change: Callable[[Connection, PolicyVersion, Act, RolloutSettings], PolicyVersion]
-
-
-#: all that can be done to a version
-TRANSITIONS: Final[Mapping[Verb, _Transition]] = MappingProxyType(
+_Change = Callable[[Connection, PolicyVersion, Act, RolloutSettings], PolicyVersion]
+#: what can be done to a version -> the states that it can be done in, and what does it
+TRANSITIONS: Final[Mapping[Verb, tuple[tuple[VersionState, ...], _Change]]] = MappingProxyType(
     {
-        "shadow": _Transition(("draft", "canary", "rolled_back"), _shadow),
-        "canary": _Transition(("shadow", "canary"), _canary),
-        "step": _Transition(("shadow", "canary"), _step),
-        "promote": _Transition(("shadow", "canary"), _promote),
-        "pause": _Transition(("shadow", "canary"), _pause),
-        "resume": _Transition(("paused",), _resume),
-        "rollback": _Transition(("shadow", "canary", "paused", "champion"), _rollback),
-        "retire": _Transition(("draft", "shadow", "canary", "paused", "rolled_back"), _retire),
+        "shadow": (("draft", "canary", "rolled_back"), _shadow),
+        "canary": (("shadow", "canary"), _canary),
+        "step": (("shadow", "canary"), _step),
+        "promote": (("shadow", "canary"), _promote),
+        "pause": (("shadow", "canary"), _pause),
+        "resume": (("paused",), _resume),
+        "rollback": (("shadow", "canary", "paused", "champion"), _rollback),
+        "retire": (("draft", "shadow", "canary", "paused", "rolled_back"), _retire),
     }
 )
 

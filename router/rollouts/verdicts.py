@@ -115,8 +115,11 @@ def decide(
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
     rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
     kind, reason, waits_for, verb = next(rules.verdicts())
-    inputs = _inputs(version, evidence, control.killed or "", times, canary or "", complete, evidence.alarm or "")
-    return VerdictFinding(kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=inputs)
+    more = map(str, (control.killed or "", times, canary or "", complete, evidence.alarm or ""))
+    inputs = [version.name, version.revision, evidence.settings.model_dump(mode="json"), list(more)]
+    inputs += [part.digest.hexdigest() for part in (evidence.draws, evidence.rewards, evidence.guardrails)]
+    digest = hashlib.sha256(canonical([*inputs, evidence.draws.faults]).encode()).hexdigest()
+    return VerdictFinding(kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=digest)
 
 
 #: kind, reason, what the version waits for, and what is done
@@ -294,9 +297,3 @@ def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Jso
         "factor": guardrail.factor,
         **own.get(name, {}),
     }
-
-
-def _inputs(version: PolicyVersion, evidence: Evidence, *more: object) -> str:
-    inputs = [version.name, version.revision, evidence.settings.model_dump(mode="json"), list(map(str, more))]
-    inputs += [part.digest.hexdigest() for part in (evidence.draws, evidence.rewards, evidence.guardrails)]
-    return hashlib.sha256(canonical([*inputs, evidence.draws.faults]).encode()).hexdigest()

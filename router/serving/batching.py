@@ -154,10 +154,8 @@ class MicroBatcher(Generic[Item, Result]):
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
         """Hand items over, all or none of them: admitted as the first one is. Raises as `submit`."""
         with self._changed:
-            self._check_open()
             if not admitted:
-                self.check_admission()
-                self._check_tenant(tenant)
+                self._admit(tenant)
             return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
@@ -166,21 +164,16 @@ class MicroBatcher(Generic[Item, Result]):
         Raises as `submit` if not even the first may wait.
         """
         futures: list[Future[Result]] = []
-        refused: list[tuple[Future[Result], Overloaded]] = []
         with self._changed:
-            self._check_open()
             for item, tenant in zip(items, tenants, strict=True):
                 try:
-                    self.check_admission()
-                    self._check_tenant(tenant)
+                    self._admit(tenant)
                     futures.append(self._add(item, tenant=tenant))
                 except Overloaded as error:
                     if not futures and not isinstance(error, TooManyRequests):
                         raise
                     futures.append(Future())
-                    refused.append((futures[-1], error))
-        for future, refusal in refused:  # without the lock: a Future calls its callbacks here
-            future.set_exception(refusal)
+                    futures[-1].set_exception(error)
         return futures
 
     def check_admission(self) -> None:
@@ -224,13 +217,9 @@ class MicroBatcher(Generic[Item, Result]):
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def _check_open(self) -> None:
-        """Called with the lock, so that no item slips in after the last batch."""
-        if self._closed:
-            raise NotReady("the service is shutting down")
-
-    def _check_tenant(self, tenant: str) -> None:
-        """Whether one more item of this tenant may wait; a refusal is counted. Raises TooManyRequests."""
+    def _admit(self, tenant: str) -> None:
+        """`check_admission`, and whether one more item of this tenant may wait. Raises Overloaded, TooManyRequests."""
+        self.check_admission()
         now = self._clock()
         if tenant != self._latest[0]:
             self._other = self._latest
@@ -257,6 +246,8 @@ class MicroBatcher(Generic[Item, Result]):
         return running_s + full_batches * self.batch_time.of(self._limit)
 
     def _add(self, item: Item, *, tenant: str) -> "Future[Result]":
+        if self._closed:  # looked at with the lock, so that no item slips in after the last batch
+            raise NotReady("the service is shutting down")
         waiting = _Waiting(item, Future[Result](), tenant, self._clock() + self._expire_s)
         self._by_tenant.add(tenant, 1)
         self._queue.append(waiting)
@@ -266,10 +257,9 @@ class MicroBatcher(Generic[Item, Result]):
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
             if batch:
+                began, size = self._running = self._clock(), len(batch)
                 self._serve(batch)
                 with self._changed:
-                    assert self._running is not None
-                    began, size = self._running
                     self.batch_time.record(self._clock() - began, size=size)
                     self._running = None
 
@@ -293,8 +283,6 @@ class MicroBatcher(Generic[Item, Result]):
                     expired.append(first)
                 else:
                     batch.append(first)
-            if batch:
-                self._running = self._clock(), len(batch)
         for late in expired:  # without the lock: a Future calls its callbacks here
             late.future.set_exception(
                 NotReady(f"not served within {self._expire_s:g} s, and dropped", remedy="try again with the same id")
@@ -302,14 +290,13 @@ class MicroBatcher(Generic[Item, Result]):
         return batch
 
     def _serve(self, batch: "list[_Waiting[Item, Result]]") -> None:
+        results: Sequence[Result | Exception]
         try:
             results = self._work([each.item for each in batch])
             if len(results) != len(batch):  # else some callers would wait for ever
                 raise ValueError(f"{len(results)} results for {len(batch)} items")
         except Exception as error:
-            for each in batch:
-                each.future.set_exception(error)
-            return
+            results = [error] * len(batch)
         for each, result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
                 each.future.set_exception(result)

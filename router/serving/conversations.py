@@ -80,7 +80,7 @@ def _kept(
         instructions.append(Message(role="system", text=shown))
         room -= len(shown)
     latest: list[Message] = []
-    for message in reversed(turns[len(turns) - settings.turns :] if settings.turns < len(turns) else turns):
+    for message in reversed(turns[max(0, len(turns) - settings.turns) :]):
         if room < 1:
             break
         shown = _shortened(message.text, most=room)
@@ -233,9 +233,8 @@ class Rewriter:
             "temperature": 0.0,
         }
         fields |= {} if options.seed is None else {"seed": options.seed}
-        extra = {name: value for name, value in options.fields.items() if value is not None}
         standard = {name: value for name, value in fields.items() if name not in options.fields}
-        return standard | ({"extra_body": extra} if extra else {})
+        return standard | {"extra_body": {name: value for name, value in options.fields.items() if value is not None}}
 
     def _note_health(self, failed: str | None) -> None:
         """A server that is down would cost every question the seconds of a rewrite: it is left alone for a while."""
@@ -267,18 +266,12 @@ class Rewriter:
 def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
     """The rewriter of these settings; None: nobody rewrites."""
     rewrite = settings.conversation.rewrite
-    if rewrite.by == "off":
-        return None
     chosen = rewrite.generator or settings.generator
-    if chosen.name != "openai" or importlib.util.find_spec("openai") is None:
+    if rewrite.by == "off" or chosen.name != "openai" or importlib.util.find_spec("openai") is None:
         return None
-    if (
-        chosen.openai.base_url is None
-        and not os.environ.get("OPENAI_BASE_URL")
-        and not os.environ.get(chosen.openai.api_key_env)
-    ):
-        return None  # OpenAI itself without a key: it would refuse every call; workers with that setting do not start
-    return Rewriter(chosen, settings=rewrite, store=store)
+    # OpenAI itself without a key would refuse every call; workers with that setting do not start.
+    usable = chosen.openai.base_url or any(map(os.environ.get, ("OPENAI_BASE_URL", chosen.openai.api_key_env)))
+    return Rewriter(chosen, settings=rewrite, store=store) if usable else None
 
 
 class ConversationQueries:
@@ -324,11 +317,10 @@ class Stay:
         return {"first": self.first, "turn": self.turn, "turns": self.turns, **self.prefix}
 
 
-def sticky_turns_of(query: Query, *, settings: Settings) -> int:
+def _sticky_turns(query: Query, *, settings: Settings) -> int:
     """Turns for which this question's session stays on the arm of a draw; 0: this one is drawn in any case.
 
-    What an incumbent promises holds for turns that are drawn: with one, every turn is. So is a turn whose arm the
-    caller chose.
+    With an incumbent every turn is drawn, since its promise is about draws. So is a turn whose arm the caller chose.
     """
     if query.session is None or query.forced or settings.policy.incumbent is not None:
         return 0
@@ -338,14 +330,10 @@ def sticky_turns_of(query: Query, *, settings: Settings) -> int:
 
 def stays_of(queries: Sequence[Query], *, settings: Settings, database: Database) -> list[Stay | None]:
     """For every question whether, and where, it stays: one read, or none where no question may. Raises StoreError."""
-    turns = [sticky_turns_of(query, settings=settings) for query in queries]
-    sessions = {(query.session, query.tenant) for query, most in zip(queries, turns, strict=True) if most}
-    if not sessions:
-        return [None] * len(queries)
-    newest = newest_turns(database, {(session, tenant) for session, tenant in sessions if session is not None})
-    return [
-        _stay(newest, query=query, turns=most) if most else None for query, most in zip(queries, turns, strict=True)
-    ]
+    turns = [(query, _sticky_turns(query, settings=settings)) for query in queries]
+    sessions = {(str(query.session), query.tenant) for query, most in turns if most}
+    newest = newest_turns(database, sessions) if sessions else {}
+    return [_stay(newest, query=query, turns=most) for query, most in turns]
 
 
 def _stay(newest: Mapping[tuple[str, str], SessionTurn], *, query: Query, turns: int) -> Stay | None:

@@ -24,7 +24,7 @@ from ragbandit.router.storage.rows.outcome_rows import CHECK_EXPIRE_S, LABEL_EXP
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
-from ragbandit.shared.errors import Conflict, Overloaded, StoreError, TooManyRequests
+from ragbandit.shared.errors import Conflict, Overloaded, TooManyRequests
 from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, OutcomeStatus, PolicyLabel, Query
 
 #: most decisions whose answers are asked for together
@@ -54,6 +54,8 @@ class PendingAnswers:
         #: decision id -> tenant and the end of its place (time.monotonic), of those without an outcome; the one that
         #: was looked up longest ago first
         self._unanswered: dict[str, tuple[str, float]] = {}
+        #: questions that are being decided and are not among those
+        self._deciding = 0
         #: tenant -> its decisions among those, and its questions that are being decided
         self._by_tenant = TenantCounts()
         self._refused = {"count": 0, "tenant": 0}
@@ -80,13 +82,16 @@ class PendingAnswers:
         tenant = checked_id(query.tenant, field="tenant")
         self._requests.check_admission()
         with self._lock:
-            if query.id not in self._unanswered:
-                self._check_place(tenant, self._by_tenant.get(tenant, 0))
+            new = query.id not in self._unanswered
+            if new:
+                self._check_place(tenant)
+            self._deciding += new
             self._by_tenant.add(tenant, 1)
         try:
             yield
         finally:
             with self._lock:
+                self._deciding -= new
                 self._by_tenant.add(tenant, -1)
 
     def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
@@ -148,12 +153,11 @@ class PendingAnswers:
     def deliver(self, outcomes: Mapping[str, Outcome]) -> None:
         """Give these outcomes to the callers that wait for them."""
         self.answered(outcomes)
-        for key, outcome in outcomes.items():
-            with self._lock:
-                futures = self._futures.pop(key, [])
-            for future in futures:
-                with suppress(InvalidStateError):  # a caller who gave up has cancelled it
-                    future.set_result(outcome)
+        with self._lock:
+            awaited = [(one, outcome) for key, outcome in outcomes.items() for one in self._futures.pop(key, [])]
+        for future, outcome in awaited:
+            with suppress(InvalidStateError):  # a caller who gave up has cancelled it
+                future.set_result(outcome)
 
     def answered(self, ids: Iterable[str]) -> None:
         """These decisions have an outcome."""
@@ -167,7 +171,7 @@ class PendingAnswers:
         futures = [self._add(decision) for decision in decisions]
         try:
             outcomes = self._store.outcomes_by_id([decision.id for decision in decisions])
-        except StoreError:
+        except Exception:  # also a damaged row
             for decision, future in zip(decisions, futures, strict=True):
                 self.remove(decision.id, future)
             raise
@@ -195,11 +199,12 @@ class PendingAnswers:
                 self._by_tenant.add(tenant, 1)
         return future
 
-    def _check_place(self, tenant: str, count: int) -> None:
+    def _check_place(self, tenant: str) -> None:
         remedy = "try again when some are answered, with the same id"
-        if len(self._unanswered) >= self._max_unanswered:
+        everybody, count = len(self._unanswered) + self._deciding, self._by_tenant.get(tenant, 0)
+        if everybody >= self._max_unanswered:
             self._refused["count"] += 1
-            message = f"{len(self._unanswered)} questions have no answer yet (server.max_unanswered)"
+            message = f"{everybody} questions have no answer yet (server.max_unanswered)"
             raise Overloaded(message, remedy=remedy, retry_after_s=RETRY_S)
         if count >= self._tenant_unanswered:
             self._refused["tenant"] += 1

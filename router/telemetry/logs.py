@@ -6,6 +6,7 @@ writes has them.
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Hashable, Iterator
@@ -17,6 +18,8 @@ from ragbandit.shared.redaction import without_secrets
 
 #: facts that every record has
 _OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
+#: in a value it would end the fact, or the line
+_SPACE: Final = re.compile(r"\s")
 _bound: ContextVar[dict[str, str]] = ContextVar("ragbandit_log_ids", default={})  # noqa: B039 - replaced, never changed
 
 
@@ -60,7 +63,7 @@ class TextLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """The line without the traceback, which comes below it."""
         line = super().formatMessage(record)
-        facts = " ".join(f"{k}={v!r}" if " " in str(v) else f"{k}={v}" for k, v in _facts(record).items())
+        facts = " ".join(f"{k}={v!r}" if _SPACE.search(str(v)) else f"{k}={v}" for k, v in _facts(record).items())
         return f"{line} {facts}" if facts else line
 
 

@@ -69,16 +69,13 @@ def checked_id(value: object, *, field: str) -> str:
 
 def checked_number(value: object, *, field: str, low: float = 0, high: float = MAX_CAP, hint: str = "") -> float:
     """A finite number in [low, high]. hint: added to the remedy of a number that is out of range."""
+    remedy = f"send a number in [{low}, {high}]"
     # An int may be too large for a float: isfinite would overflow, the range below refuses it.
-    real = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    if isinstance(value, bool) or not isinstance(value, int | float) or not real:
-        raise InvalidInput(
-            f"{value!r:.80} is not a finite number", field=field, remedy=f"send a number in [{low}, {high}]"
-        )
+    unreal = isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value))
+    if unreal or not isinstance(value, int | float):
+        raise InvalidInput(f"{value!r:.80} is not a finite number", field=field, remedy=remedy)
     if not low <= value <= high:
-        raise InvalidInput(
-            f"{value!r:.80} is out of range", field=field, remedy=f"send a number in [{low}, {high}]{hint}"
-        )
+        raise InvalidInput(f"{value!r:.80} is out of range", field=field, remedy=remedy + hint)
     return float(value)
 
 

@@ -9,6 +9,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import (
     MAX_ERROR,
+    MAX_TEXT,
     Cost,
     DecisionId,
     Feedback,
@@ -167,13 +168,11 @@ def made_outcome(
         raise InvalidInput(f"unknown status {status!r}", field="status", remedy=known_choices(known, given=status))
     if isinstance(error, str) and len(error) > MAX_ERROR:
         error = f"{error[: MAX_ERROR - 3]}..."  # what failed must come in, however much a library says about it
-    for field, text in (("answer", answer), ("error", error), ("stop_reason", stop_reason)):
-        if text is not None and text != "":
-            checked_text(text, field=field)
     checked_type(stop_reason, str, field="stop_reason", wanted="text")
-    if len(stop_reason) > _MAX_REASON:
-        message = f'"stop_reason" has more than {_MAX_REASON} characters'
-        raise InvalidInput(message, field="stop_reason", remedy="name the rule in a word or two")
+    texts = (("answer", answer, MAX_TEXT), ("error", error, MAX_TEXT), ("stop_reason", stop_reason, _MAX_REASON))
+    for field, text, most in texts:
+        if text is not None and text != "":
+            checked_text(text, field=field, most=most)
     return Outcome(
         decision_id=DecisionId(decision_id),
         status=status,

@@ -47,17 +47,17 @@ class AskedCandidate:
 
 def ask(live: LiveVersions, questions: Sequence[Question], *, features: FeatureRows) -> list[AskedCandidate]:
     """Begin to ask every candidate about the questions of a batch that are drawn. features: of the batch, (n, d)."""
-    questions = [one for one in questions if one.stay is None and not one.query.forced]
-    if not questions or not live.asks:
+    if not live.asks:
         return []
-    rows = features[[one.row for one in questions]]
+    drawn = [row for row, one in enumerate(questions) if one.stay is None and not one.query.forced]
+    questions, features = [questions[row] for row in drawn], features[drawn]
     queries = [one.served for one in questions]
     begun = []
-    for candidate in live.candidates:
+    for candidate in live.candidates if questions else ():
         one = AskedCandidate(candidate=candidate, questions=questions, pending=candidate.fault or "")
         if candidate.fault is None:
             arms = [one.arms_of(question) for question in questions]
-            work = partial(_draws, candidate, queries, features=rows, arms=arms)
+            work = partial(_draws, candidate, queries, features=features, arms=arms)
             one = replace(one, pending=candidate.runner.submit(work))
         begun.append(one)
     return begun
@@ -85,24 +85,22 @@ def _draws(
 def mix_candidates(begun: Sequence[AskedCandidate]) -> None:
     """Note in the decisions of the questions what candidates say; draw again where a canary has a share."""
     for one in begun:
-        draws = _draws_of(one)
-        for at, question in enumerate(one.questions):
+        for question, drawn in zip(one.questions, _draws_of(one), strict=True):
             assert question.decision is not None
-            if question.stay is not None:  # it stays for its cached prompt: nobody draws
-                continue
-            drawn = draws if isinstance(draws, str) else draws[at]
-            question.decision = _mixed(question.decision, drawn, candidate=one.candidate, arms=one.arms_of(question))
+            if question.stay is None:  # else it stays for its cached prompt, and nothing is drawn
+                arms = one.arms_of(question)
+                question.decision = _mixed(question.decision, drawn, candidate=one.candidate, arms=arms)
 
 
-def _draws_of(begun: AskedCandidate) -> list[Drawn] | str:
+def _draws_of(begun: AskedCandidate) -> Sequence[Drawn | str]:
     """The pmfs of a candidate, or why there are none. Waits for them, for its limit at most."""
-    if isinstance(begun.pending, str):
-        return begun.pending
     runner = begun.candidate.runner
     try:
+        if isinstance(begun.pending, str):
+            return [begun.pending] * len(begun.questions)
         drawn: list[Drawn] = runner.result(begun.pending)
     except PolicyFault as fault:
-        return str(fault)
+        return [str(fault)] * len(begun.questions)
     faults = [one.fault for one in drawn if one.fault is not None]
     if len(faults) == len(drawn):
         runner.failed(faults[0])

@@ -66,7 +66,8 @@ class LabelSampler:
             if decision is None or len(decision.arms) < 2 or question.stay is not None or question.query.forced:
                 continue
             weight = 1.0 / decision.propensity if decision.arm == self.against else 0.0
-            use = _learning(output), abs(1.0 - weight) if self.against in decision.arms else 0.0
+            learned = 1.0 if decision.fault is not None or isinstance(output, Exception) else _learning(output)
+            use = learned, abs(1.0 - weight) if self.against in decision.arms else 0.0
             self._uses.append(use)
             wanted = learning * use[0] + estimate * use[1] if learning + estimate > 0.0 else share
             q = min(1.0, max(LEAST_LABELLED * share, wanted))
@@ -82,9 +83,9 @@ class LabelSampler:
         self._scales = scaled(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 
 
-def _learning(output: PolicyOutput | Exception) -> float:
+def _learning(output: PolicyOutput) -> float:
     """What a label of this question may change in what is learned; 1 where nothing tells."""
-    if isinstance(output, Exception) or output.scores is None or output.deviations is None or len(output.scores) < 2:
+    if output.scores is None or output.deviations is None or len(output.scores) < 2:
         return 1.0
     first, second = np.argsort(-np.array(output.scores), kind="stable")[:2]
     ahead = output.scores[first] - output.scores[second] + output.deviations[first] - output.deviations[second]

@@ -41,7 +41,8 @@ class CandidateRunner:
         self._work: SimpleQueue[tuple[_Work, Future[Any]] | None] = SimpleQueue()
         self._pending: Future[Any] | None = None
         self._loading: Future[Any] | None = None
-        self._thread: threading.Thread | None = None
+        self._busy_with = f"still busy with an earlier batch after more than {limit_s * 1000:g} ms"
+        threading.Thread(target=self._run, name=f"ragbandit-{name}", daemon=True).start()
 
     @property
     def busy(self) -> bool:
@@ -106,14 +107,7 @@ class CandidateRunner:
             log.error("a candidate fails: it is left out, and the champion decides alone", extra=facts)
         return reason
 
-    @property
-    def _busy_with(self) -> str:
-        return f"still busy with an earlier batch after more than {self.limit_s * 1000:g} ms"
-
     def _begin(self, work: _Work) -> "Future[Any]":
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"ragbandit-{self.name}", daemon=True)
-            self._thread.start()
         pending: Future[Any] = Future()
         self._work.put((work, pending))
         return pending
@@ -124,12 +118,11 @@ class CandidateRunner:
             began = time.monotonic()
             try:
                 result = work()
+                pending.set_result((time.monotonic() - began, result))
             except Exception as error:
                 pending.set_exception(error)
-            except BaseException as error:  # one that asks the process to end asks in vain
+            except BaseException as error:  # a request that the process end is not granted
                 pending.set_exception(PolicyFault(f"{type(error).__name__}: {error}"))
-            else:
-                pending.set_result((time.monotonic() - began, result))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

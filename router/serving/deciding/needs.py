@@ -6,7 +6,7 @@ answer questions of text in text. The row of a decision has the needs in `reques
 and in the fact LACKING what the others lack.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Final
 
 from ragbandit.router.config.settings import DEFAULT, Settings
@@ -54,31 +54,19 @@ def lacks_of(
 
     What is optional counts where one of the arms can do it.
     """
-    hard, soft = (_names(query.request.get(key)) for key in (NEEDS, OPTIONAL))
-    lacking = _lacks(query, arms=arms, passing=passing, wanted=hard | soft)
-    return _lacks(query, arms=arms, passing=passing, wanted=hard) if soft and len(lacking) == len(arms) else lacking
-
-
-def _names(needs: object) -> set[str]:
-    return {str(need) for need in needs} if isinstance(needs, list) else set()
-
-
-def _lacks(
-    query: Query,
-    *,
-    arms: Iterable[ArmName],
-    passing: Mapping[ArmName, tuple[frozenset[str], int]],
-    wanted: set[str],
-) -> dict[ArmName, list[str]]:
+    given = (query.request.get(key) for key in (NEEDS, OPTIONAL))
+    hard, soft = ({str(need) for need in needs} if isinstance(needs, list) else set[str]() for needs in given)
     tokens = query.request.get(TOKENS)
+    size = tokens if query.chat and isinstance(tokens, int) else 0
     lacking: dict[ArmName, list[str]] = {}
-    for arm in arms if wanted or passing else ():
-        abilities, context = passing.get(arm, (frozenset[str](), None))
-        missing = wanted - abilities
-        if query.chat and context is not None and isinstance(tokens, int) and tokens > context:
-            missing |= {_CONTEXT}
-        if missing:
-            lacking[arm] = sorted(missing)
+    for wanted in (hard | soft, hard) if hard or soft or passing else ():
+        lacking = {}
+        for arm in arms:
+            abilities, context = passing.get(arm, (frozenset[str](), size))
+            if missing := (wanted - abilities) | ({_CONTEXT} if size > context else set()):
+                lacking[arm] = sorted(missing)
+        if len(lacking) < len(arms):
+            break
     return lacking
 
 

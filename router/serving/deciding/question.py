@@ -1,7 +1,7 @@
 """One question on its way through a batch, and the arms that it may be offered."""
 
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -9,11 +9,12 @@ from sqlalchemy import select
 
 from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.router.learning.monitoring.diagnosis import Frontier
-from ragbandit.router.policies.base import Policy, PolicyOutput, serves_prices
+from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.serving.conversations import Stay, stays_of
 from ragbandit.router.serving.deciding.live import LiveVersions
 from ragbandit.router.serving.health.circuit_breaker import CircuitBreaker
 from ragbandit.router.storage.decisions.search import newest_turns
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import Forbidden, InvalidInput
@@ -27,15 +28,11 @@ class Question:
     #: checked, with an id
     query: Query
     run_by: RunBy
-    #: the id is the caller's: the question may have been decided before
-    named: bool
     #: arms that the caller (or its key) and `run_by` allow
     allowed: tuple[ArmName, ...]
 
     #: weight of cost that it is served at; None: that of the reward setting
     cost_weight: float | None = None
-    #: place in the batch, which is the row of its features
-    row: int = 0
     #: the champion's arms, of those allowed
     arms: tuple[ArmName, ...] = ()
     #: allowed arms that fail, and are not offered
@@ -80,29 +77,16 @@ def offer_arms(
     for question, healthy in zip(questions, breaker.healthy(wanted, now=now, tenants=tenants), strict=True):
         question.arms, question.fail_open = healthy or question.allowed, not healthy
         question.excluded = tuple(arm for arm in question.allowed if arm not in question.arms)
-    if live.candidates:
-        _add_arms(
-            [one for one in questions if one.query.arms is None and not one.lacking],
-            live=live,
-            breaker=breaker,
-            now=now,
-        )
+    if live.asks:
+        free = [one for one in questions if one.query.arms is None and not one.lacking]
+        wanted, tenants = [live.added_for(one.run_by) for one in free], [one.query.tenant for one in free]
+        for question, added in zip(free, breaker.healthy(wanted, now=now, tenants=tenants), strict=True):
+            question.added = added
     if any(one.query.session is not None for one in questions):
         stays = stays_of([one.query for one in questions], settings=settings, database=database)
         for question, stay in zip(questions, stays, strict=True):
             if stay is not None and not question.fail_open and stay.arm in (*question.arms, *question.added):
                 question.stay, question.arms = stay, (stay.arm,)
-
-
-def _add_arms(questions: Sequence[Question], *, live: LiveVersions, breaker: CircuitBreaker, now: float) -> None:
-    """Add the healthy arms that candidates alone offer."""
-    if not live.asks or not live.added:
-        return
-    added = [(one, arms) for one in questions if (arms := live.added_for(one.run_by))]
-    tenants = [one.query.tenant for one, _ in added]
-    healthy = breaker.healthy([arms for _, arms in added], now=now, tenants=tenants)
-    for (question, _), arms in zip(added, healthy, strict=True):
-        question.added = arms
 
 
 #: the key of a query's `request` with what its key and its tenant say of prices: {"cost_weight": the default,
@@ -173,7 +157,10 @@ def served_weight(
     among = terms.get("cost_weights")
     if isinstance(among, list):
         if query.cost_weight is not None and not among[0] <= weight <= among[1]:
-            raise _outside(weight, least=among[0], largest=among[1], whose=str(terms.get("narrowed_by")))
+            whose, allowed = terms.get("narrowed_by"), f"from {among[0]:g} to {among[1]:g}"
+            message = f"this {whose} may have weights of cost {allowed}, and {weight:g} is wanted"
+            remedy = f"send one {allowed}, or leave cost_weight out"
+            raise (Forbidden if whose == "key" else InvalidInput)(message, field="cost_weight", remedy=remedy)
         weight = min(max(weight, among[0]), among[1])
     is_usual = wanted is None and weight == usual
     if is_usual and not query.aim and (factor == 1.0 or not serves_prices(policy)):
@@ -205,9 +192,8 @@ def _aimed(aim: Mapping[str, float], *, frontier: Frontier | None, terms: Mappin
     term = _TERMS.get(name, name)
     if name != "quality" and not tells_mean(name, terms=terms):
         message = f"a mean of {name} can be held where reward.cost prices {term} alone"
-        raise InvalidInput(
-            message, field=f"aim.{name}", remedy=f"aim at a quality, or set reward.cost to {{{term}: 1}}"
-        )
+        remedy = f"aim at a quality, or set reward.cost to {{{term}: 1}}"
+        raise InvalidInput(message, field=f"aim.{name}", remedy=remedy)
     if frontier is None:
         return None
     return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * terms[term])
@@ -224,15 +210,6 @@ def _weight(wanted: Json, *, prices: Mapping[str, float]) -> float:
     return float(wanted)
 
 
-def _outside(weight: float, *, least: float, largest: float, whose: str) -> InvalidInput | Forbidden:
-    kind = Forbidden if whose == "key" else InvalidInput
-    return kind(
-        f"this {whose} may have weights of cost from {least:g} to {largest:g}, and {weight:g} is wanted",
-        field="cost_weight",
-        remedy=f"send one from {least:g} to {largest:g}, or leave cost_weight out",
-    )
-
-
 def saved_per_token(settings: Settings) -> dict[ArmName, float]:
     """Arm -> dollars that a token of its prompt costs less out of the cache, of arms for which that is known."""
     saved = {}
@@ -245,16 +222,12 @@ def saved_per_token(settings: Settings) -> dict[ArmName, float]:
 
 
 def keep_prefixes(
-    questions: Sequence[Question],
-    outputs: Sequence[PolicyOutput | Exception],
-    *,
-    saved: Mapping[ArmName, float],
-    settings: Settings,
-    database: Database,
+    questions: Sequence[Question], *, saved: Mapping[ArmName, float], settings: Settings, database: Database
 ) -> None:
     """Let turns stay on the arm of the turn before where leaving it costs more than it gains. Raises StoreError.
 
-    saved: of `saved_per_token`. Of turns that are forced, or stay already, nothing changes.
+    questions: decided on by the champion. saved: of `saved_per_token`. Turns that are forced, or stay already, do not
+    change.
     """
     rate = settings.reward.cost.get("dollars", 0.0)
     asked = [one for one in questions if one.query.session is not None and one.stay is None and not one.query.forced]
@@ -262,15 +235,15 @@ def keep_prefixes(
         return
     turns = newest_turns(database, {(str(one.query.session), one.query.tenant) for one in asked})
     tokens = _prompt_tokens(database, [turn.last for turn in turns.values()])
-    for question, output in zip(questions, outputs, strict=True):
-        last = turns.get((question.query.session or "", question.query.tenant))
-        if question not in asked or last is None or last.arm not in question.arms or isinstance(output, Exception):
+    for question in asked:
+        last = turns.get((str(question.query.session), question.query.tenant))
+        assert question.decision is not None
+        scores = question.decision.scores  # None: the policy expects nothing of arms, or failed
+        if last is None or last.arm not in question.arms or scores is None:
             continue
         weight = settings.reward.weight if question.cost_weight is None else question.cost_weight
         saves = weight * rate * saved.get(last.arm, 0.0) * tokens.get(last.last, 0)
-        if output.scores is None:  # it expects nothing of arms
-            continue
-        gain = max(output.scores) - output.scores[question.arms.index(last.arm)]
+        gain = max(scores) - scores[question.arms.index(last.arm)]
         if gain <= saves > 0.0:
             prefix = {"gain": gain, "saves": saves}
             question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=0, prefix=prefix)
@@ -278,8 +251,10 @@ def keep_prefixes(
 
 def _prompt_tokens(database: Database, ids: Sequence[str]) -> dict[str, int]:
     """Tokens of the prompts of these decisions' answers, those that are there."""
+    tokens = {}
     with database.read() as connection:
-        rows = connection.execute(
-            select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))
-        )
-        return {row.decision_id: int(json.loads(row.cost).get("prompt_tokens", 0)) for row in rows}
+        query = select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))
+        for key, cost in connection.execute(query):
+            with suppress(AttributeError, TypeError, ValueError):  # a damaged row
+                tokens[key] = int(cost_value(cost).prompt_tokens)
+    return tokens

@@ -108,7 +108,6 @@ class RouteService:
         return Question(
             query=checked,
             run_by=run_by,
-            named=query.id is not None,
             allowed=tuple(arm for arm in allowed if arm not in lacking),
             cost_weight=weight,
             lacking=lacking,
@@ -143,19 +142,18 @@ class RouteService:
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """The committed decision of each question; of one that was decided before, that one, or a Conflict."""
-        named = [DecisionId(one.query.id) for one in batch if one.named and one.query.id is not None]
+        named = [DecisionId(str(one.query.id)) for one in batch if NAMED_ID in one.query.request]
         standing = self.store.decisions_by_id(named) if named else {}
-        results: dict[int, Decision | Exception] = {}
-        for at, one in enumerate(batch):
-            row = standing.get(one.query.id) if one.named and one.query.id is not None else None
-            if row is not None:
-                results[at] = settle(*row, request_hash=query_hash(one.query, run_by=one.run_by))
-        fresh = [at for at in range(len(batch)) if at not in results]
-        if fresh:
-            stored = self.store.add_decisions(self._decide([batch[at] for at in fresh]))
-            results.update(zip(fresh, stored, strict=True))
-            self._record_probes(one for one in stored if isinstance(one, Decision))
-        return [results[at] for at in range(len(batch))]
+        fresh = [one for one in batch if one.query.id not in standing]
+        stored = self.store.add_decisions(self._decide(fresh)) if fresh else []
+        self._record_probes(one for one in stored if isinstance(one, Decision))
+        made = iter(stored)
+        return [
+            settle(*standing[one.query.id], request_hash=query_hash(one.query, run_by=one.run_by))
+            if one.query.id in standing
+            else next(made)
+            for one in batch
+        ]
 
     def _record_probes(self, decided: Iterable[Decision]) -> None:
         """Tell the circuit breaker which arms were drawn: for each tenant the first, later ones are no probes."""
@@ -172,8 +170,6 @@ class RouteService:
         settings = serving.settings
         queries = [one.query for one in questions]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
-        for row, question in enumerate(questions):
-            question.row = row
         is_pinned = live.control.killed == "arm"  # whoever pins an arm has the last word, whatever its health
         if is_pinned:
             for question in questions:
@@ -182,15 +178,12 @@ class RouteService:
             breaker, database = self._poller.breaker, self.store.database
             offer_arms(questions, live=live, breaker=breaker, settings=settings, database=database, now=now)
         arms = [one.arms for one in questions]
-        asked_candidates = ask(live, questions, features=features) if live.candidates else []
+        asked_candidates = ask(live, questions, features=features)
         outputs = (
             [pinned_output(each) for each in arms]
             if is_pinned
             else outputs_of(serving.policy, [one.served for one in questions], features=features, arms=arms)
         )
-        if settings.conversation.sticky_prefix and not is_pinned:
-            database = self.store.database
-            keep_prefixes(questions, outputs, saved=self._saved, settings=settings, database=database)
         decisions = made_decisions(
             queries,
             run_by=[one.run_by for one in questions],
@@ -205,15 +198,16 @@ class RouteService:
             cost_weights=[one.cost_weight for one in questions],
             secret=self.secret,
         )
-        if is_pinned:
-            return [pinned(one, control=live.control, settings=settings) for one in decisions]
         for question, decision in zip(questions, decisions, strict=True):
-            question.decision = decision
-        if asked_candidates:
+            question.decision = pinned(decision, control=live.control, settings=settings) if is_pinned else decision
+        if not is_pinned:
+            if settings.conversation.sticky_prefix:
+                keep_prefixes(questions, saved=self._saved, settings=settings, database=self.store.database)
             mix_candidates(asked_candidates)
-        if self.labels is not None:
-            self.labels.choose(questions, outputs)
-        return [self._finished(one, rebuilding=serving.rebuilding) for one in questions]
+            if self.labels is not None:
+                self.labels.choose(questions, outputs)
+        rebuilding = serving.rebuilding and not is_pinned
+        return [self._finished(one, rebuilding=rebuilding) for one in questions]
 
     def _finished(self, question: Question, *, rebuilding: bool) -> Decision:
         """The decision with what is to be noted of it; faults and fail-opens are counted and logged."""

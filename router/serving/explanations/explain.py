@@ -15,6 +15,7 @@ from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.policies.draw import HOLDBACK, INCUMBENT, UNTRIED
+from ragbandit.router.rollouts.overview import candidates_in
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.needs import LACKING
 from ragbandit.router.serving.deciding.question import budget_factor, price_name
@@ -23,7 +24,6 @@ from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.sql.counters import ClosingRule
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
@@ -100,31 +100,23 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule) -> Exp
     key = DecisionId(checked_id(decision_id, field="decision_id"))
     record = store.record(key)
     decision = record.decision
-    arms, draw = chances_of(decision), draw_of(decision)
+    elsewhere, arms = IMPORTED in decision.facts, chances_of(decision)
+    fault = None if elsewhere else draw_fault(decision)
+    draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=elsewhere)
+    reasons = reasons_of(decision, arms=arms, draw=draw)
+    query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
+    with store.database.read() as connection:
+        read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
+    if read is not None:
+        reasons += (f"Its policy is now {read.line}.",)
     return Explanation(
         decision_id=decision.id,
-        reasons=(*reasons_of(decision, arms=arms, draw=draw), *_learned(store.database, decision)),
+        reasons=reasons,
         progress=progress_of(record, rule=rule),
         arms=arms,
         draw=draw,
         record=record,
     )
-
-
-def _learned(database: Database, decision: Decision) -> Iterator[str]:
-    """How far the policy has learned by now, if it says."""
-    query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
-    with database.read() as connection:
-        read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
-    if read is not None:
-        yield f"Its policy is now {read.line}."
-
-
-def draw_of(decision: Decision) -> DrawShown:
-    """The draw of a decision."""
-    elsewhere = IMPORTED in decision.facts
-    fault = None if elsewhere else draw_fault(decision)
-    return DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=elsewhere)
 
 
 def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
@@ -179,12 +171,13 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
 
 def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> tuple[str, ...]:
     """Why the arm was drawn, the main reason first."""
+    drawn = next((arm for arm in arms if arm.drawn), None)
     return (
         *_given(decision, draw=draw),
-        *_of_the_draw(decision, arms=arms, draw=draw),
+        *_of_the_draw(decision, drawn=drawn, arms=arms, draw=draw),
         *_of_the_price(decision),
         *_of_the_policy(decision),
-        *_of_versions(decision, arms=arms),
+        *(_of_version(facts, drawn=drawn) for facts in candidates_in(decision.facts)),
         *_of_the_offer(decision),
     )
 
@@ -219,8 +212,9 @@ def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
         yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."
 
 
-def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> Iterator[str]:
-    drawn = next((arm for arm in arms if arm.drawn), None)
+def _of_the_draw(
+    decision: Decision, *, drawn: ArmChance | None, arms: Sequence[ArmChance], draw: DrawShown
+) -> Iterator[str]:
     if drawn is None:
         yield f"The row does not fit together: {draw.fault}."
         return
@@ -289,14 +283,6 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
         yield f"The policy had learned nothing of {', '.join(untried)} then: untried: no estimate yet."
     if decision.facts.get("untrained"):
         yield "The policy was not trained yet, so all arms were alike to it."
-
-
-def _of_versions(decision: Decision, *, arms: Sequence[ArmChance]) -> Iterator[str]:
-    first = mapping_of(decision.facts.get(CANDIDATE))
-    others = first.get("others")
-    for facts in (first, *(map(mapping_of, others) if isinstance(others, list) else ())):
-        if facts:
-            yield _of_version(facts, drawn=next((arm for arm in arms if arm.drawn), None))
 
 
 def _of_version(facts: Mapping[str, Json], *, drawn: ArmChance | None) -> str:

@@ -24,6 +24,8 @@ log = logging.getLogger("ragbandit.snapshots")
 FIRST_TRIES, REFRESH_TRIES = 5, 3
 #: refused versions that are remembered, so that each is counted and logged once: a refresh sees the newest ones only
 REMEMBERED = 16
+#: newest updates whose lag is kept
+LAGS = 1000
 
 
 class SnapshotFollower:
@@ -40,8 +42,8 @@ class SnapshotFollower:
         self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
         #: what was found last
         self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
-        #: seconds from feedback to this router's policy, the last thousand
-        self.lags: deque[float] = deque(maxlen=1000)
+        #: seconds from feedback to this router's policy, of the newest updates
+        self.lags: deque[float] = deque(maxlen=LAGS)
         #: snapshots taken over since the start
         self.swaps = 0
         #: versions that could not be used since the start
@@ -135,5 +137,5 @@ class SnapshotFollower:
             return None
 
     def _measure_lag(self, *, after: int, upto: int) -> None:
-        now = time.time()
+        now, after = time.time(), max(after, upto - LAGS)  # a ledger that was imported or rebuilt may have millions
         self.lags.extend(now - came for came in self.ledger.feedback_times(after=after, upto=upto))

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -104,7 +105,7 @@ class PolicyFollower:
     def learned(self) -> list[Settings]:
         """The settings of the versions that learn here beside the configuration: the champion's, and candidates'."""
         champion = [] if self._champion is None else [settings_of(self._settings, self._champion)]
-        return champion + [one.settings for one in self._loaded.values()]
+        return champion + [one.settings for one in list(self._loaded.values())]
 
     def close(self) -> None:
         """End the threads of the candidates."""
@@ -137,15 +138,11 @@ class PolicyFollower:
                 log.warning("a newer snapshot of a candidate cannot be loaded", extra=facts)
                 continue
             if swapped:
-                self._swap(name, snapshots)
-
-    def _swap(self, name: str, snapshots: SnapshotFollower) -> None:
-        with self._lock:
-            candidates = (
-                replace(one, serving=snapshots.serving) if one.version.name == name else one
-                for one in self.live.candidates
-            )
-            self.live = replace(self.live, candidates=tuple(candidates))
+                with self._lock:
+                    for number, one in enumerate(live := list(self.live.candidates)):
+                        if one.version.name == name:
+                            live[number] = replace(one, serving=snapshots.serving)
+                    self.live = replace(self.live, candidates=tuple(live))
 
     def _load(self, control: PolicyControl, versions: list[PolicyVersion]) -> None:
         champion = next((one for one in versions if one.state == "champion"), None)
@@ -153,7 +150,10 @@ class PolicyFollower:
         versions = [one for one in versions if one.state in LIVE_STATES]
         most = self._settings.rollout.shadows + 1  # and a canary
         self._again_at = None
-        arms = self._champion_arms()
+        arms: Mapping[str, object] = self._settings.arms
+        if self._champion is not None:
+            with suppress(RagBanditError):  # what takes the champion over logs the reason
+                arms = settings_of(self._settings, self._champion).arms
         candidates = [self._candidate(one, champion_arms=arms) for one in sorted(versions, key=_place)[:most]]
         names = {one.version.name for one in candidates}
         self._loaded = {name: one for name, one in self._loaded.items() if name in names}
@@ -167,28 +167,19 @@ class PolicyFollower:
         listed = ", ".join(f"{one.version.name} ({one.version.state})" for one in candidates)
         log.info("versions as of revision %d", control.revision, extra={"action": "versions", "live": listed})
 
-    def _champion_arms(self) -> Mapping[str, object]:
-        if self._champion is None:
-            return self._settings.arms
-        try:
-            return settings_of(self._settings, self._champion).arms
-        except RagBanditError:  # whoever takes the champion over says so
-            return self._settings.arms
-
     def _candidate(self, version: PolicyVersion, *, champion_arms: Mapping[str, object]) -> Candidate:
-        limit_s = self._settings.rollout.time_limit_s
-        runner = self._runners.setdefault(version.name, CandidateRunner(version.name, limit_s=limit_s))
-        snapshots, fault = self._loaded.get(version.name), None
+        if (runner := self._runners.get(version.name)) is None:
+            limit_s = self._settings.rollout.time_limit_s
+            runner = self._runners[version.name] = CandidateRunner(version.name, limit_s=limit_s)
+        snapshots = self._loaded.get(version.name)
         try:
             if snapshots is None:
                 snapshots = self._loaded[version.name] = runner.loaded(partial(self._opened, version), wait_s=LOAD_S)
         except Exception as error:  # whatever a candidate's class does: it must not stop the others
-            fault = f"it cannot be loaded: {error}"
             self._again_at = time.monotonic() + AGAIN_S
             facts = {"action": "candidate", "version": version.name, "reason": str(error)}
             log.error("a candidate cannot be loaded: the champion decides alone", extra=facts)
-        if snapshots is None:
-            return Candidate(version=version, serving=None, unloaded=fault, runner=runner)
+            return Candidate(version=version, serving=None, unloaded=f"it cannot be loaded: {error}", runner=runner)
         added = tuple(ArmName(name) for name in snapshots.settings.arms if name not in champion_arms)
         return Candidate(version=version, serving=snapshots.serving, unloaded=None, runner=runner, added=added)
 

@@ -19,7 +19,7 @@ import json
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice, takewhile
@@ -162,27 +162,22 @@ class CircuitBreaker:
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
         """State of these arms: for all tenants where our workers ran them, else for the one that it is best for."""
         with self._lock:
-            return [self._best(arm, now=now) for arm in arms]
+            return [_best(self._views(arm, now=now)) for arm in arms]
 
     def suspended(self, arms: Iterable[ArmName], *, now: float) -> set[tuple[ArmName, str]]:
         """Arms that are offered, and tenants that they are not offered to, since what these reported all failed."""
-        pairs = set()
+        pairs: set[tuple[ArmName, str]] = set()
         with self._lock:
             for arm in arms:
-                if self._best(arm, now=now).state == "closed":
-                    views = [(source[1], self._health(source, now=now)[0]) for source in self._reported(arm)]
-                    pairs |= {(arm, tenant) for tenant, one in views if tenant is not None and one.state != "closed"}
+                views = self._views(arm, now=now)
+                if _best(views).state == "closed":
+                    pairs |= {(arm, key) for key, one in views.items() if key is not None and one.state != "closed"}
         return pairs
 
-    def _reported(self, arm: ArmName) -> list[_Source]:
-        return [source for source in self._past if source[0] == arm and source[1] is not None]
-
-    def _best(self, arm: ArmName, *, now: float) -> ArmHealth:
-        sources = self._reported(arm)
-        if not sources or (arm, None) in self._past:
-            sources.append((arm, None))
-        views = [self._health(source, now=now)[0] for source in sources]
-        return min(views, key=lambda one: (("closed", "half_open", "open").index(one.state), one.failures))
+    def _views(self, arm: ArmName, *, now: float) -> dict[str | None, ArmHealth]:
+        """State of an arm by the tenant that reported outcomes; None: of our workers, or where nothing is known."""
+        sources = sorted((one for one in self._past if one[0] == arm), key=lambda one: one[1] is None)
+        return {source[1]: self._health(source, now=now)[0] for source in sources or [(arm, None)]}
 
     def _source(self, arm: ArmName, *, tenant: str | None) -> _Source:
         """What counts for a question of this tenant: its own reports, if there are any."""
@@ -215,6 +210,10 @@ class CircuitBreaker:
         return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since), circuit
 
 
+def _best(views: Mapping[str | None, ArmHealth]) -> ArmHealth:
+    return min(views.values(), key=lambda one: (("closed", "half_open", "open").index(one.state), one.failures))
+
+
 log = logging.getLogger("ragbandit.health")
 
 #: seconds by which a read overlaps the one before, for rows that were committed late
@@ -229,23 +228,20 @@ AHEAD_S = 300.0
 MOST_LOGGED = 5
 #: most outcomes in one read
 MOST = 10_000
+#: new state of an arm -> its line in the log
+_NEWS: Final[Mapping[CircuitState, str]] = {
+    "open": "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s",
+    "half_open": "arm on probation: one question may try it",
+    "closed": "arm healthy again: it is offered to all questions",
+}
 
 
 def newest(*, after: float, until: float) -> Select[Any]:
     """The query for the outcomes made in that time, newest first, without those of imported logs."""
     imported = and_(outcomes.c.stop_reason == IMPORTED, outcomes.c.made_by.contains(f'"{IMPORTED}"'))
     return (
-        select(
-            decisions.c.arm,
-            decisions.c.budget,
-            decisions.c.tenant,
-            outcomes.c.run_by,
-            outcomes.c.decision_id,
-            outcomes.c.status,
-            outcomes.c.stop_reason,
-            outcomes.c.answer.is_(None).label("empty"),
-            outcomes.c.made_at,
-        )
+        select(*decisions.c["arm", "budget", "tenant"], outcomes.c.answer.is_(None).label("empty"))
+        .add_columns(*outcomes.c["decision_id", "run_by", "status", "stop_reason", "made_at"])
         .join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
         .where(outcomes.c.made_at > after, outcomes.c.made_at <= until, not_(imported))
         .order_by(outcomes.c.made_at.desc())
@@ -327,11 +323,4 @@ class OutcomePoller:
 
     def _log(self, health: ArmHealth) -> None:
         facts = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
-        if health.state == "open":
-            log.warning(
-                "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s", extra=facts
-            )
-        elif health.state == "half_open":
-            log.info("arm on probation: one question may try it", extra=facts)
-        else:
-            log.info("arm healthy again: it is offered to all questions", extra=facts)
+        log.log(logging.WARNING if health.state == "open" else logging.INFO, _NEWS[health.state], extra=facts)

@@ -189,11 +189,8 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
             field="data_dir",
             remedy="check data_dir; a service or `ragbandit data import` makes the database",
         )
-    database = open_database(settings)
-    try:
+    with contextlib.closing(open_database(settings)) as database:
         yield Ledger(database, label=PolicyLabel(label))
-    finally:
-        database.close()
 
 
 #: the command that makes the first key

@@ -40,18 +40,14 @@ def check_packages(settings: Settings) -> None:
         url = make_url(settings.database_url)
         if url.get_backend_name() == "postgresql" and importlib.util.find_spec(url.get_driver_name()) is None:
             raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
-    if settings.telemetry.enabled and not _has_telemetry():
+    # A part of OpenTelemetry may come with FastAPI.
+    if settings.telemetry.enabled and not all(map(importlib.util.find_spec, ("opentelemetry", "opentelemetry.sdk"))):
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
     check_root(settings.snapshots or "", field="snapshots")
     if settings.redis_url is not None and importlib.util.find_spec("redis") is None:
         raise missing_package("redis", extra="service", field="redis_url")
     if settings.worker_arms:
         require_service()
-
-
-def _has_telemetry() -> bool:
-    has_parts = importlib.util.find_spec("opentelemetry") is not None  # a part of it may come with FastAPI
-    return has_parts and importlib.util.find_spec("opentelemetry.sdk") is not None
 
 
 def check_port(server: ServerSettings) -> None:

@@ -10,6 +10,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ragbandit.shared.errors import Overloaded
+from ragbandit.shared.types import Query
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 from tests.support.waiting import until
 
@@ -207,6 +209,9 @@ def test_unanswered_questions_are_bounded(serve, limit):
     def answer(tenant="acme", **more):
         return service.http.post("/v1/answer", json={"question": QUESTION, "tenant": tenant} | more)
 
+    place, question = service.router.answers.place, Query(text=QUESTION, tenant="acme")
+    with place(question), place(question), pytest.raises(Overloaded), place(question):
+        pass  # two that are decided at this moment
     keys = [answer(decision_id=f"q-{number}").json()["decision_id"] for number in range(2)]
     other = answer(tenant="other")
     if limit == "tenant_unanswered":

@@ -14,7 +14,7 @@ from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, decide
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.types import CANDIDATE
 from tests.conftest import on_sqlite
 from tests.support.rollouts import BASE, Trial
@@ -178,7 +178,7 @@ def test_rows_of_a_state_before_of_a_former_champion_and_damaged_ones_do_not_cou
     """For a moment routers decide by the former weight, or with the former champion; damage ends no reading."""
     trial = in_sqlite
     trial.do("canary", weight=0.5)
-    ours, early, former, broken, damaged, torn = trial.live(6, outcome=False, label=False)
+    ours, early, former, broken, damaged, torn, uncounted = trial.live(7)
     told = {**early.facts[CANDIDATE], "weight": 0.25}
     changes = {
         early.id: {"facts": json.dumps({CANDIDATE: told})},
@@ -190,8 +190,11 @@ def test_rows_of_a_state_before_of_a_former_champion_and_damaged_ones_do_not_cou
     with trial.database.write() as connection:
         for key, values in changes.items():
             connection.execute(decisions.update().where(decisions.c.id == key).values(**values))
+        connection.execute(outcomes.update().where(outcomes.c.decision_id == uncounted.id).values(cost="torn"))
+        connection.execute(updates.update().where(updates.c.decision_id == uncounted.id).values(surrogates="torn"))
     evidence = evidence_on(trial)
-    assert (evidence.draws.rows, evidence.draws.faults) == (1, 0)  # and the champion's own fault is not its
+    assert (evidence.draws.rows, evidence.draws.faults) == (2, 0)  # and the champion's own fault is not its
+    assert (evidence.guardrails.rows, evidence.rewards.rows) == (1, 2)
     assert ours.id
 
 

@@ -4,6 +4,7 @@ import threading
 
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.serving.following import snapshots as snapshot_follower
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import SnapshotError
 
 
@@ -55,5 +56,11 @@ def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatc
         learner.drain()
         found.refresh()
         found.refresh()
-    assert found.refused == 5
+    assert (found.refused, len(world.router.following.snapshots.lags)) == (5, 0)
+    monkeypatch.undo()
+    monkeypatch.setattr(snapshot_follower, "LAGS", 2)
+    read = []
+    monkeypatch.setattr(Ledger, "feedback_times", lambda _self, **places: read.append(places) or [])
+    assert world.router.refresh()
+    assert read == [{"after": 3, "upto": 5}]
     assert len(found._refused_lately) == 3

@@ -11,7 +11,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import STICKY, DecisionId, Query
 
 STICKY_3 = {"conversation": {"sticky_turns": 3}}
@@ -156,6 +156,10 @@ def test_a_cached_prompt_that_is_dearer_than_the_gain(make_world, tokens, stays)
     first = turn(world)
     cost = {"prompt_tokens": tokens, "dollars": 0.2}
     world.store.add_outcome(made_outcome(decision_id=first.id, now=world.now, status="answered", cost=cost))
+    damaged = turn(world, session="chat-2")
+    world.store.add_outcome(made_outcome(decision_id=damaged.id, now=world.now, status="answered"))
+    world.write(outcomes.update().where(outcomes.c.decision_id == damaged.id).values(cost="torn"))
+    assert stayed(turn(world, session="chat-2")) is None
     second = turn(world)
     assert stayed(turn(world, session=None)) is None
     if not stays:

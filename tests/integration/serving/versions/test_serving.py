@@ -145,7 +145,9 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             assert made.facts[KILLED]["arm"] == "three"
             assert CANDIDATE not in made.facts
             assert drawn_again(made) == made.arm
-        assert route(other, arms=("one", "two")).arm == "one"  # not allowed: the fallback's rule
+        chat = route(other, arms=("one", "two"), chat={"messages": [], "seed": 1})
+        assert (chat.arm, chat.query.chat) == ("one", {})  # not allowed: the fallback's rule
+        assert chat.query.request["ignored"] == ["seed"]
         unkill(world.database)
         assert all(candidate_in(route(router).facts, name) for router in routers)
         kill(world.database)

@@ -23,9 +23,7 @@ def output(generator, *, gap: float) -> PolicyOutput:
 
 def question(number: int, **more) -> Question:
     decision = made_decision(f"q{number}", arms=ARMS, pmf=(0.6, 0.3, 0.1), arm="a", propensity=0.6)
-    return Question(
-        query=Query(text="q"), run_by="caller", named=False, allowed=ARMS, decision=replace(decision, **more)
-    )
+    return Question(query=Query(text="q"), run_by="caller", allowed=ARMS, decision=replace(decision, **more))
 
 
 @pytest.fixture
@@ -44,6 +42,8 @@ def test_q_follows_use(sampler):
     questions = [question(number) for number in range(300)]
     sampler.choose(questions, outputs)
     assert {one.label["q"] for one in questions} == {1.0}  # the traffic is not known yet: labels first
+    sampler.choose([question(301, fault="2 scores")], [replace(outputs[0], scores=(0.5, 0.4, 0.3, 0.2))])
+    assert sampler._uses.pop() == (1.0, 0.0)
     sampler.refresh(None, now=0.0)
     sampler.choose(questions, outputs)
     ahead = np.array([0.0 + (o.scores[0] - o.scores[1]) + o.deviations[0] - o.deviations[1] for o in outputs])

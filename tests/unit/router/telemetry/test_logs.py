@@ -31,7 +31,7 @@ def test_bound_ids_are_in_every_line():
         found = json.loads(line())
         assert (found["request"], found["decision"], found["trace"]) == ("r1", "d1", "t1")
         assert json.loads(line(decision="d2"))["decision"] == "d2"
-        assert "request=r1" in line(form=TextLines())
+        assert line(form=TextLines(), model="a\nb").endswith("model='a\\nb' request=r1 decision=d1 trace=t1")
     assert "request" not in json.loads(line())
 
 

@@ -6,12 +6,12 @@ LOOKED_AT rows at once: a page may be short, or empty, and still have a next one
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, select, tuple_
 
+from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId, DecisionState, Json, OutcomeStatus, PolicyLabel
@@ -219,9 +219,5 @@ def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, 
     """
     query = select(decisions.c.id, decisions.c.request)
     query = query.where(decisions.c.id.in_(list(ids)), decisions.c.request.is_not(None))
-    known: dict[str, Mapping[str, Json]] = {}
     with database.read() as connection:
-        for row in connection.execute(query):
-            with suppress(ValueError):  # a damaged row is `verify`'s matter
-                known[row.id] = json.loads(row.request).get("edge", {})
-    return known
+        return {row.id: object_or_empty(row.request).get("edge", {}) for row in connection.execute(query)}

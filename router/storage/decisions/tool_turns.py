@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 
-from ragbandit.router.storage.rows.conversion import body_hash, canonical
+from ragbandit.router.storage.rows.conversion import body_hash, canonical, object_or_empty
 from ragbandit.router.storage.rows.outcome_rows import LATER, cost_value, outcome_row, outcome_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
@@ -70,7 +70,7 @@ def _turn_of(request: str | None) -> Mapping[str, Any] | None:
     """The turn that a row of `decisions` is; None: none."""
     if request is None or f'"{TOOL_TURN}"' not in request:
         return None
-    turn: Mapping[str, Any] | None = json.loads(request).get("edge", {}).get(TOOL_TURN)
+    turn: Mapping[str, Any] | None = object_or_empty(request).get("edge", {}).get(TOOL_TURN)
     return turn
 
 

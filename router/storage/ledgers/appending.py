@@ -72,10 +72,10 @@ class LedgerBatch:
         ours = select(decisions.c.id).where(decisions.c.id.in_(self.done), decisions.c.policy == self.label)
         late = feedback.c.decision_id.in_(ours), feedback.c.id.not_in(self.in_time), ~feedback.c.late
         moves.add("late_feedback", connection.execute(update(feedback).where(*late).values(late=True)).rowcount)
-        # What is known of the arms, and in the audit log where one restarts.
-        if self.arms is not None:
-            connection.execute(update(policies).where(policies.c.label == self.label).values(arms=self.arms))
+        # The audit log before the row of `policies`, as where a ledger is registered.
         for one in (one for one in self.updates if one.restarts):
             facts: dict[str, Json] = {"arms": list(one.restarts), "seq": one.seq}
             actor = f"process:{self.holder}"
             record(connection, actor=actor, action="ledger.restart", target=f"ledger:{self.label}", facts=facts)
+        if self.arms is not None:
+            connection.execute(update(policies).where(policies.c.label == self.label).values(arms=self.arms))

@@ -221,12 +221,11 @@ class Ledger:
 
     def newest_outcomes(self, *, limit: int) -> list[tuple[Decision, Outcome]]:
         """The newest outcomes of the store with their decisions, newest first; of `limit` those that can be read."""
-        newest = select(outcomes).order_by(outcomes.c.made_at.desc()).limit(limit)
+        newest = select(outcomes.c.decision_id).order_by(outcomes.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
-            rows = {row["decision_id"]: row for row in connection.execute(newest).mappings()}
-            decided = connection.execute(select(decisions).where(decisions.c.id.in_(rows))).mappings().all()
-        read = [one for one in map(readable, decided) if isinstance(one, Decision)]
-        return [(one, outcome_value(rows[one.id])) for one in read if IMPORTED not in one.facts]
+            read = self._joined(connection, list(connection.execute(newest).scalars()))
+        here = [one for one in read if isinstance(one, JoinedDecision) and IMPORTED not in one.decision.facts]
+        return [(one.decision, one.outcome) for one in here if one.outcome is not None]
 
     def note(self, **texts: str | None) -> None:
         """Keep what is known of the policy, as JSON, by column: `diagnosis`, `frontier`."""

@@ -15,7 +15,15 @@ from typing import Any, Final, Literal, cast
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, select
 
-from ragbandit.router.storage.rows.conversion import Form, Row, TableRows, body_hash, canonical
+from ragbandit.router.storage.rows.conversion import (
+    JSON_OBJECT,
+    Form,
+    Row,
+    TableRows,
+    body_hash,
+    canonical,
+    json_object,
+)
 from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
 from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
 from ragbandit.router.storage.sql.tables import counters, decisions, jobs, judge_days, outcomes, updates
@@ -107,7 +115,7 @@ _SOURCE_FIELDS: Final = frozenset(field.name for field in fields(Source))
 
 def cost_value(text: str) -> Cost:
     """The cost of its JSON; of a row of a newer version the fields that this one has."""
-    return Cost(**{name: value for name, value in json.loads(text).items() if name in _COST_FIELDS})
+    return Cost(**{name: value for name, value in json_object(text).items() if name in _COST_FIELDS})
 
 
 def own_cost(text: str) -> Cost:
@@ -160,11 +168,11 @@ _OUTCOME: Final = TableRows(
     error=Form(write=storable),
     stop_reason=Form(write=lambda text: (storable(text) or "")[:64]),
     cost=Form(write=lambda cost: canonical(_given(cost)), read=cost_value),
-    made_by=Form(write=lambda made_by: canonical(dict(made_by)), read=json.loads),
+    made_by=JSON_OBJECT,
     sources=Form(write=_sources_json, read=_sources_value),
     reply=Form(
         write=lambda reply: storable(canonical(dict(reply))) if reply else None,
-        read=lambda text: {} if text is None else json.loads(text),
+        read=json_object,
     ),
 )
 

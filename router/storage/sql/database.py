@@ -134,7 +134,8 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            said = str(getattr(error, "orig", None) or error).strip()
+            reason = said.partition("\n")[0] or type(error).__name__
             if writes and isinstance(error, OperationalError | InternalError | PoolTimeout):  # not: the row is wrong
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
             raise StoreError(

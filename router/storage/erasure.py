@@ -24,7 +24,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    delete,
     func,
     insert,
     or_,
@@ -48,7 +47,7 @@ from ragbandit.router.storage.sql.tables import (
     outcomes,
     waiting,
 )
-from ragbandit.router.storage.sql.waiting import lock_rows
+from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, IMPORTED, Json
 
@@ -163,12 +162,9 @@ def _erase_batch(
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:
     """Close what any ledger still waits for, and cancel what no worker has answered; how many decisions waited."""
     by_id = {row["id"]: row for row in rows}
-    here = waiting.c.decision_id.in_(by_id)
-    waits = lock_rows(connection, here)
+    waits = take_out(connection, waiting.c.decision_id.in_(by_id), moves=moves)
     if not waits:
         return 0
-    connection.execute(delete(waiting).where(here))
-    moves.waiting(waits, sign=-1)
     common = {"state": "closed", "field": None, "reason": _REASON, "made_at": now}
     closed = [{"policy": one["policy"], "decision_id": one["decision_id"], **common} for one in waits]
     connection.execute(insert(closures), closed)

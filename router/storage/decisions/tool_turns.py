@@ -55,15 +55,12 @@ def next_turn(database: Database, calls: Collection[str], *, tenant: str) -> Too
     asked = asked.join(outcomes, outcomes.c.decision_id == decisions.c.id).where(outcomes.c.call.in_(keys))
     with database.read() as connection:
         row = connection.execute(asked.order_by(decisions.c.made_at.desc()).limit(1)).first()
-        before = None if row is None else _turn_of(row.request)
-        if row is None or before is None:
-            return row and ToolTurn(first=row.id, arm=row.arm, number=2, began_at=row.made_at)
-        began = select(decisions.c.made_at).where(decisions.c.id == before["first"])
-        began_at = connection.execute(began).scalar()
-    turn = int(before["turn"]) + 1
-    return ToolTurn(
-        first=before["first"], arm=row.arm, number=turn, began_at=row.made_at if began_at is None else began_at
-    )
+        if row is None:
+            return None
+        turn = _turn_of(row.request) or {"first": row.id, "turn": 1}
+        began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == turn["first"])).scalar()
+    began_at = row.made_at if began_at is None else began_at
+    return ToolTurn(first=turn["first"], arm=row.arm, number=int(turn["turn"]) + 1, began_at=began_at)
 
 
 def _turn_of(request: str | None) -> Mapping[str, Any] | None:

@@ -121,15 +121,16 @@ class Ledger:
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
         """The last seq of the ledger; 0 if it is empty. connection: as in `latest_snapshots`."""
+        query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         with self._reading(connection) as reading:
-            return self._last_seq(reading)
+            return int(reading.execute(query).scalar_one())
 
     def decided(self) -> int:
         """Decisions of this ledger: learned, closed or waiting."""
         with self.database.read() as connection:
             counters = kept(connection, label=self.label)
             others = counters["waiting"] + counters["closed"] + counters["quarantined"]
-            return self._last_seq(connection) + others
+            return self.last_seq(connection=connection) + others
 
     def _reading(self, connection: Connection | None) -> AbstractContextManager[Connection]:
         return self.database.read() if connection is None else nullcontext(connection)
@@ -143,7 +144,7 @@ class Ledger:
         with counting(self.database) as (connection, moves):
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("the lease of this ledger is not held any more")
-            yield connection, moves, self._last_seq(connection)
+            yield connection, moves, self.last_seq(connection=connection)
 
     def append(self, batch: LedgerBatch) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
@@ -186,7 +187,7 @@ class Ledger:
     def learned_lately(self) -> dict[ArmName, int]:
         """Arm -> its updates among the newest COUNTED of the ledger."""
         with self.database.read() as connection:
-            after = self._last_seq(connection) - COUNTED
+            after = self.last_seq(connection=connection) - COUNTED
             counts = select(updates.c.arm, func.count()).where(updates.c.policy == self.label, updates.c.seq > after)
             return {ArmName(arm): int(count) for arm, count in connection.execute(counts.group_by(updates.c.arm))}
 
@@ -311,10 +312,6 @@ class Ledger:
     def release(self, *, holder: str) -> None:
         """Give the lease back, if it is ours."""
         self._lease.release(holder=holder)
-
-    def _last_seq(self, connection: Connection) -> int:
-        query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
-        return int(connection.execute(query).scalar_one())
 
 
 def rows_of_ledger(

@@ -269,9 +269,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "quarantined": count(closures, closed, closures.c.state == "quarantined"),
         "unanswered": count(waiting, and_(waits, UNANSWERED)),
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
-        "judge_due": count(jobs, jobs.c.kind == "judge"),
-        "check_due": count(jobs, jobs.c.kind == "check"),
-        "label_due": count(jobs, jobs.c.kind == "label"),
+        **{f"{kind}_due": count(jobs, jobs.c.kind == kind) for kind in ("judge", "check", "label")},
     }
 
 

@@ -125,7 +125,6 @@ _MAX_FAULT: Final = 1000
 #: hash of what all workers together have done, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
 _QUEUES: Final = ("answer", "judge", "learn")
-_COUNTED: Final = ("done", "failed", "seconds")
 
 
 def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
@@ -222,14 +221,13 @@ class RedisJobs:
 
     def work(self) -> dict[str, QueueWork]:
         """What all workers have done, by queue, since this Redis has been counting."""
-        names = [f"{queue}:{counted}" for queue in _QUEUES for counted in _COUNTED]
         with reaching(self.outage):
-            values: Any = self.client.hmget(_WORK_KEY, names)
-        numbers = iter([float(value or 0) for value in values])
-        return {
-            queue: QueueWork(done=int(next(numbers)), failed=int(next(numbers)), seconds=next(numbers))
-            for queue in _QUEUES
-        }
+            known: Any = self.client.hgetall(_WORK_KEY)
+        work = {}
+        for queue in _QUEUES:
+            done, failed, seconds = (known.get(f"{queue}:{name}".encode(), 0) for name in ("done", "failed", "seconds"))
+            work[queue] = QueueWork(done=int(done), failed=int(failed), seconds=float(seconds))
+        return work
 
     def ping(self) -> None:
         """Do nothing but reach Redis, over a new connection.

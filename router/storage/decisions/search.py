@@ -91,13 +91,11 @@ def search(database: Database, wanted: Search, *, after: PageEnd | None = None, 
     unindexed = [wanted.tenant, wanted.arm, wanted.state]
     looked_at = limit + 1 if unindexed == [None, None, None] else LOOKED_AT
     inner = _newest(wanted, after=after).limit(looked_at).subquery()
-    last = select(inner.c.made_at, inner.c.id).order_by(inner.c.made_at, inner.c.id).limit(1)
+    # That row is there only where the bound on rows ended the search.
+    last = select(inner).order_by(inner.c.made_at.desc(), inner.c.id.desc()).offset(looked_at - 1).limit(1)
     with database.read() as connection:
         rows = connection.execute(_matching(inner, wanted).limit(limit + 1)).mappings().all()
-        oldest = None
-        if len(rows) <= limit:
-            counted = connection.execute(select(inner.c.id).offset(looked_at - 1).limit(1)).first()
-            oldest = None if counted is None else connection.execute(last).first()
+        oldest = connection.execute(last).first() if len(rows) <= limit else None
     results = tuple(SearchRow(**row) for row in rows[:limit])
     if len(rows) > limit:
         return SearchPage(decisions=results, next=(results[-1].made_at, results[-1].id))

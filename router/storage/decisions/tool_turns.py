@@ -6,15 +6,14 @@ that nothing is learned of it. What it used is added to the outcome of the decis
 newest answer; feedback on a turn is feedback on that decision.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 
-from ragbandit.router.storage.rows.conversion import body_hash, canonical, object_or_empty
-from ragbandit.router.storage.rows.outcome_rows import LATER, cost_value, outcome_row, outcome_value
+from ragbandit.router.storage.rows.conversion import body_hash, canonical, json_object, object_or_empty, of_known
+from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_row, outcome_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import ArmName, Branch, Cost, DecisionId, Json, Outcome, calls_of
@@ -113,8 +112,8 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, DecisionId]
 
 def _with_later(cost: str, *, before: str, added: Cost) -> str:
     """The JSON of a cost, which says how much of it later turns added. before: the one that is stored."""
-    known = cost_value(json.dumps(json.loads(before).get(LATER, {}))) + added
-    return canonical({**json.loads(cost), LATER: {name: value for name, value in asdict(known).items() if value}})
+    known = of_known(Cost, json_object(before).get(LATER, {})) + added
+    return canonical({**json_object(cost), LATER: {name: value for name, value in asdict(known).items() if value}})
 
 
 def called(outcome: Outcome, *, tenant: str) -> str | None:

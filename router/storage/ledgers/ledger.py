@@ -97,15 +97,12 @@ class Ledger:
 
         One that cannot be read comes as its ClosedDecision. after: (made_at, id) of the last one of the page before.
         """
-        position = tuple_(waiting.c.decided_at, waiting.c.decision_id)
+        place = waiting.c["decided_at", "decision_id"]
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
             for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
-                query = select(*waiting.c["decided_at", "decision_id"]).order_by(
-                    *waiting.c["decided_at", "decision_id"]
-                )
-                query = query.where(waiting.c.policy == self.label, condition, position > tuple_(*after))
-                ready.update((row.decided_at, row.decision_id) for row in connection.execute(query.limit(limit)))
+                query = select(*place).where(waiting.c.policy == self.label, condition, tuple_(*place) > tuple_(*after))
+                ready.update(tuple(row) for row in connection.execute(query.order_by(*place).limit(limit)))
             return self._joined(connection, [key for _, key in sorted(ready)[:limit]])
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
@@ -154,12 +151,6 @@ class Ledger:
         """
         with self.writing(holder=batch.holder) as (connection, moves, end):
             batch.write(connection, moves, end=end)
-
-    def joined(self, ids: Sequence[str]) -> list[JoinedDecision]:
-        """Those of these decisions that are in the database and can be read, with all that came in about them."""
-        with self.database.read() as connection:
-            here = list(connection.execute(select(decisions.c.id).where(decisions.c.id.in_(ids))).scalars())
-            return [one for one in self._joined(connection, here) if isinstance(one, JoinedDecision)]
 
     def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
         """The updates with seq > after (and <= upto), in order, a page at a time."""

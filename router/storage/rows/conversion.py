@@ -51,6 +51,11 @@ class Form:
     read: Callable[[Any], Any] = lambda value: value
 
 
+def of_known(kind: type[Value], values: Mapping[str, Any]) -> Value:
+    """A value of the fields that this version knows: a newer one may have written more."""
+    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
+
+
 class UnreadableFieldError(ValueError):
     """A column whose value cannot be read. field: its name."""
 
@@ -147,11 +152,6 @@ def body_hash(body: object) -> str:
     # A lone surrogate can reach us from Python callers; it must hash, the edge refuses it with a better word.
     digest = hashlib.sha256(canonical(body).encode("utf-8", "surrogatepass")).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
-
-
-def _budget_value(text: str) -> Budget:
-    """The budget of its JSON; of a row of a newer version the caps that this one has."""
-    return Budget(**{cap: value for cap, value in json_object(text).items() if cap in _CAPS})
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
@@ -268,7 +268,7 @@ _QUERY: Final = TableRows(
     Query,
     without=("id", "arms", "request", "cost_weight"),
     context=JSON_OBJECT,
-    budget=Form(write=lambda budget: canonical(_caps(budget)), read=_budget_value),
+    budget=Form(write=lambda budget: canonical(_caps(budget)), read=lambda text: of_known(Budget, json_object(text))),
 )
 _OBJECT_OR_NULL: Final = Form(write=lambda facts: canonical(dict(facts)) if facts else None, read=json_object)
 _FEEDBACK: Final = TableRows(

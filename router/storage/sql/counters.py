@@ -157,7 +157,6 @@ Day = NewType("Day", str)
 ALL: Final = ""
 
 Row = RowMapping | Mapping[str, Any]
-Sign = Literal[1, -1]
 
 # Every decision runs one of these: as text they cost a third of what a built statement does.
 _MOVE_SQLITE: Final = (
@@ -190,17 +189,16 @@ class Moves:
     def updates(self, rows: Iterable[Row]) -> None:
         """Rows that come into `updates`."""
         for row in rows:
-            self.add("learned" if row["source"] == "explicit" else "defaulted", 1, label=row["policy"])
+            self.add("learned" if row["source"] == "explicit" else "defaulted", label=row["policy"])
             if row["disagreement"] is not None and row["disagreement"] >= DISAGREE:
-                self.add("disagreements", 1, label=row["policy"])
+                self.add("disagreements", label=row["policy"])
 
-    def closures(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
-        """Rows that come into `closures`, or with sign -1 leave it."""
+    def closures(self, rows: Iterable[Row]) -> None:
+        """Rows that come into `closures`."""
         for row in rows:
-            name: CounterName = "quarantined" if row["state"] == "quarantined" else "closed"
-            self.add(name, sign, label=row["policy"])
+            self.add("quarantined" if row["state"] == "quarantined" else "closed", label=row["policy"])
 
-    def waiting(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
+    def waiting(self, rows: Iterable[Row], *, sign: Literal[1, -1] = 1) -> None:
         """Rows that come into `waiting`, or with sign -1 leave it."""
         # Rows of one group are mostly alike: they are counted first, and each kind is moved once.
         names = ("policy", "run_by", "has_outcome", "has_feedback", "has_reward")

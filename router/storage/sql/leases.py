@@ -37,6 +37,8 @@ from ragbandit.shared.types import DecisionId
 _EPOCH_DAY = 2440587.5
 #: a claim of a row that was not renewed for that long has run out, seconds
 CLAIM_S: Final = 3.0
+#: leases that are listed
+_LISTED: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,10 +112,10 @@ class HeldLease:
     left_s: float
 
 
-def held_leases(database: Database, *where: ColumnElement[bool], limit: int = 100) -> list[HeldLease]:
-    """The leases that are held, and those that ran out and nobody has taken since, by name."""
+def held_leases(database: Database, *where: ColumnElement[bool]) -> list[HeldLease]:
+    """The leases that are held, and those that ran out and were not taken since, by name; _LISTED at most."""
     left = (leases.c.expires_at - clock(database)).label("left_s")
-    query = select(leases.c.name, leases.c.holder, left).where(*where).order_by(leases.c.name).limit(limit)
+    query = select(leases.c.name, leases.c.holder, left).where(*where).order_by(leases.c.name).limit(_LISTED)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]
 

@@ -23,7 +23,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
-    false,
     func,
     insert,
     or_,
@@ -67,38 +66,25 @@ class ClosingRule:
 
     # ------------------------------------------------------------------------------ as conditions on rows of `waiting`
 
-    def complete_rows(self, *, now: float) -> ColumnElement[bool]:
-        """Rows that may be closed before they expire."""
-        silent = false() if self.wait_s == 0 else and_(_CALLER, ~waiting.c.has_feedback)
-        fed = waiting.c.has_feedback if self.wait_s == 0 else waiting.c.decided_at <= now - self.wait_s
-        return and_(fed, or_(waiting.c.has_outcome, self._rewarded(), silent))
-
     def complete_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
-        """`complete_rows` in parts, each a range of an index: waiting_ready, or waiting_age where wait_s > 0."""
-        if self.wait_s > 0:
-            return [self.complete_rows(now=now)]
-        flags = [
-            (waiting.c.has_outcome, waiting.c.has_reward),
-            (waiting.c.has_outcome, ~waiting.c.has_reward),
-            (~waiting.c.has_outcome, waiting.c.has_reward),
-        ]
-        return [and_(*both, self.complete_rows(now=now)) for both in flags]
+        """Rows that may be closed before they expire: ranges of waiting_ready, or of waiting_age if wait_s > 0.
 
-    def expired_rows(self, *, now: float) -> ColumnElement[bool]:
-        """Rows that are closed whatever they have."""
-        return waiting.c.decided_at <= now - self.wait_s - self.expire_s
-
-    def _rewarded(self) -> ColumnElement[bool]:
-        """Rows that need no outcome: the caller ran the arm, and a raw reward came in time."""
-        flagged = and_(_CALLER, waiting.c.has_reward)
+        Without an outcome: of a caller who sent a raw reward in time, or no feedback within wait_s.
+        """
+        fed, done, rewarded = waiting.c.has_feedback, waiting.c.has_outcome, waiting.c.has_reward
         if self.wait_s == 0:
-            return flagged
+            return [and_(fed, done, rewarded), and_(fed, done, ~rewarded), and_(fed, ~done, rewarded, _CALLER)]
         in_time = exists().where(
             feedback.c.decision_id == waiting.c.decision_id,
             feedback.c.kind == "reward",
             feedback.c.received_at <= waiting.c.decided_at + self.wait_s,
         )
-        return and_(flagged, in_time)
+        alone = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
+        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(done, alone))]
+
+    def expired_rows(self, *, now: float) -> ColumnElement[bool]:
+        """Rows that are closed whatever they have."""
+        return waiting.c.decided_at <= now - self.wait_s - self.expire_s
 
     # ------------------------------------------------------------------------------ as tests of one decision
 

@@ -72,7 +72,7 @@ class SearchPage:
     next: PageEnd | None
 
 
-#: the columns of a page, named as the fields of SearchRow
+#: the state of a decision in the ledger that is meant; and the columns of a page, named as the fields of SearchRow
 _STATE: Final[ColumnElement[str]] = case(
     (updates.c.source == "explicit", "learned"),
     (updates.c.seq.is_not(None), "defaulted"),
@@ -127,7 +127,7 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
     given = {"tenant": wanted.tenant, "arm": wanted.arm}
     conditions = [decisions.c[name] == value for name, value in given.items() if value is not None]
     if wanted.state is not None:
-        conditions.append(wanted.state == _STATE)
+        conditions.append(_STATE.in_([wanted.state]))
     joined = inner.join(decisions, decisions.c.id == inner.c.id)
     joined = joined.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
     joined = joined.outerjoin(updates, learned).outerjoin(closures, closed)

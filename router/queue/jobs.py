@@ -41,6 +41,24 @@ GRACE_S: Final = 3.0
 STUCK_S: Final = 15.0
 
 
+@contextmanager
+def reaching(outage: Outage | None) -> Iterator[None]:
+    """Calls Redis in the block. Raises QueueError if it cannot be reached. outage: records whether it could."""
+    began = time.monotonic()
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        if outage is not None:
+            outage.failed(error)
+        raise QueueError(
+            f"Redis is not reachable: {error}",
+            field="redis_url",
+            remedy="start it, or correct redis_url; answers are delayed until then, nothing is lost",
+        ) from error
+    if outage is not None:
+        outage.reached(began=began)
+
+
 class Listener:
     """A thread that hands every notification to `handle`.
 
@@ -73,9 +91,8 @@ class Listener:
         """Receive until the listener is closed, or Redis goes away."""
         try:
             with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
-                began = time.monotonic()
-                pubsub.subscribe(CHANNEL)
-                self._outage.reached(began=began)
+                with reaching(self._outage):
+                    pubsub.subscribe(CHANNEL)
                 self._subscribed = True
                 while not self._stop.is_set():
                     self._turn_at = time.monotonic()
@@ -108,7 +125,6 @@ _MAX_FAULT: Final = 1000
 #: hash of what all workers together have done, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
 _QUEUES: Final = ("answer", "judge", "learn")
-_COUNTED: Final = ("done", "failed", "seconds")
 
 
 def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
@@ -125,7 +141,7 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 class RedisJobs:
     """Jobs over Redis and RQ. All but `listen` and `close` raise QueueError if it cannot be reached.
 
-    expected: as of Outage.
+    expected: of Outage.
     """
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
@@ -138,7 +154,7 @@ class RedisJobs:
 
     def enqueue_learn(self) -> None:
         """Wake the learners unless a wake-up waits: feedback by the thousand makes one."""
-        with self._reaching():
+        with reaching(self.outage):
             if not self._queues["learn"].count:
                 self._wake("learn", count=1)
 
@@ -148,12 +164,12 @@ class RedisJobs:
         Without one a worker finds it within a second or two.
         """
         if ids:
-            with self._reaching():
+            with reaching(self.outage):
                 self._wake("answer", count=len(ids))
 
     def wait(self, queue: str, *, timeout_s: float) -> bool:
         """Take a wake-up of this queue, waiting for one for at most timeout_s; whether one came."""
-        with self._reaching():
+        with reaching(self.outage):
             taken: Any = self.client.blpop([self._queues[queue].key], max(0.01, timeout_s))
             if taken is not None:
                 self.client.unlink(Job.key_for(taken[1].decode()))
@@ -165,7 +181,7 @@ class RedisJobs:
 
     def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
         """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
-        with self._reaching():
+        with reaching(self.outage):
             if reason is None:
                 self.client.delete(_fault_key(label))
             else:
@@ -173,20 +189,20 @@ class RedisJobs:
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
         """Why the learner of this ledger cannot learn, as it said within LEARNER_FAULT_S; None: it said nothing."""
-        with self._reaching():
+        with reaching(self.outage):
             fault: Any = self.client.get(_fault_key(label))
         return None if fault is None else fault.decode()
 
     def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
         """A worker has done a job of this queue."""
-        with self._reaching(), self.client.pipeline(transaction=False) as pipeline:
+        with reaching(self.outage), self.client.pipeline(transaction=False) as pipeline:
             pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
             pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
             pipeline.execute()
 
     def publish(self, notification: str) -> None:
         """Send a line to every listener: "outcome:<id>", "cancel:<id>", "stream:<id>" or "snapshot"."""
-        with self._reaching():
+        with reaching(self.outage):
             self.client.publish(CHANNEL, notification)
 
     def listen(self, handle: Callable[[str], None]) -> Listener:
@@ -195,24 +211,23 @@ class RedisJobs:
 
     def depth(self) -> dict[str, int]:
         """Wake-ups that wait, by queue: about as many as there are decisions to answer, one or none to learn."""
-        with self._reaching():
+        with reaching(self.outage):
             return {name: queue.count for name, queue in self._queues.items()}
 
     def workers(self) -> list[WorkerState]:
         """The threads of workers that are there, as their processes say, presence.MAX_THREADS at most."""
-        with self._reaching():
+        with reaching(self.outage):
             return workers_of(present(self.client))
 
     def work(self) -> dict[str, QueueWork]:
         """What all workers have done, by queue, since this Redis has been counting."""
-        names = [f"{queue}:{counted}" for queue in _QUEUES for counted in _COUNTED]
-        with self._reaching():
-            values: Any = self.client.hmget(_WORK_KEY, names)
-        numbers = iter([float(value or 0) for value in values])
-        return {
-            queue: QueueWork(done=int(next(numbers)), failed=int(next(numbers)), seconds=next(numbers))
-            for queue in _QUEUES
-        }
+        with reaching(self.outage):
+            known: Any = self.client.hgetall(_WORK_KEY)
+        work = {}
+        for queue in _QUEUES:
+            done, failed, seconds = (known.get(f"{queue}:{name}".encode(), 0) for name in ("done", "failed", "seconds"))
+            work[queue] = QueueWork(done=int(done), failed=int(failed), seconds=float(seconds))
+        return work
 
     def ping(self) -> None:
         """Do nothing but reach Redis, over a new connection.
@@ -222,34 +237,14 @@ class RedisJobs:
         pool = self.client.connection_pool
         fresh = type(pool)(pool.connection_class, **pool.connection_kwargs)
         try:
-            redis.Redis(connection_pool=fresh).ping()
-        except (RedisError, OSError) as error:
-            raise _unreachable(error) from error
+            with reaching(None):
+                redis.Redis(connection_pool=fresh).ping()
         finally:
             fresh.disconnect()
 
     def close(self) -> None:
         """Close all connections."""
         self.client.close()
-
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        except (RedisError, OSError) as error:
-            self.outage.failed(error)
-            raise _unreachable(error) from error
-        self.outage.reached(began=began)
-
-
-def _unreachable(error: Exception) -> QueueError:
-    """The error of a Redis that cannot be reached."""
-    return QueueError(
-        f"Redis is not reachable: {error}",
-        field="redis_url",
-        remedy="start it, or correct redis_url; answers are delayed until then, nothing is lost",
-    )
 
 
 def _fault_key(label: str) -> str:

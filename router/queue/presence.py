@@ -63,11 +63,6 @@ class ProcessCard:
     #: when it was renewed, by the clock of Redis, seconds since the epoch
     said_at: float = 0.0
 
-    def named(self) -> str:
-        """Role, host and process id, for people."""
-        what = f"{self.role} ({', '.join(self.queues)})" if self.queues else self.role
-        return f"{what} {self.pid} on {self.host}"
-
 
 _CARD: Final = TypeAdapter(ProcessCard)
 

@@ -17,17 +17,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any, Final
 
 import redis
-from redis.exceptions import RedisError
 
-from ragbandit.router.queue.jobs import CHANNEL
+from ragbandit.router.queue.jobs import CHANNEL, reaching
 from ragbandit.router.queue.redis_server import Outage
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
+from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, DeltaPiece, Json, StatusNote, TextPiece
 
 #: pieces that come within that long after one was written are written together, seconds
@@ -115,11 +116,9 @@ class StreamWriter:
         """The stream of a run that begins now; to be given to `end` after it."""
         writer = self._open[decision_id] = AnswerWriter(decision_id, take=self._take)
         if not self._outage.paused:
-            try:
+            with suppress(QueueError), reaching(self._outage):
                 if self._client.exists(wanted_key(decision_id)):
                     self.wanted(decision_id)
-            except (RedisError, OSError) as error:
-                self._outage.failed(error)
         return writer
 
     def wanted(self, decision_id: DecisionId) -> None:
@@ -128,12 +127,11 @@ class StreamWriter:
         if writer is None or writer.attempt:
             return
         try:
-            with self._client.pipeline(transaction=False) as pipeline:
+            with reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
                 pipeline.incr(attempt_key(decision_id))
                 pipeline.expire(attempt_key(decision_id), WANTED_S)
                 attempt, _ = pipeline.execute()
-        except (RedisError, OSError) as error:
-            self._outage.failed(error)  # the answer comes whole
+        except QueueError:  # the answer comes whole
             return
         with self._lock:
             writer.attempt = writer.attempt or int(attempt)
@@ -180,17 +178,14 @@ class StreamWriter:
     def _write(self, batches: dict[AnswerWriter, list[tuple[bytes, str]]]) -> None:
         """Write all of them in one turn."""
         replies: list[Any] = []
-        try:
-            with self._client.pipeline(transaction=False) as pipeline:
-                for writer, entries in batches.items():
-                    key = stream_key(writer.decision_id)
-                    for number, (kind, text) in enumerate(entries, start=writer.written + 1):
-                        entry = f"{writer.attempt}-{number}"
-                        pipeline.xadd(key, {kind: text.encode()}, id=entry, maxlen=MAX_ENTRIES, approximate=False)
-                    pipeline.expire(key, KEEP_S)
-                replies = pipeline.execute(raise_on_error=False)
-        except (RedisError, OSError) as error:
-            self._outage.failed(error)
+        with suppress(QueueError), reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
+            for writer, entries in batches.items():
+                key = stream_key(writer.decision_id)
+                for number, (kind, text) in enumerate(entries, start=writer.written + 1):
+                    entry = f"{writer.attempt}-{number}"
+                    pipeline.xadd(key, {kind: text.encode()}, id=entry, maxlen=MAX_ENTRIES, approximate=False)
+                pipeline.expire(key, KEEP_S)
+            replies = pipeline.execute(raise_on_error=False)
         for writer, entries in batches.items():
             own, replies = replies[: len(entries) + 1], replies[len(entries) + 1 :]
             writer.written += len(entries)
@@ -272,12 +267,9 @@ class StreamReader:
 
         It waits for Redis. Where that fails the answer comes whole.
         """
-        if self._outage.paused:
-            return
-        try:
-            self._client.set(wanted_key(decision_id), 1, ex=WANTED_S)
-        except (RedisError, OSError) as error:
-            self._outage.failed(error)
+        if not self._outage.paused:
+            with suppress(QueueError), reaching(self._outage):
+                self._client.set(wanted_key(decision_id), 1, ex=WANTED_S)
 
     def subscribe(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> ReadStream | None:
         """Read this answer along, from its first word if it has not begun; None: it comes whole. It waits for Redis.
@@ -294,17 +286,14 @@ class StreamReader:
             if self._routine is None:
                 self._routine = Routine("read answers along", self._read_next, every_s=IDLE_S).start()
         self._routine.wake()
-        began = time.monotonic()
         try:
-            with self._client.pipeline(transaction=False) as pipeline:
+            with reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
                 pipeline.set(wanted_key(decision_id), 1, ex=WANTED_S)
                 pipeline.publish(CHANNEL, f"{STREAM_NEWS}:{decision_id}")
                 pipeline.execute()
-        except (RedisError, OSError) as error:
+        except QueueError:
             self.leave(stream)
-            self._outage.failed(error)
             return None
-        self._outage.reached(began=began)
         return stream
 
     def leave(self, stream: ReadStream) -> None:
@@ -329,11 +318,10 @@ class StreamReader:
         if not streams:
             return PAUSE_S if groups else None
         try:
-            self._read(streams)
+            with reaching(self._outage):
+                self._read(streams)
         except Exception as error:
-            if isinstance(error, RedisError | OSError):
-                self._outage.failed(error)
-            else:
+            if not isinstance(error, QueueError):
                 log.exception("answers cannot be read along; they come whole", extra={"action": "stream"})
             for stream in chain.from_iterable(streams.values()):
                 stream.lose()

@@ -25,8 +25,11 @@ from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
 
 _WAITS: Final = answer_queue.c.claimed_by.is_(None)
 _ORDER: Final = answer_queue.c.turn, answer_queue.c.queued_at
+#: turn of a decision that was moved to the front; it says nothing of how far the others are
+_FRONT: Final = 0
 #: the turn that is next, or while none waits the one that was taken last; and the last turn of a tenant
-_NEXT: Final = select(answer_queue.c.turn).where(_WAITS).order_by(answer_queue.c.turn).limit(1).scalar_subquery()
+_REGULAR: Final = select(answer_queue.c.turn).where(_WAITS, answer_queue.c.turn > _FRONT)
+_NEXT: Final = _REGULAR.order_by(answer_queue.c.turn).limit(1).scalar_subquery()
 _TAKEN: Final = select(func.max(answer_queue.c.turn)).where(~_WAITS).scalar_subquery()
 _LAST: Final = select(func.max(answer_queue.c.turn)).where(answer_queue.c.tenant == bindparam("tenant"))
 _TURNS: Final = select(func.coalesce(_NEXT, _TAKEN, 1), func.coalesce(_LAST.scalar_subquery(), 0))
@@ -69,7 +72,7 @@ def remove(connection: Connection, ids: Collection[str], *, running: bool = True
 
 def move_to_front(connection: Connection, decision_id: str) -> bool:
     """Let this decision be claimed next, unless it is claimed; whether it waits or is run."""
-    turn = case((_WAITS, 0), else_=answer_queue.c.turn)
+    turn = case((_WAITS, _FRONT), else_=answer_queue.c.turn)
     moved = update(answer_queue).where(answer_queue.c.decision_id == decision_id).values(turn=turn)
     return bool(connection.execute(moved).rowcount)
 

@@ -24,7 +24,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    delete,
     func,
     insert,
     or_,
@@ -34,7 +33,7 @@ from sqlalchemy import (
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
-from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
+from ragbandit.router.storage.rows.conversion import Row, canonical, object_or_empty, without_messages
 from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
@@ -48,7 +47,7 @@ from ragbandit.router.storage.sql.tables import (
     outcomes,
     waiting,
 )
-from ragbandit.router.storage.sql.waiting import lock_rows
+from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, IMPORTED, Json
 
@@ -75,8 +74,10 @@ class Selection:
         conditions = []
         if self.decision is not None:
             # With the turns of its loop of tools, which are rows of their own.
-            turn = decisions.c.request.contains(f'"{TOOL_TURN}":{{"first":{json.dumps(self.decision)}')
-            conditions.append(or_(decisions.c.id == self.decision, turn))
+            turn = f'"{TOOL_TURN}":{{"first":{json.dumps(self.decision)}'
+            # Not by LIKE, for which _ is any character, and for SQLite an A is an a.
+            is_turn = func.replace(decisions.c.request, turn, "") != decisions.c.request
+            conditions.append(or_(decisions.c.id == self.decision, is_turn))
         if self.tenant is not None:
             conditions.append(decisions.c.tenant == self.tenant)
         if self.before is not None:
@@ -161,12 +162,9 @@ def _erase_batch(
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:
     """Close what any ledger still waits for, and cancel what no worker has answered; how many decisions waited."""
     by_id = {row["id"]: row for row in rows}
-    here = waiting.c.decision_id.in_(by_id)
-    waits = lock_rows(connection, here)
+    waits = take_out(connection, waiting.c.decision_id.in_(by_id), moves=moves)
     if not waits:
         return 0
-    connection.execute(delete(waiting).where(here))
-    moves.waiting(waits, sign=-1)
     common = {"state": "closed", "field": None, "reason": _REASON, "made_at": now}
     closed = [{"policy": one["policy"], "decision_id": one["decision_id"], **common} for one in waits]
     connection.execute(insert(closures), closed)
@@ -192,8 +190,10 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     value = case((is_label, "[]"), else_=feedback.c.value)
     rater = case((feedback.c.rater.is_not(None), ERASED))
     connection.execute(update(feedback).where(about).values(value=value, rater=rater))
-    said = select(feedback.c.id, feedback.c.facts).where(about, feedback.c.facts.is_not(None))
-    _overwrite(connection, feedback, {row.id: {"facts": _numbers_of(row.facts)} for row in connection.execute(said)})
+    # A judge's scores stay, its reasons go.
+    facts = connection.execute(select(feedback.c.id, feedback.c.facts).where(about, feedback.c.facts.is_not(None)))
+    numbers = {row.id: {"facts": canonical(_without_texts(object_or_empty(row.facts)))} for row in facts}
+    _overwrite(connection, feedback, numbers)
     reasons = update(closures).where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
     connection.execute(reasons.values(reason=ERASED))
 
@@ -209,10 +209,7 @@ def _overwrite(connection: Connection, table: Table, changes: Mapping[str, Mappi
 
 def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     """The columns of a row of `decisions` that change."""
-    try:
-        facts = json.loads(row["facts"])
-    except ValueError:  # a damaged row has the same right to be forgotten
-        facts = {}
+    facts = object_or_empty(row["facts"])
     gone = features or facts.get(ERASED) == "texts and features"
     imported = {name: facts[name] for name in (IMPORTED,) if name in facts}
     known = {**_without_texts(facts), **imported, ERASED: "texts and features" if gone else "texts"}
@@ -220,14 +217,6 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     blank["request"] = without_messages(row["request"])
     blank["fault"] = None if row["fault"] is None else ERASED
     return blank | ({"features": None} if features else {})
-
-
-def _numbers_of(facts: str) -> str:
-    """The JSON of a feedback's facts without its texts: a judge's scores stay, its reasons go."""
-    try:
-        return canonical(_without_texts(json.loads(facts)))
-    except ValueError:
-        return "{}"
 
 
 def _without_texts(value: Any) -> Any:

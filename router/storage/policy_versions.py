@@ -81,7 +81,7 @@ def add_version(connection: Connection, version: PolicyVersion) -> PolicyVersion
     told: dict[str, Any] = {"reason": "defined in config.yaml", "waits_for": ""}
     configured = replace(version, name=base, label=base, since=now, **first, **told)
     insert_new(connection, policy_versions, [_VERSIONS.row(configured)], key="name")
-    if version.name not in insert_new(connection, policy_versions, [_VERSIONS.row(version)], key="name"):
+    if not any(insert_new(connection, policy_versions, [_VERSIONS.row(version)], key="name")):
         raise Conflict(f"there is a version named {version.name!r} already", field="name", remedy="give another name")
     facts = {"changes": dict(version.changes), "state": version.state, "reason": version.reason}
     record(connection, actor=actor, action="policy.add", target=f"policy:{version.name}", facts=facts, now=now)
@@ -183,10 +183,11 @@ def set_switch(
 ) -> PolicyControl:
     """Activate the switch, or with killed=None take it back: for the next decision of every router."""
     values = {"killed": killed, "arm": arm, "actor": actor, "reason": reason, "made_at": now}
-    _bump(connection, base=base, actor=actor, now=now, values=values)
     action = "policy.unkill" if killed is None else "policy.kill"
     facts: dict[str, Json] = {"killed": killed, "arm": arm, "reason": reason}
+    # First, as where a version changes: two writers that lock log and switch in two orders wait for each other.
     record(connection, actor=actor, action=action, target=f"policy:{base}", facts=facts, now=now)
+    _bump(connection, base=base, actor=actor, now=now, values=values)
     return control_of(connection, base=base)
 
 

@@ -4,13 +4,20 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, delete, func, select, tuple_
 
 from ragbandit.router.storage.access.spending import forget_spending
-from ragbandit.router.storage.rows.conversion import arms_value, canonical, reward_at, scores_value
+from ragbandit.router.storage.rows.conversion import (
+    arms_value,
+    canonical,
+    json_object,
+    of_known,
+    reward_at,
+    scores_value,
+)
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
@@ -39,7 +46,6 @@ _KEYS: Final = 500
 #: (policy, hour, arm)
 Key = tuple[str, int, str]
 _KEY: Final = tuple_(arm_hours.c.policy, arm_hours.c.hour, arm_hours.c.arm)
-_NAMES: Final = frozenset(field.name for field in fields(ArmTotals))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +78,9 @@ class Deltas(dict[Key, dict[str, Any]]):
 
     def took(self, key: Key, seconds: float) -> None:
         """Add an outcome that took so long."""
-        self.add(key, seconds=seconds, fastest=seconds, slowest=seconds)
-        row = self[key].setdefault("latency", [0] * (len(LATENCY_EDGES) + 1))
-        row[bisect_left(LATENCY_EDGES, seconds)] += 1
+        at = bisect_left(LATENCY_EDGES, seconds)
+        latency = [int(number == at) for number in range(len(LATENCY_EDGES) + 1)]
+        self.add(key, seconds=seconds, fastest=seconds, slowest=seconds, latency=latency)
 
 
 def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> list[ArmHour]:
@@ -109,11 +115,11 @@ def totals_ever(connection: Connection, *, policy: str) -> dict[ArmName, ArmTota
 
 
 def totals_value(text: str) -> ArmTotals:
-    """The totals of their JSON; of a row of a newer version what this one knows."""
-    values = {name: value for name, value in json.loads(text).items() if name in _NAMES}
+    """The totals of their JSON."""
+    values = json_object(text)
     if "latency" in values:
         values["latency"] = tuple(values["latency"])
-    return ArmTotals(**values)
+    return of_known(ArmTotals, values)
 
 
 def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:

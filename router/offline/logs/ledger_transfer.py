@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, and_, delete, insert, select
@@ -241,7 +241,8 @@ class _ImportPage:
 
     def write(self, *, end: int, now: float) -> list[Logged]:
         """Write what the ledger does not have, from seq end + 1; the rows written. Raises Conflict."""
-        new = insert_new(self.connection, decisions, list(self.decision_rows.values()), key="id")
+        inserted = insert_new(self.connection, decisions, list(self.decision_rows.values()), key="id")
+        new: set[str] = set(compress(self.decision_rows, inserted))
         self.moves.add("decided", len(new))
         self._check_standing(new)
         known = self._check_learned()
@@ -344,7 +345,7 @@ class _ImportPage:
             self.moves.closures(closed)
         self.connection.execute(insert(outcomes), [outcome_row(self._outcome(row)) for row in rows])
         judged = [feedback_row(_feedback(row)) for row in rows if row.reward.source == "explicit"]
-        self.moves.add("feedback", len(insert_new(self.connection, feedback, judged, key="id")))
+        self.moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
 
     def _outcome(self, row: Logged) -> Outcome:
         """An outcome which records that the arm was run, and not here; the mark of late feedback is kept in it."""

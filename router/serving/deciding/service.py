@@ -25,8 +25,7 @@ from ragbandit.router.serving.deciding.question import (
 )
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
-from ragbandit.router.storage.decisions.feedback_writes import settle
-from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore, settle
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.types import LABEL_QUEUE, NAMED_ID, STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy

@@ -88,15 +88,9 @@ def record(
     if connection.dialect.name != "sqlite":  # a write transaction of SQLite is the only one there is
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
     number, before = last_of(connection)
-    row: dict[str, Any] = {
-        "number": number + 1,
-        "made_at": time.time() if now is None else now,
-        "actor": actor[: _MAX["actor"]],
-        "action": action[: _MAX["action"]],
-        "target": target[: _MAX["target"]],
-        "tenant": None if tenant is None else tenant[: _MAX["tenant"]],
-        "facts": canonical(dict(facts or {})),
-    }
+    texts = {"actor": actor, "action": action, "target": target, "tenant": tenant}
+    row: dict[str, Any] = {name: text and text[: _MAX[name]] for name, text in texts.items()}
+    row |= {"number": number + 1, "made_at": time.time() if now is None else now, "facts": canonical(dict(facts or {}))}
     connection.execute(insert(audit_log).values(**row, sha256=_chained(before, row)))
     return number + 1
 

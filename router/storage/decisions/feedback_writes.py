@@ -6,6 +6,7 @@ rows of `waiting` by id, feedback by id, counters last.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, Literal
 
 from sqlalchemy import Connection, RowMapping, select
@@ -17,46 +18,34 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
-from ragbandit.shared.errors import Conflict, NotFound, RagBanditError, StoreError
-from ragbandit.shared.types import Decision, Feedback, Receipt
+from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
+from ragbandit.shared.types import Feedback, Outcome, Receipt
 
 
-def settle(standing: Decision | StoreError, standing_hash: str, *, request_hash: str) -> Decision | RagBanditError:
-    """The decision that stands under an id, or Conflict if another request made it."""
-    if standing_hash == request_hash:
-        return standing
-    return Conflict(
-        "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
-    )
-
-
-def is_foreign(row: Mapping[str, Any], run_by: Mapping[str, str]) -> bool:
+def is_foreign(outcome: Outcome, run_by: Mapping[str, str]) -> bool:
     """Whether a caller reports this outcome for a decision that our workers run. run_by: of decisions, by id."""
-    return row["run_by"] == "caller" and run_by[row["decision_id"]] == "worker"
+    return outcome.run_by == "caller" and run_by[outcome.decision_id] == "worker"
 
 
 def outcome_reply(
-    row: Mapping[str, Any], *, known: Mapping[str, str], new: set[str], standing: Mapping[str, str]
-) -> bool | RagBanditError:
-    """True for a new outcome, False for one that is kept already, or what is wrong with it.
+    outcome: Outcome, body_hash: str, *, known: Mapping[str, str], standing: Mapping[str, str]
+) -> Literal[False] | RagBanditError:
+    """The reply to an outcome that is not new: False if the same is kept already, or a worker brings another one.
 
-    known: who runs each decision; new: decisions whose outcome was inserted; standing: hashes of what is stored.
+    known: who runs each decision; standing: hashes of what is stored.
     """
-    key = row["decision_id"]
-    if key not in known:
+    if outcome.decision_id not in known:
         return unknown_decision()
-    if standing.get(key) == row["body_hash"]:
-        return key in new
-    if is_foreign(row, known):
+    if standing.get(outcome.decision_id) == body_hash:
+        return False
+    if is_foreign(outcome, known):
         return Conflict(
             "our workers run this decision, so its outcome comes from them",
             field="decision_id",
             remedy="wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it; report outcomes of "
             "decisions that /v1/route made",
         )
-    if key in new:
-        return True
-    if row["run_by"] == "worker":
+    if outcome.run_by == "worker":
         return False
     return Conflict(
         "this decision has another outcome already",
@@ -120,8 +109,10 @@ def write_feedback(
     for one in group:
         waits = open_rows.get((one.decision_id, policies.get(one.decision_id, "")))
         items.append(_Item(feedback=one, row=feedback_row(one) | {"late": waits is None}, waits=waits))
-    _insert(connection, [item for item in items if item.feedback.decision_id in policies])
-    new = [item for item in items if item.is_new]
+    known = [item for item in items if item.feedback.decision_id in policies]
+    new = list(compress(known, insert_new(connection, feedback, [item.row for item in known], key="id")))
+    for item in new:
+        item.is_new = True
     if labelled := [item.feedback.decision_id for item in new if item.feedback.source == "label"]:
         drop_jobs(connection, labelled, kind="label", moves=moves)
     _flag(connection, new, open_rows=open_rows, moves=moves)
@@ -130,15 +121,6 @@ def write_feedback(
     kept = select(*feedback.c["id", "body_hash", "late"]).where(feedback.c.id.in_([item.row["id"] for item in items]))
     standing = {row["id"]: row for row in connection.execute(kept).mappings()}
     return [item.reply(standing.get(item.row["id"])) for item in items]
-
-
-def _insert(connection: Connection, items: Sequence[_Item]) -> None:
-    """Keep these; of an id that stands twice the first."""
-    new = insert_new(connection, feedback, [item.row for item in items], key="id")
-    for item in items:
-        if item.row["id"] in new:
-            item.is_new = True
-            new.discard(item.row["id"])
 
 
 def _flag(

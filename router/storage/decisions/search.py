@@ -6,12 +6,12 @@ LOOKED_AT rows at once: a page may be short, or empty, and still have a next one
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, select, tuple_
+from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case, func, select, tuple_
 
+from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId, DecisionState, Json, OutcomeStatus, PolicyLabel
@@ -72,8 +72,17 @@ class SearchPage:
     next: PageEnd | None
 
 
-#: columns of `decisions` that a result shows as they are
-_COLUMNS: Final = ("id", "tenant", "text", "arm", "propensity", "explored", "session", "made_at")
+#: the state of a decision in the ledger that is meant; and the columns of a page, named as the fields of SearchRow
+_STATE: Final[ColumnElement[str]] = case(
+    (updates.c.source == "explicit", "learned"),
+    (updates.c.seq.is_not(None), "defaulted"),
+    else_=func.coalesce(closures.c.state, "waiting"),
+)
+_COLUMNS: Final = (
+    *decisions.c["id", "tenant", "text", "arm", "propensity", "explored", "session", "made_at"],
+    decisions.c.fault.is_not(None).label("faulty"),
+    *(outcomes.c.status, _STATE.label("state"), updates.c.value.label("reward"), updates.c.seq),
+)
 
 
 def search(database: Database, wanted: Search, *, after: PageEnd | None = None, limit: int = 50) -> SearchPage:
@@ -82,14 +91,12 @@ def search(database: Database, wanted: Search, *, after: PageEnd | None = None, 
     unindexed = [wanted.tenant, wanted.arm, wanted.state]
     looked_at = limit + 1 if unindexed == [None, None, None] else LOOKED_AT
     inner = _newest(wanted, after=after).limit(looked_at).subquery()
-    last = select(inner.c.made_at, inner.c.id).order_by(inner.c.made_at, inner.c.id).limit(1)
+    # That row is there only where the bound on rows ended the search.
+    last = select(inner).order_by(inner.c.made_at.desc(), inner.c.id.desc()).offset(looked_at - 1).limit(1)
     with database.read() as connection:
         rows = connection.execute(_matching(inner, wanted).limit(limit + 1)).mappings().all()
-        oldest = None
-        if len(rows) <= limit:
-            counted = connection.execute(select(inner.c.id).offset(looked_at - 1).limit(1)).first()
-            oldest = None if counted is None else connection.execute(last).first()
-    results = tuple(_row(row) for row in rows[:limit])
+        oldest = connection.execute(last).first() if len(rows) <= limit else None
+    results = tuple(SearchRow(**row) for row in rows[:limit])
     if len(rows) > limit:
         return SearchPage(decisions=results, next=(results[-1].made_at, results[-1].id))
     return SearchPage(decisions=results, next=None if oldest is None else (oldest.made_at, oldest.id))
@@ -120,32 +127,12 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
     given = {"tenant": wanted.tenant, "arm": wanted.arm}
     conditions = [decisions.c[name] == value for name, value in given.items() if value is not None]
     if wanted.state is not None:
-        conditions.append(_in_state(wanted.state))
-    columns = [*(decisions.c[name] for name in _COLUMNS), decisions.c.fault.is_not(None).label("faulty")]
-    columns += [outcomes.c.status, updates.c.value, updates.c.seq, updates.c.source]
-    columns.append(closures.c.state.label("closed"))
+        conditions.append(_STATE.in_([wanted.state]))
     joined = inner.join(decisions, decisions.c.id == inner.c.id)
     joined = joined.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
     joined = joined.outerjoin(updates, learned).outerjoin(closures, closed)
     order = decisions.c.made_at.desc(), decisions.c.id.desc()
-    return select(*columns).select_from(joined).where(*conditions).order_by(*order)
-
-
-def _in_state(state: DecisionState) -> ColumnElement[bool]:
-    if state == "waiting":
-        return and_(updates.c.seq.is_(None), closures.c.state.is_(None))
-    if state in ("closed", "quarantined"):
-        return closures.c.state == state
-    return updates.c.source == ("explicit" if state == "learned" else "default")
-
-
-def _row(row: Any) -> SearchRow:
-    state: DecisionState = row["closed"] or "waiting"
-    if row["seq"] is not None:
-        state = "learned" if row["source"] == "explicit" else "defaulted"
-    return SearchRow(
-        **{name: row[name] for name in (*_COLUMNS, "faulty", "status", "seq")}, state=state, reward=row["value"]
-    )
+    return select(*_COLUMNS).select_from(joined).where(*conditions).order_by(*order)
 
 
 #: newest decisions of a session that are looked at: more forced ones in a row end the stay
@@ -219,9 +206,5 @@ def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, 
     """
     query = select(decisions.c.id, decisions.c.request)
     query = query.where(decisions.c.id.in_(list(ids)), decisions.c.request.is_not(None))
-    known: dict[str, Mapping[str, Json]] = {}
     with database.read() as connection:
-        for row in connection.execute(query):
-            with suppress(ValueError):  # a damaged row is `verify`'s matter
-                known[row.id] = json.loads(row.request).get("edge", {})
-    return known
+        return {row.id: object_or_empty(row.request).get("edge", {}) for row in connection.execute(query)}

@@ -7,6 +7,7 @@ keys: the same body again is a duplicate, another body a conflict, and neither c
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, select
@@ -16,7 +17,6 @@ from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions.feedback_writes import (
     is_foreign,
     outcome_reply,
-    settle,
     unknown_decision,
     write_feedback,
 )
@@ -53,7 +53,7 @@ from ragbandit.router.storage.sql.tables import (
     waiting,
 )
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
-from ragbandit.shared.errors import RagBanditError, StoreError
+from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
     LABEL_QUEUE,
     Decision,
@@ -144,20 +144,20 @@ class DecisionStore:
             rows = [row | _kept_of_decision(row, context=self.context) for row in rows]
         with counting(self.database) as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
-            moves.add("decided", len(new))
-            # An id may stand twice in a group: the first of them is the one that was inserted.
-            fresh = {decision.id: decision for decision in reversed(group) if decision.id in new}
+            fresh = list(compress(group, new))
+            moves.add("decided", len(fresh))
             if fresh:
                 labels = labels_in_use(connection, label=self.label)
-                rooms = [waiting_row(d, label=label) for d in fresh.values() for label in sorted(labels)]
+                rooms = [waiting_row(each, label=label) for each in fresh for label in sorted(labels)]
                 insert_rows(connection, waiting, rooms)
                 moves.waiting(rooms)
-                ours = [each for each in reversed(fresh.values()) if each.run_by == "worker"]
-                answer_queue.enqueue(connection, ours)
-            first = {row["id"]: row for row in reversed(rows)}
-            taken = [row["id"] for row in rows if row["id"] not in new or first[row["id"]] is not row]
-            standing = _by_id(connection, taken)
-        return [_settled(decision, row, standing) for decision, row in zip(group, rows, strict=True)]
+                answer_queue.enqueue(connection, [each for each in fresh if each.run_by == "worker"])
+            taken = [row["id"] for row, is_new in zip(rows, new, strict=True) if not is_new]
+            standing = _standing(connection, taken)
+        return [
+            settle(*standing[each.id], request_hash=row["body_hash"]) if each.id in standing else each
+            for each, row in zip(group, rows, strict=True)
+        ]
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """The stored decisions among these ids, with the hash of the request that made them.
@@ -165,8 +165,7 @@ class DecisionStore:
         A row that cannot be read comes as the StoreError that says so.
         """
         with self.database.read() as connection:
-            rows = _by_id(connection, list(ids))
-        return {key: (readable(row), row["body_hash"]) for key, row in rows.items()}
+            return _standing(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
         """Whose decisions these are; ids that no decision has are left out."""
@@ -208,16 +207,17 @@ class DecisionStore:
             ids = {row["decision_id"] for row in rows}
             owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key", "request", _ASKED))
             known = {key: row["run_by"] for key, row in owned.items()}
-            for row, each in zip(rows, group, strict=True):
-                if (owner := owned.get(each.decision_id)) is not None:
-                    row["call"] = called(each, tenant=owner["tenant"])
-            accepted = [row for row in rows if row["decision_id"] in known and not is_foreign(row, known)]
-            new = insert_new(connection, outcomes, accepted, key="decision_id")
-            if new:
-                open_rows = lock_waiting(connection, new)
+            accepted = [
+                (each, row | {"call": called(each, tenant=owned[each.decision_id]["tenant"])})
+                for each, row in zip(group, rows, strict=True)
+                if each.decision_id in known and not is_foreign(each, known)
+            ]
+            new = insert_new(connection, outcomes, [row for _, row in accepted], key="decision_id")
+            fresh = {each.decision_id: each for each, _ in compress(accepted, new)}
+            if fresh:
+                open_rows = lock_waiting(connection, {*fresh})
                 flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
-                answer_queue.remove(connection, [key for key in new if known[key] == "worker"])
-                fresh = {outcome.decision_id: outcome for outcome in reversed(group) if outcome.decision_id in new}
+                answer_queue.remove(connection, [key for key in fresh if known[key] == "worker"])
                 count_spending(moves, fresh.values(), rows=owned)
                 turns = {key: first for key in fresh if (first := first_of(owned[key]["request"])) is not None}
                 scored = [one for key, one in fresh.items() if key not in turns]
@@ -233,12 +233,10 @@ class DecisionStore:
                     add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
-        results: list[bool | RagBanditError] = []
-        for row in rows:
-            results.append(outcome_reply(row, known=known, new=new, standing=standing))
-            if results[-1] is True:
-                new.discard(row["decision_id"])  # the same decision again in this group is a repetition
-        return results
+        return [
+            each is fresh.get(each.decision_id) or outcome_reply(each, row["body_hash"], known=known, standing=standing)
+            for each, row in zip(group, rows, strict=True)
+        ]
 
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether this very outcome is stored already."""
@@ -341,13 +339,17 @@ def _by_id(
     return {row["id"]: row for row in rows}
 
 
-def _settled(
-    decision: Decision, row: Mapping[str, Any], standing: Mapping[str, RowMapping]
-) -> Decision | RagBanditError:
-    stored = standing.get(decision.id)
-    if stored is None:
-        return decision
-    return settle(readable(stored), stored["body_hash"], request_hash=row["body_hash"])
+def _standing(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
+    return {key: (readable(row), row["body_hash"]) for key, row in _by_id(connection, ids).items()}
+
+
+def settle(standing: Decision | StoreError, standing_hash: str, *, request_hash: str) -> Decision | RagBanditError:
+    """The decision that stands under an id, or Conflict if another request made it."""
+    if standing_hash == request_hash:
+        return standing
+    return Conflict(
+        "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
+    )
 
 
 def readable(row: Row) -> Decision | StoreError:

@@ -6,15 +6,14 @@ that nothing is learned of it. What it used is added to the outcome of the decis
 newest answer; feedback on a turn is feedback on that decision.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 
-from ragbandit.router.storage.rows.conversion import body_hash, canonical
-from ragbandit.router.storage.rows.outcome_rows import LATER, cost_value, outcome_row, outcome_value
+from ragbandit.router.storage.rows.conversion import body_hash, canonical, json_object, object_or_empty, of_known
+from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_row, outcome_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import ArmName, Branch, Cost, DecisionId, Json, Outcome, calls_of
@@ -55,22 +54,19 @@ def next_turn(database: Database, calls: Collection[str], *, tenant: str) -> Too
     asked = asked.join(outcomes, outcomes.c.decision_id == decisions.c.id).where(outcomes.c.call.in_(keys))
     with database.read() as connection:
         row = connection.execute(asked.order_by(decisions.c.made_at.desc()).limit(1)).first()
-        before = None if row is None else _turn_of(row.request)
-        if row is None or before is None:
-            return row and ToolTurn(first=row.id, arm=row.arm, number=2, began_at=row.made_at)
-        began = select(decisions.c.made_at).where(decisions.c.id == before["first"])
-        began_at = connection.execute(began).scalar()
-    turn = int(before["turn"]) + 1
-    return ToolTurn(
-        first=before["first"], arm=row.arm, number=turn, began_at=row.made_at if began_at is None else began_at
-    )
+        if row is None:
+            return None
+        turn = _turn_of(row.request) or {"first": row.id, "turn": 1}
+        began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == turn["first"])).scalar()
+    began_at = row.made_at if began_at is None else began_at
+    return ToolTurn(first=turn["first"], arm=row.arm, number=int(turn["turn"]) + 1, began_at=began_at)
 
 
 def _turn_of(request: str | None) -> Mapping[str, Any] | None:
     """The turn that a row of `decisions` is; None: none."""
     if request is None or f'"{TOOL_TURN}"' not in request:
         return None
-    turn: Mapping[str, Any] | None = json.loads(request).get("edge", {}).get(TOOL_TURN)
+    turn: Mapping[str, Any] | None = object_or_empty(request).get("edge", {}).get(TOOL_TURN)
     return turn
 
 
@@ -116,8 +112,8 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, DecisionId]
 
 def _with_later(cost: str, *, before: str, added: Cost) -> str:
     """The JSON of a cost, which says how much of it later turns added. before: the one that is stored."""
-    known = cost_value(json.dumps(json.loads(before).get(LATER, {}))) + added
-    return canonical({**json.loads(cost), LATER: {name: value for name, value in asdict(known).items() if value}})
+    known = of_known(Cost, json_object(before).get(LATER, {})) + added
+    return canonical({**json_object(cost), LATER: {name: value for name, value in asdict(known).items() if value}})
 
 
 def called(outcome: Outcome, *, tenant: str) -> str | None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
-from ragbandit.router.storage.sql.waiting import lock_rows, reset_feedback_flags
+from ragbandit.router.storage.sql.waiting import reset_feedback_flags, take_out
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import ClosedDecision, Feedback, FeedbackId, JoinedDecision, Json, PolicyLabel, Update
 
@@ -55,9 +55,8 @@ class LedgerBatch:
         """All steps. end: the last seq of the ledger. Raises Conflict, after which nothing may be committed."""
         if self.updates and self.updates[0].seq != end + 1:
             raise Conflict(f"the ledger ends at {end}, not at {self.updates[0].seq - 1}")
-        here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done))
-        moves.waiting(lock_rows(connection, here), sign=-1)
-        if connection.execute(delete(waiting).where(here)).rowcount != len(self.done):
+        here = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
+        if len(take_out(connection, *here, moves=moves)) != len(self.done):
             raise Conflict("a decision of this batch was closed by somebody else")
         answer_queue.remove(connection, self.done, running=False)
         closed = [{"policy": self.label, "made_at": self.now, **asdict(closure)} for closure in self.closed]
@@ -72,10 +71,10 @@ class LedgerBatch:
         ours = select(decisions.c.id).where(decisions.c.id.in_(self.done), decisions.c.policy == self.label)
         late = feedback.c.decision_id.in_(ours), feedback.c.id.not_in(self.in_time), ~feedback.c.late
         moves.add("late_feedback", connection.execute(update(feedback).where(*late).values(late=True)).rowcount)
-        # What is known of the arms, and in the audit log where one restarts.
-        if self.arms is not None:
-            connection.execute(update(policies).where(policies.c.label == self.label).values(arms=self.arms))
+        # The audit log before the row of `policies`, as where a ledger is registered.
         for one in (one for one in self.updates if one.restarts):
             facts: dict[str, Json] = {"arms": list(one.restarts), "seq": one.seq}
             actor = f"process:{self.holder}"
             record(connection, actor=actor, action="ledger.restart", target=f"ledger:{self.label}", facts=facts)
+        if self.arms is not None:
+            connection.execute(update(policies).where(policies.c.label == self.label).values(arms=self.arms))

@@ -211,7 +211,7 @@ def register_policy(
         row = {"label": label, "made_at": now, **kind}
         known = _policy_row(connection, label=label)
         if known is None:
-            if insert_new(connection, policies, [row | BEGUN | origin], key="label"):
+            if any(insert_new(connection, policies, [row | BEGUN | origin], key="label")):
                 _record(connection, "ledger.register", row)
                 return
             known = _policy_row(connection, label=label)  # another router was first

@@ -97,15 +97,12 @@ class Ledger:
 
         One that cannot be read comes as its ClosedDecision. after: (made_at, id) of the last one of the page before.
         """
-        position = tuple_(waiting.c.decided_at, waiting.c.decision_id)
+        place = waiting.c["decided_at", "decision_id"]
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
             for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
-                query = select(*waiting.c["decided_at", "decision_id"]).order_by(
-                    *waiting.c["decided_at", "decision_id"]
-                )
-                query = query.where(waiting.c.policy == self.label, condition, position > tuple_(*after))
-                ready.update((row.decided_at, row.decision_id) for row in connection.execute(query.limit(limit)))
+                query = select(*place).where(waiting.c.policy == self.label, condition, tuple_(*place) > tuple_(*after))
+                ready.update(tuple(row) for row in connection.execute(query.order_by(*place).limit(limit)))
             return self._joined(connection, [key for _, key in sorted(ready)[:limit]])
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
@@ -121,15 +118,16 @@ class Ledger:
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
         """The last seq of the ledger; 0 if it is empty. connection: as in `latest_snapshots`."""
+        query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         with self._reading(connection) as reading:
-            return self._last_seq(reading)
+            return int(reading.execute(query).scalar_one())
 
     def decided(self) -> int:
         """Decisions of this ledger: learned, closed or waiting."""
         with self.database.read() as connection:
             counters = kept(connection, label=self.label)
             others = counters["waiting"] + counters["closed"] + counters["quarantined"]
-            return self._last_seq(connection) + others
+            return self.last_seq(connection=connection) + others
 
     def _reading(self, connection: Connection | None) -> AbstractContextManager[Connection]:
         return self.database.read() if connection is None else nullcontext(connection)
@@ -143,7 +141,7 @@ class Ledger:
         with counting(self.database) as (connection, moves):
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("the lease of this ledger is not held any more")
-            yield connection, moves, self._last_seq(connection)
+            yield connection, moves, self.last_seq(connection=connection)
 
     def append(self, batch: LedgerBatch) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
@@ -153,12 +151,6 @@ class Ledger:
         """
         with self.writing(holder=batch.holder) as (connection, moves, end):
             batch.write(connection, moves, end=end)
-
-    def joined(self, ids: Sequence[str]) -> list[JoinedDecision]:
-        """Those of these decisions that are in the database and can be read, with all that came in about them."""
-        with self.database.read() as connection:
-            here = list(connection.execute(select(decisions.c.id).where(decisions.c.id.in_(ids))).scalars())
-            return [one for one in self._joined(connection, here) if isinstance(one, JoinedDecision)]
 
     def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
         """The updates with seq > after (and <= upto), in order, a page at a time."""
@@ -186,7 +178,7 @@ class Ledger:
     def learned_lately(self) -> dict[ArmName, int]:
         """Arm -> its updates among the newest COUNTED of the ledger."""
         with self.database.read() as connection:
-            after = self._last_seq(connection) - COUNTED
+            after = self.last_seq(connection=connection) - COUNTED
             counts = select(updates.c.arm, func.count()).where(updates.c.policy == self.label, updates.c.seq > after)
             return {ArmName(arm): int(count) for arm, count in connection.execute(counts.group_by(updates.c.arm))}
 
@@ -221,12 +213,11 @@ class Ledger:
 
     def newest_outcomes(self, *, limit: int) -> list[tuple[Decision, Outcome]]:
         """The newest outcomes of the store with their decisions, newest first; of `limit` those that can be read."""
-        newest = select(outcomes).order_by(outcomes.c.made_at.desc()).limit(limit)
+        newest = select(outcomes.c.decision_id).order_by(outcomes.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
-            rows = {row["decision_id"]: row for row in connection.execute(newest).mappings()}
-            decided = connection.execute(select(decisions).where(decisions.c.id.in_(rows))).mappings().all()
-        read = [one for one in map(readable, decided) if isinstance(one, Decision)]
-        return [(one, outcome_value(rows[one.id])) for one in read if IMPORTED not in one.facts]
+            read = self._joined(connection, list(connection.execute(newest).scalars()))
+        here = [one for one in read if isinstance(one, JoinedDecision) and IMPORTED not in one.decision.facts]
+        return [(one.decision, one.outcome) for one in here if one.outcome is not None]
 
     def note(self, **texts: str | None) -> None:
         """Keep what is known of the policy, as JSON, by column: `diagnosis`, `frontier`."""
@@ -312,10 +303,6 @@ class Ledger:
     def release(self, *, holder: str) -> None:
         """Give the lease back, if it is ours."""
         self._lease.release(holder=holder)
-
-    def _last_seq(self, connection: Connection) -> int:
-        query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
-        return int(connection.execute(query).scalar_one())
 
 
 def rows_of_ledger(

@@ -51,6 +51,11 @@ class Form:
     read: Callable[[Any], Any] = lambda value: value
 
 
+def of_known(kind: type[Value], values: Mapping[str, Any]) -> Value:
+    """A value of the fields that this version knows: a newer one may have written more."""
+    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
+
+
 class UnreadableFieldError(ValueError):
     """A column whose value cannot be read. field: its name."""
 
@@ -86,7 +91,7 @@ class TableRows(Generic[Value]):
         for name, form in self._forms.items():
             try:
                 known[name] = form.read(known[name])
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, AttributeError) as error:
                 raise UnreadableFieldError(name, error) from error
         return self._kind(**known, **others)
 
@@ -126,16 +131,27 @@ def canonical(value: object) -> str:
     return _CANONICAL.encode(value)
 
 
+def json_object(text: str | None) -> dict[str, Any]:
+    """The JSON object of a column; {} for NULL. Raises ValueError for text that is none."""
+    value = {} if text is None else json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"is a {type(value).__name__}, no object")
+    return value
+
+
+def object_or_empty(text: str | None) -> dict[str, Any]:
+    """`json_object`, {} for a damaged column: a text in it must be erased like any other."""
+    try:
+        return json_object(text)
+    except ValueError:
+        return {}
+
+
 def body_hash(body: object) -> str:
     """sha256 of the canonical JSON, 43 digits of base64: whether a repeated id is a duplicate or a conflict."""
     # A lone surrogate can reach us from Python callers; it must hash, the edge refuses it with a better word.
     digest = hashlib.sha256(canonical(body).encode("utf-8", "surrogatepass")).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
-
-
-def _budget_value(text: str) -> Budget:
-    """The budget of its JSON; of a row of a newer version the caps that this one has."""
-    return Budget(**{cap: value for cap, value in json.loads(text).items() if cap in _CAPS})
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
@@ -200,10 +216,7 @@ def _request(query: Query) -> str | None:
 
 def without_messages(request: str | None) -> str | None:
     """The column `request` without what was said: that the arm was forced, and the aim, stay."""
-    try:
-        known = {} if request is None else json.loads(request)
-    except ValueError:  # a damaged row has the same right to be forgotten
-        known = {}
+    known = object_or_empty(request)
     parts = {name: known[name] for name in ("aim", "forced") if known.get(name)}
     return canonical(parts) if parts else None
 
@@ -236,7 +249,7 @@ def arms_value(text: str) -> tuple[ArmName, ...]:
 
 
 #: a JSON object in a column of text; and a list
-JSON_OBJECT: Final = Form(write=_object, read=json.loads)
+JSON_OBJECT: Final = Form(write=_object, read=json_object)
 _LIST: Final = Form(write=_list, read=lambda text: tuple(json.loads(text)))
 
 _DECISION: Final = TableRows(
@@ -255,12 +268,9 @@ _QUERY: Final = TableRows(
     Query,
     without=("id", "arms", "request", "cost_weight"),
     context=JSON_OBJECT,
-    budget=Form(write=lambda budget: canonical(_caps(budget)), read=_budget_value),
+    budget=Form(write=lambda budget: canonical(_caps(budget)), read=lambda text: of_known(Budget, json_object(text))),
 )
-_OBJECT_OR_NULL: Final = Form(
-    write=lambda facts: canonical(dict(facts)) if facts else None,
-    read=lambda text: {} if text is None else json.loads(text),
-)
+_OBJECT_OR_NULL: Final = Form(write=lambda facts: canonical(dict(facts)) if facts else None, read=json_object)
 _FEEDBACK: Final = TableRows(
     feedback,
     Feedback,
@@ -298,7 +308,7 @@ def decision_row(decision: Decision) -> dict[str, Any]:
 
 def decision_value(row: Row) -> Decision:
     """The decision of a row. Raises ValueError, TypeError or KeyError; UnreadableFieldError names the column."""
-    known: dict[str, Any] = {} if row["request"] is None else json.loads(row["request"])
+    known = json_object(row["request"])
     query = _QUERY.value(
         row,
         id=DecisionId(row["id"]),

@@ -7,15 +7,24 @@ those of `waiting`.
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, select
 
-from ragbandit.router.storage.rows.conversion import Form, Row, TableRows, body_hash, canonical
+from ragbandit.router.storage.rows.conversion import (
+    JSON_OBJECT,
+    Form,
+    Row,
+    TableRows,
+    body_hash,
+    canonical,
+    json_object,
+    of_known,
+)
 from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
 from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
 from ragbandit.router.storage.sql.tables import counters, decisions, jobs, judge_days, outcomes, updates
@@ -93,27 +102,23 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
         if kind is None:
             trace.append(Branch(rule="unknown_event", value=canonical(event)))
             continue
-        known = {field.name for field in fields(kind)}
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in event.items() if k in known}
-        trace.append(cast("Callable[..., TraceEvent]", kind)(**values))
+        trace.append(of_known(kind, {k: tuple(v) if isinstance(v, list) else v for k, v in event.items()}))
     return tuple(trace)
 
 
 #: key of a cost's JSON with the part of it that later turns added
 LATER: Final = "later"
-_COST_FIELDS: Final = frozenset(field.name for field in fields(Cost))
-_SOURCE_FIELDS: Final = frozenset(field.name for field in fields(Source))
 
 
 def cost_value(text: str) -> Cost:
-    """The cost of its JSON; of a row of a newer version the fields that this one has."""
-    return Cost(**{name: value for name, value in json.loads(text).items() if name in _COST_FIELDS})
+    """The cost of its JSON."""
+    return of_known(Cost, json_object(text))
 
 
 def own_cost(text: str) -> Cost:
     """The same without what later turns of a loop of tools added: they have outcomes of their own."""
-    whole, later = cost_value(text), json.loads(text).get(LATER, {})
-    return Cost(**{name: getattr(whole, name) - later.get(name, 0) for name in _COST_FIELDS})
+    whole, later = cost_value(text), json_object(text).get(LATER)
+    return Cost(**{name: amount - later.get(name, 0) for name, amount in asdict(whole).items()}) if later else whole
 
 
 def _given(cost: Cost) -> dict[str, Any]:
@@ -147,9 +152,7 @@ def _sources_json(sources: tuple[Source, ...]) -> str | None:
 
 
 def _sources_value(text: str | None) -> tuple[Source, ...]:
-    """The sources of their JSON; of a row of a newer version the fields that this one has."""
-    known = [] if text is None else json.loads(text)
-    return tuple(Source(**{name: source[name] for name in _SOURCE_FIELDS & source.keys()}) for source in known)
+    return tuple(of_known(Source, source) for source in json.loads(text or "[]"))
 
 
 _OUTCOME: Final = TableRows(
@@ -160,12 +163,9 @@ _OUTCOME: Final = TableRows(
     error=Form(write=storable),
     stop_reason=Form(write=lambda text: (storable(text) or "")[:64]),
     cost=Form(write=lambda cost: canonical(_given(cost)), read=cost_value),
-    made_by=Form(write=lambda made_by: canonical(dict(made_by)), read=json.loads),
+    made_by=JSON_OBJECT,
     sources=Form(write=_sources_json, read=_sources_value),
-    reply=Form(
-        write=lambda reply: storable(canonical(dict(reply))) if reply else None,
-        read=lambda text: {} if text is None else json.loads(text),
-    ),
+    reply=Form(write=lambda reply: storable(canonical(dict(reply))) if reply else None, read=json_object),
 )
 
 

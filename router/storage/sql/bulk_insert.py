@@ -21,13 +21,13 @@ def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgr
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
-def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> set[str]:
-    """Insert the rows whose key is not taken, first come first kept; returns the keys that were new.
+def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
+    """Insert the rows whose key is not taken, of several with one key the first; for each row whether it was inserted.
 
     key: a column with a unique index. The connection must be in a write transaction.
     """
     if not rows:
-        return set()
+        return []
     first = {row[key]: row for row in reversed(rows)}
     # In the order of keys, so that two writers with the same keys never wait for each other in a circle.
     unique = [first[name] for name in sorted(first)]
@@ -37,9 +37,12 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key
         taken = set(connection.exec_driver_sql(statement, (json.dumps(list(first)),)).scalars())
         fresh = [row for row in unique if row[key] not in taken]
         insert_rows(connection, table, fresh)
-        return {row[key] for row in fresh}
-    statement, values = _insert(table, unique)
-    return set(connection.exec_driver_sql(f"{statement} ON CONFLICT DO NOTHING RETURNING {key}", values).scalars())
+        new = {row[key] for row in fresh}
+    else:
+        statement, values = _insert(table, unique)
+        inserted = connection.exec_driver_sql(f"{statement} ON CONFLICT DO NOTHING RETURNING {key}", values)
+        new = set(inserted.scalars())
+    return [row[key] in new and row is first[row[key]] for row in rows]
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:

@@ -23,7 +23,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
-    false,
     func,
     insert,
     or_,
@@ -67,38 +66,25 @@ class ClosingRule:
 
     # ------------------------------------------------------------------------------ as conditions on rows of `waiting`
 
-    def complete_rows(self, *, now: float) -> ColumnElement[bool]:
-        """Rows that may be closed before they expire."""
-        silent = false() if self.wait_s == 0 else and_(_CALLER, ~waiting.c.has_feedback)
-        fed = waiting.c.has_feedback if self.wait_s == 0 else waiting.c.decided_at <= now - self.wait_s
-        return and_(fed, or_(waiting.c.has_outcome, self._rewarded(), silent))
-
     def complete_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
-        """`complete_rows` in parts, each a range of an index: waiting_ready, or waiting_age where wait_s > 0."""
-        if self.wait_s > 0:
-            return [self.complete_rows(now=now)]
-        flags = [
-            (waiting.c.has_outcome, waiting.c.has_reward),
-            (waiting.c.has_outcome, ~waiting.c.has_reward),
-            (~waiting.c.has_outcome, waiting.c.has_reward),
-        ]
-        return [and_(*both, self.complete_rows(now=now)) for both in flags]
+        """Rows that may be closed before they expire: ranges of waiting_ready, or of waiting_age if wait_s > 0.
 
-    def expired_rows(self, *, now: float) -> ColumnElement[bool]:
-        """Rows that are closed whatever they have."""
-        return waiting.c.decided_at <= now - self.wait_s - self.expire_s
-
-    def _rewarded(self) -> ColumnElement[bool]:
-        """Rows that need no outcome: the caller ran the arm, and a raw reward came in time."""
-        flagged = and_(_CALLER, waiting.c.has_reward)
+        Without an outcome: of a caller who sent a raw reward in time, or no feedback within wait_s.
+        """
+        fed, done, rewarded = waiting.c.has_feedback, waiting.c.has_outcome, waiting.c.has_reward
         if self.wait_s == 0:
-            return flagged
+            return [and_(fed, done, rewarded), and_(fed, done, ~rewarded), and_(fed, ~done, rewarded, _CALLER)]
         in_time = exists().where(
             feedback.c.decision_id == waiting.c.decision_id,
             feedback.c.kind == "reward",
             feedback.c.received_at <= waiting.c.decided_at + self.wait_s,
         )
-        return and_(flagged, in_time)
+        alone = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
+        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(done, alone))]
+
+    def expired_rows(self, *, now: float) -> ColumnElement[bool]:
+        """Rows that are closed whatever they have."""
+        return waiting.c.decided_at <= now - self.wait_s - self.expire_s
 
     # ------------------------------------------------------------------------------ as tests of one decision
 
@@ -157,7 +143,6 @@ Day = NewType("Day", str)
 ALL: Final = ""
 
 Row = RowMapping | Mapping[str, Any]
-Sign = Literal[1, -1]
 
 # Every decision runs one of these: as text they cost a third of what a built statement does.
 _MOVE_SQLITE: Final = (
@@ -190,17 +175,16 @@ class Moves:
     def updates(self, rows: Iterable[Row]) -> None:
         """Rows that come into `updates`."""
         for row in rows:
-            self.add("learned" if row["source"] == "explicit" else "defaulted", 1, label=row["policy"])
+            self.add("learned" if row["source"] == "explicit" else "defaulted", label=row["policy"])
             if row["disagreement"] is not None and row["disagreement"] >= DISAGREE:
-                self.add("disagreements", 1, label=row["policy"])
+                self.add("disagreements", label=row["policy"])
 
-    def closures(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
-        """Rows that come into `closures`, or with sign -1 leave it."""
+    def closures(self, rows: Iterable[Row]) -> None:
+        """Rows that come into `closures`."""
         for row in rows:
-            name: CounterName = "quarantined" if row["state"] == "quarantined" else "closed"
-            self.add(name, sign, label=row["policy"])
+            self.add("quarantined" if row["state"] == "quarantined" else "closed", label=row["policy"])
 
-    def waiting(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
+    def waiting(self, rows: Iterable[Row], *, sign: Literal[1, -1] = 1) -> None:
         """Rows that come into `waiting`, or with sign -1 leave it."""
         # Rows of one group are mostly alike: they are counted first, and each kind is moved once.
         names = ("policy", "run_by", "has_outcome", "has_feedback", "has_reward")
@@ -269,9 +253,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "quarantined": count(closures, closed, closures.c.state == "quarantined"),
         "unanswered": count(waiting, and_(waits, UNANSWERED)),
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
-        "judge_due": count(jobs, jobs.c.kind == "judge"),
-        "check_due": count(jobs, jobs.c.kind == "check"),
-        "label_due": count(jobs, jobs.c.kind == "label"),
+        **{f"{kind}_due": count(jobs, jobs.c.kind == kind) for kind in ("judge", "check", "label")},
     }
 
 

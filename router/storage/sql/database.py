@@ -134,7 +134,8 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            said = str(getattr(error, "orig", None) or error).strip()
+            reason = said.partition("\n")[0] or type(error).__name__
             if writes and isinstance(error, OperationalError | InternalError | PoolTimeout):  # not: the row is wrong
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
             raise StoreError(
@@ -275,23 +276,20 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
         connection.execute(text("UPDATE alembic_version SET code_from = :oldest"), {"oldest": oldest})
 
 
-def check_schema(database: Database) -> None:
+def check_schema(database: Database) -> str:
     """Refuse a database whose schema this version cannot use; an empty SQLite file is set up on the spot.
 
-    A newer schema is accepted where the database says that code of this one may still use it. Raises StoreError with
-    the command to run.
+    A newer schema is accepted where the database says that code of this one may still use it. Returns its revision.
+    Raises StoreError with the command to run.
     """
     with database.read() as connection:
         current = revision_of(connection)
         empty = not inspect(connection).get_table_names()
         newer = current is not None and current > SCHEMA_REVISION
-        if newer and _may_use(connection):
-            return
-    if current is not None and OLDEST_REVISION <= current <= SCHEMA_REVISION:
-        return
+        if current is not None and (_may_use(connection) if newer else current >= OLDEST_REVISION):
+            return current
     if empty and database.is_sqlite:
-        migrate(database)
-        return
+        return migrate(database)
     present = "no schema" if current is None else f"schema {current}"
     oldest = "" if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to "
     raise StoreError(
@@ -309,9 +307,7 @@ def wait_for_schema(database: Database, *, seconds: float) -> str:
     give_up = time.monotonic() + seconds
     while True:
         try:
-            check_schema(database)
-            with database.read() as connection:
-                return revision_of(connection) or ""
+            return check_schema(database)
         except StoreError:
             if time.monotonic() >= give_up:
                 raise
@@ -357,12 +353,9 @@ def _last_safe(current: str, *, needed: str) -> str:
 
     Raises StoreError where that is before `needed`, the schema without which this release cannot start.
     """
-    last, to_come = current, _to_come(current)
+    to_come = _to_come(current)
     breaks = next((revision for revision, oldest in to_come.items() if oldest > current), None)
-    for revision in to_come:
-        if revision == breaks:
-            break
-        last = revision
+    last = max((revision for revision in to_come if breaks is None or revision < breaks), default=current)
     if breaks is not None and last < needed:
         raise StoreError(
             f"this release needs schema {needed}, and migration {breaks} on the way cannot be run while processes of "

@@ -37,6 +37,8 @@ from ragbandit.shared.types import DecisionId
 _EPOCH_DAY = 2440587.5
 #: a claim of a row that was not renewed for that long has run out, seconds
 CLAIM_S: Final = 3.0
+#: leases that are listed
+_LISTED: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,10 +112,10 @@ class HeldLease:
     left_s: float
 
 
-def held_leases(database: Database, *where: ColumnElement[bool], limit: int = 100) -> list[HeldLease]:
-    """The leases that are held, and those that ran out and nobody has taken since, by name."""
+def held_leases(database: Database, *where: ColumnElement[bool]) -> list[HeldLease]:
+    """The leases that are held, and those that ran out and were not taken since, by name; _LISTED at most."""
     left = (leases.c.expires_at - clock(database)).label("left_s")
-    query = select(leases.c.name, leases.c.holder, left).where(*where).order_by(leases.c.name).limit(limit)
+    query = select(leases.c.name, leases.c.holder, left).where(*where).order_by(leases.c.name).limit(_LISTED)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]
 
@@ -170,27 +172,26 @@ class Claims:
 
         held: what this process has in hand; its other claims are lost when they have run out.
         """
-        table = self._table
-        over = (table.c.claimed_until <= clock(self._database)).label("over")
-        query = select(table.c.decision_id, table.c.claimed_by, over)
+        table, over = self._table, self._table.c.claimed_until <= clock(self._database)
+        holders = select(table.c.claimed_by, func.min(table.c.claimed_until) <= clock(self._database))
+        holders = holders.where(table.c.claimed_by.is_not(None), *self._where).group_by(table.c.claimed_by)
         with self._database.read() as connection:
-            claims = connection.execute(query.where(table.c.claimed_by.is_not(None), *self._where)).all()
-        lives = {key: _lives(key) for key in {row.claimed_by for row in claims}}
-        lost: dict[str, list[str]] = {}
-        for row in claims:
-            mine = row.claimed_by == self.process.key
-            ended = row.decision_id not in held if mine else lives[row.claimed_by] is None
-            if lives[row.claimed_by] is False or (row.over and ended):
-                lost.setdefault(row.claimed_by, []).append(row.decision_id)
-        return [key for holder, ids in lost.items() for key in self._free(holder, ids=ids, dead=lives[holder] is False)]
+            known = connection.execute(holders).all()
+        lost: list[DecisionId] = []
+        for holder, some_over in known:
+            lives = _lives(holder)
+            if lives is False:
+                lost += self._free(table.c.claimed_by == holder)
+            elif some_over and holder == self.process.key:
+                lost += self._free(table.c.claimed_by == holder, over, table.c.decision_id.not_in(held))
+            elif some_over and lives is None:
+                lost += self._free(table.c.claimed_by == holder, over)
+        return lost
 
-    def _free(self, holder: str, *, ids: Sequence[str], dead: bool) -> list[DecisionId]:
-        """Take these claims of a holder away, unless they were renewed or taken away meanwhile."""
+    def _free(self, *where: ColumnElement[bool]) -> list[DecisionId]:
+        """Take these claims away, unless another transaction has them."""
         table = self._table
-        still = [table.c.claimed_by == holder, table.c.decision_id.in_(ids), *self._where]
-        if not dead:
-            still.append(table.c.claimed_until <= clock(self._database))
-        chosen = select(table.c.decision_id).where(*still).with_for_update(skip_locked=True)
+        chosen = select(table.c.decision_id).where(*where, *self._where).with_for_update(skip_locked=True)
         freed = update(table).where(table.c.decision_id.in_(chosen), *self._where)
         freed = freed.values(claimed_by=None, claimed_until=None)
         with self._database.write() as connection:

@@ -1,9 +1,9 @@
 """Rows of `waiting`: the decisions that each ledger has not closed, and the flags that say what they have by now."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, literal, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.counters import Moves, counting
@@ -32,6 +32,14 @@ def lock_waiting(connection: Connection, ids: set[str]) -> dict[tuple[str, str],
     """The rows of these decisions by (decision, label), locked."""
     locked = lock_rows(connection, waiting.c.decision_id.in_(ids)) if ids else []
     return {(row["decision_id"], row["policy"]): row for row in locked}
+
+
+def take_out(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:
+    """Delete rows of `waiting`; as they were."""
+    lock_rows(connection, *where)
+    gone = connection.execute(delete(waiting).where(*where).returning(waiting)).mappings().all()
+    moves.waiting(gone, sign=-1)
+    return gone
 
 
 def flag_waiting(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves, **flags: bool) -> None:

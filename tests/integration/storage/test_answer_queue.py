@@ -134,12 +134,15 @@ def test_tries_are_counted(ask, queue):
 
 
 def test_to_the_front(ask, database, queue):
-    """A decision that is to be cancelled is the next one claimed, and one that is claimed stays where it is."""
+    """A decision that is to be cancelled is the next one claimed, and one that is claimed stays where it is; a tenant
+    that comes meanwhile gets its turn as ever.
+    """
     ask("d1", "d2", "d3")
     assert queue.claim().decision_id == "d1"
     for key in ("d3", "d1"):
         assert pending.request(database, decision_id=DecisionId(key), now=1.0).cancelled is None
-    assert taken(queue, 2) == ["d3", "d2"]
+    ask("new-1", "new-2", tenant="new")
+    assert taken(queue, 4) == ["d3", "d2", "new-1", "new-2"]
 
 
 @pytest.fixture

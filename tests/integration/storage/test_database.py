@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.exc import OperationalError
 
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import database as database_module
@@ -16,6 +17,12 @@ from ragbandit.shared.errors import StoreError
 
 def kept(connection) -> int:
     return connection.execute(select(func.count()).select_from(decisions)).scalar_one()
+
+
+def test_a_driver_that_says_nothing(database):
+    """An error without a message is told by its name."""
+    with pytest.raises(StoreError, match="the database failed: OperationalError"), database.read():
+        raise OperationalError("SELECT 1", {}, sqlite3.OperationalError(""))
 
 
 def test_reader_sees_one_state(database, database_url, make_decision):

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.storage.access.spending import Spent, spenders_of, spent
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import register_policy
@@ -118,9 +119,11 @@ def test_reported_outcome_of_a_decision_that_workers_run(store, database, make_d
     assert "wait for it" in caught.value.remedy
     assert count(database, outcomes) == 0
     assert [row[1] for row in flags(database)] == [False]
-    refused, kept, again = store.add_outcomes([reported, ours, reported])
+    refused, kept, again = store.add_outcomes([replace(reported, cost=Cost(dollars=5.0)), ours, reported])
     assert (type(refused), kept, type(again)) == (Conflict, True, Conflict)
     assert store.outcomes_by_id(["d1"]) == {"d1": ours}
+    with database.read() as connection:
+        assert spent(connection, payers := spenders_of("default", key=None), now=1.0) == {payers[0]: Spent()}
 
 
 def test_outcome_results_in_one_group(store, database, make_decision):
@@ -164,6 +167,16 @@ def test_concurrent_outcomes(store, make_decision):
         told = list(pool.map(store.add_outcome, brought))
     assert sum(told) == 1
     assert store.outcomes_by_id(["d1"])["d1"].answer == f"answer {told.index(True)}"
+
+
+def test_newest_outcomes(store, database, make_decision):
+    """They come newest first; one that cannot be read is left out."""
+    for at, key in enumerate(("d1", "d2", "d3")):
+        store.add_decisions([made := make_decision(key)])
+        store.add_outcome(an_outcome(made, made_at=float(at)))
+    with database.write() as connection:
+        connection.execute(update(outcomes).where(outcomes.c.decision_id == "d2").values(cost="[]"))
+    assert [one.id for one, _ in Ledger(database, label="main").newest_outcomes(limit=3)] == ["d3", "d1"]
 
 
 def test_feedback_results_in_one_group(store, database, make_decision):

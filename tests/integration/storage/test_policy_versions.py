@@ -1,11 +1,12 @@
 """Policy versions in the database: one change wins, everything is audited, and routers see that there is news."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.access.audit_log import entries, record
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import PolicyLabel, PolicyVersion
 
@@ -93,6 +94,24 @@ def test_the_switch_raises_the_revision(database):
     assert back.revision == thrown.revision + 1
     actions = [entry.action for entry in entries(database)]
     assert actions[-2:] == ["policy.kill", "policy.unkill"]
+
+
+def test_switch_and_change_lock_in_one_order(database):
+    """A switch that waits for the audit log has locked nothing that a change of a version waits for."""
+    seen = add(database, draft())
+
+    def kill():
+        with database.write() as connection:
+            store.set_switch(connection, base=BASE, killed="champion", arm=None, actor="a", reason="r", now=7.0)
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as connection:
+            record(connection, actor="a", action="a", target="t")
+            killed = pool.submit(kill)
+            with suppress(TimeoutError):
+                killed.result(0.3)
+            store.change_version(connection, seen, action="a", actor="a", now=9.0, state="shadow", reason="why")
+        killed.result(30)
 
 
 def test_verdicts_are_kept_up_to_a_number(database, monkeypatch):

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, next_turn
-from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.erasure import Selection, erasable, erase
 from ragbandit.router.storage.rows.outcome_rows import JudgeSample, own_cost
 from ragbandit.router.storage.sql.tables import answer_queue, jobs, outcomes
 from ragbandit.shared.types import Cost, DecisionId, Feedback, FeedbackId, Outcome
@@ -108,7 +108,9 @@ def test_who_finds_the_turn(loop):
 
 def test_a_loop_is_erased_whole(loop):
     """Its turns go with the decision: answers, replies, the keys of calls; a request that waits keeps no chat."""
-    loop.add_decisions([decision("d4", first="d1", turn=4), decision("other")])
+    loop.add_decisions([decision("d4", first="d1", turn=4), decision("other"), decision("o2", first="D1", turn=2)])
+    for wildcards in ("__", "D_"):
+        assert erasable(loop.database, Selection(decision=wildcards)).decisions == 0
     erased = erase(loop.database, Selection(decision="d1"), features=False, actor="test", now=NOW)
     assert erased.decisions == 4
     known = loop.outcomes_by_id(["d1", "d2", "d3"])
@@ -116,4 +118,4 @@ def test_a_loop_is_erased_whole(loop):
     assert next_turn(loop.database, ["c1"], tenant="default") is None
     with loop.database.read() as connection:
         rows = connection.execute(select(answer_queue.c.decision_id, answer_queue.c.chat)).all()
-    assert {row.decision_id: row.chat is None for row in rows} == {"d4": True, "other": False}
+    assert {row.decision_id: row.chat is None for row in rows} == {"d4": True, "other": False, "o2": False}

@@ -241,10 +241,17 @@ def test_snapshot_round_trip():
     assert snapshot_value(snapshot_row(info)) == info
 
 
-@pytest.mark.parametrize("column", ["arms", "pmf", "scores", "seed", "facts", "features"])
-def test_a_damaged_column_is_named(column):
+@pytest.mark.parametrize(
+    ("column", "damaged"),
+    [
+        *((column, "no json") for column in ("arms", "pmf", "scores", "seed", "facts")),
+        *((column, "[1]") for column in ("facts", "context", "budget")),
+        ("features", b"\x01\x02"),
+    ],
+)
+def test_a_damaged_column_is_named(column, damaged):
     """A row that cannot be read is told by the field that is to blame."""
-    row = decision_row(made_decision()) | {column: b"\x01\x02" if column == "features" else "no json"}
+    row = decision_row(made_decision()) | {column: damaged}
     with pytest.raises(UnreadableFieldError) as caught:
         decision_value(row)
     assert caught.value.field == column

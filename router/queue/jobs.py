@@ -118,6 +118,8 @@ class Listener:
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
 #: a wake-up that nobody takes is kept that long, seconds
 _KEEP_S: Final = 86_400
+#: most wake-ups that wait for answer workers: a question that is asked again wakes again, and Redis has no other cap
+MAX_WAKE_UPS: Final = 10_000
 #: what a learner said of a store that fails is known that long, seconds; it tries more often than that
 LEARNER_FAULT_S: Final = 60
 #: longest text of that, characters
@@ -161,11 +163,11 @@ class RedisJobs:
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
         """Send a wake-up for each of these decisions, which wait in the answer queue of the database.
 
-        Without one a worker finds it within a second or two.
+        Without one a worker finds it within a second or two. At most MAX_WAKE_UPS wait.
         """
-        if ids:
-            with reaching(self.outage):
-                self._wake("answer", count=len(ids))
+        with reaching(self.outage):
+            if (count := min(len(ids), MAX_WAKE_UPS - self._queues["answer"].count)) > 0:
+                self._wake("answer", count=count)
 
     def wait(self, queue: str, *, timeout_s: float) -> bool:
         """Take a wake-up of this queue, waiting for one for at most timeout_s; whether one came."""

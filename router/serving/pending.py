@@ -24,7 +24,7 @@ from ragbandit.router.storage.rows.outcome_rows import CHECK_EXPIRE_S, LABEL_EXP
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
-from ragbandit.shared.errors import Conflict, Overloaded, TooManyRequests
+from ragbandit.shared.errors import Conflict, Overloaded, StoreError, TooManyRequests
 from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, OutcomeStatus, PolicyLabel, Query
 
 #: most decisions whose answers are asked for together
@@ -150,14 +150,17 @@ class PendingAnswers:
         if others:
             self.answered(self._store.with_outcome(others))
 
-    def deliver(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Give these outcomes to the callers that wait for them."""
+    def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
+        """Give these outcomes to the callers that wait for them; one that cannot be read is their error."""
         self.answered(outcomes)
         with self._lock:
             awaited = [(one, outcome) for key, outcome in outcomes.items() for one in self._futures.pop(key, [])]
         for future, outcome in awaited:
             with suppress(InvalidStateError):  # a caller who gave up has cancelled it
-                future.set_result(outcome)
+                if isinstance(outcome, StoreError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
 
     def answered(self, ids: Iterable[str]) -> None:
         """These decisions have an outcome."""

@@ -213,6 +213,10 @@ class PairedRun:
         reward = self.settings.reward
         quality = {arm: self._quality(row, stored) for arm, stored in known.items()}
         self._done += 1
+        if self._done == LEAST and self.budget is not None and self.spent == 0.0:
+            self.tell(
+                f"{LEAST} questions cost 0 dollars: --budget ends nothing unless arms report dollars (token_prices)"
+            )
         if any(value is None for value in quality.values()):
             self.unjudged += 1
             return

@@ -18,9 +18,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from ragbandit.router.api.dependencies import Reads
 from ragbandit.router.config.settings import Settings, TenantSettings
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.deciding.question import BUDGET_FACTOR
@@ -32,6 +31,9 @@ from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.formats import moment, number, percent
 from ragbandit.shared.types import Caller, Json, Query
+
+if TYPE_CHECKING:  # it imports FastAPI, and `validate` works without
+    from ragbandit.router.api.dependencies import Reads
 
 log = logging.getLogger("ragbandit.api")
 
@@ -122,7 +124,7 @@ class Budgets:
     With a policy that has no price for each question they can only stop.
     """
 
-    def __init__(self, router: Router, *, reads: Reads) -> None:
+    def __init__(self, router: Router, *, reads: "Reads") -> None:
         self._router, self._reads, self._clock = router, reads, time.time
         self._lock = asyncio.Lock()
         #: what was read, and when by time.monotonic: a clock that is set back keeps no sum alive

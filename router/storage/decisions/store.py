@@ -250,11 +250,11 @@ class DecisionStore:
             there = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
             return list(connection.execute(there).scalars())
 
-    def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome]:
-        """The outcomes that are there, by decision id."""
+    def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
+        """The outcomes that are there, by decision id. One that cannot be read comes as the StoreError that says so."""
         with self.database.read() as connection:
             rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
-            return {row["decision_id"]: outcome_value(row) for row in rows}
+            return {row["decision_id"]: readable_outcome(row) for row in rows}
 
     def add_feedback(
         self, group: Sequence[Feedback], *, beside: Callable[[Connection, Moves], object] | None = None
@@ -358,3 +358,12 @@ def readable(row: Row) -> Decision | StoreError:
         return decision_value(row)
     except (ValueError, TypeError, KeyError) as error:
         return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: ragbandit verify")
+
+
+def readable_outcome(row: Row) -> Outcome | StoreError:
+    """The same of an outcome."""
+    try:
+        return outcome_value(row)
+    except (ValueError, TypeError, KeyError) as error:
+        fault = f"the outcome of decision {row['decision_id']} cannot be read: {error}"
+        return StoreError(fault, remedy="see: ragbandit verify")

@@ -1,5 +1,5 @@
 """Values to rows and back. Columns hold plain values and JSON, whose numbers are float64 to the last bit (shortest
-repr); features alone are bytes (feature_bytes), and traces are compressed (outcome_rows).
+repr); features alone are bytes, and traces are compressed (outcome_rows).
 """
 
 import hashlib

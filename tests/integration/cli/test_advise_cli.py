@@ -374,6 +374,7 @@ def test_a_budget_and_ctrl_c_end_with_what_is_known(running):
     assert 10 < said["answered"] < 120
     (running / "stop").unlink()
     assert advise("q.jsonl", "--json")["answered"] > said["answered"]
+    assert "12 questions cost 0 dollars: --budget ends nothing" in advise("q.jsonl", "--budget", "0.5")
 
 
 def test_the_verdict_is_applied(running):

@@ -37,8 +37,8 @@ def test_notifications_of_the_learner_coalesce(jobs):
     assert jobs.depth()["learn"] == 1
 
 
-def test_a_wake_up_for_each_answer(jobs, redis_client):
-    """Every decision that waits is an entry of RQ's list, whose length says how many; a taken one leaves nothing."""
+def test_a_wake_up_for_each_answer(jobs, redis_client, monkeypatch):
+    """Every decision that waits is an entry of RQ's list, up to a cap; a taken one leaves nothing."""
     jobs.enqueue_answers(["d1", "d2"])
     jobs.enqueue_answers([])
     first, second = redis_client.keys("rq:job:*")
@@ -47,6 +47,11 @@ def test_a_wake_up_for_each_answer(jobs, redis_client):
     assert redis_client.llen("rq:queue:ragbandit-answer") == jobs.depth()["answer"] == 2
     assert [jobs.wait("answer", timeout_s=0.01) for _ in range(3)] == [True, True, False]
     assert redis_client.keys("rq:job:*") == []
+    monkeypatch.setattr(queue_module, "MAX_WAKE_UPS", 3)
+    for _ in range(2):
+        jobs.enqueue_answers(["d1", "d2"])
+    jobs.enqueue_answers(["d1"])
+    assert jobs.depth()["answer"] == 3
 
 
 def test_a_wake_up_wakes_who_waits(jobs):

@@ -3,15 +3,17 @@
 import json
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
+from ragbandit.router.config.server import ServerSettings
 from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.storage.access.spending import Spent, spenders_of, spent
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -170,13 +172,20 @@ def test_concurrent_outcomes(store, make_decision):
 
 
 def test_newest_outcomes(store, database, make_decision):
-    """They come newest first; one that cannot be read is left out."""
+    """They come newest first; one that cannot be read is left out. By their ids it comes as its error."""
     for at, key in enumerate(("d1", "d2", "d3")):
         store.add_decisions([made := make_decision(key)])
         store.add_outcome(an_outcome(made, made_at=float(at)))
     with database.write() as connection:
         connection.execute(update(outcomes).where(outcomes.c.decision_id == "d2").values(cost="[]"))
     assert [one.id for one, _ in Ledger(database, label="main").newest_outcomes(limit=3)] == ["d3", "d1"]
+    known = store.outcomes_by_id(["d1", "d2", "d3"])
+    assert isinstance(known["d2"], StoreError)
+    waits, pending = Future(), PendingAnswers(store, notifier=None, server=ServerSettings())
+    pending._futures["d2"] = [waits]
+    pending.deliver(known)
+    with pytest.raises(StoreError, match="outcome of decision d2 cannot be read"):
+        waits.result(0)
 
 
 def test_feedback_results_in_one_group(store, database, make_decision):

@@ -7,25 +7,6 @@ from tests.support.servers.http_service import Service
 
 
 @pytest.fixture
-def serve(settings):
-    """A factory of services; all are stopped at the end of the test."""
-    running: list[Service] = []
-
-    def start(*, jobs=None, **given) -> Service:
-        running.append(Service(settings(**given), jobs=jobs))
-        return running[-1]
-
-    yield start
-    for service in running:
-        service.close()
-
-
-@pytest.fixture
-def service(serve):
-    return serve()
-
-
-@pytest.fixture
 def http(service):
     return service.http
 

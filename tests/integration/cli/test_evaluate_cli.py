@@ -52,14 +52,10 @@ class Needy:
         return Answer(text="", stop_reason="never")
 
 
-class Ailing:
+class Ailing(Needy):
     """An arm that fails until there is a file named "healthy" in the working directory."""
 
     needs = frozenset()
-
-    def __init__(self, *, name):
-        self.name = name
-        self.params = {}
 
     async def answer(self, question, *, run):
         if not Path("healthy").exists():

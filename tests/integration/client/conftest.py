@@ -6,26 +6,6 @@ import inspect
 import pytest
 
 from ragbandit import AsyncClient, Client
-from tests.support.servers.http_service import Service
-
-
-@pytest.fixture
-def serve(settings):
-    """A factory of services; all are stopped at the end of the test."""
-    running: list[Service] = []
-
-    def start(**given) -> Service:
-        running.append(Service(settings(**given)))
-        return running[-1]
-
-    yield start
-    for service in running:
-        service.close()
-
-
-@pytest.fixture
-def service(serve):
-    return serve()
 
 
 class Blocking:

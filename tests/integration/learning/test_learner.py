@@ -188,25 +188,20 @@ def test_raw_reward_needs_no_outcome(make_world):
 
 # ------------------------------------------------------------------------------------------------ poisoned rows
 
+INF, NAN = float("inf"), float("nan")
 POISON = {
-    "propensity_zero": (decisions, {"propensity": 0.0}, "propensity"),
-    "propensity_above_one": (decisions, {"propensity": 1.5}, "propensity"),
-    "propensity_negative": (decisions, {"propensity": -0.5}, "propensity"),
-    "propensity_nan": (decisions, {"propensity": float("nan")}, "propensity"),
-    "propensity_infinite": (decisions, {"propensity": float("inf")}, "propensity"),
-    "features_nan": (decisions, {"features": raw([np.nan] * 8)}, "features"),
-    "features_infinite": (decisions, {"features": raw([np.inf] * 8)}, "features"),
-    "features_missing": (decisions, {"features": None}, "features"),
-    "features_cut": (decisions, {"features": b"abc"}, "features"),
-    "features_short": (decisions, {"features": raw([1.0] * 3)}, "features"),
-    "text_empty": (decisions, {"text": ""}, "text"),
-    "text_blank": (decisions, {"text": " \n"}, "text"),
-    "arm_unknown": (decisions, {"arm": "nobody"}, "arm"),
-    "pmf_unreadable": (decisions, {"pmf": "[0.5,"}, "pmf"),
-    "reward_nan": (feedback, {"value": "NaN"}, "feedback.value"),
-    "reward_infinite": (feedback, {"value": "-Infinity"}, "feedback.value"),
-    "reward_unreadable": (feedback, {"value": "0.5 or so"}, "feedback.value"),
-    "reward_text": (feedback, {"value": '"much"'}, "feedback.value"),
+    **{f"propensity {p}": (decisions, {"propensity": p}, "propensity") for p in (0.0, 1.5, -0.5, NAN, INF)},
+    **{
+        f"features {number}": (decisions, {"features": given}, "features")
+        for number, given in enumerate((raw([NAN] * 8), raw([INF] * 8), None, b"abc", raw([1.0] * 3)))
+    },
+    **{f"text {text!r}": (decisions, {"text": text}, "text") for text in ("", " \n")},
+    "arm": (decisions, {"arm": "nobody"}, "arm"),
+    "pmf": (decisions, {"pmf": "[0.5,"}, "pmf"),
+    **{
+        f"reward {value}": (feedback, {"value": value}, "feedback.value")
+        for value in ("NaN", "-Infinity", "0.5 or so", '"much"')
+    },
 }
 
 
@@ -214,7 +209,7 @@ def test_poisoned_rows_are_alone(make_world, database_url):
     """Every poisoned row of a batch is quarantined by its field's name, and its neighbours in the batch are learned."""
     kinds = dict(POISON)
     if database_url.startswith("sqlite"):
-        del kinds["propensity_nan"]  # SQLite stores no NaN in a column that must not be null: see test_store
+        del kinds["propensity nan"]  # SQLite stores no NaN in a column that must not be null: see test_store
     world = make_world(database_url=database_url)
     *poisoned, last = world.judged(2 * len(kinds) + 1)
     good, poisoned = [last, *poisoned[::2]], poisoned[1::2]

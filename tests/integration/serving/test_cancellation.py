@@ -10,19 +10,10 @@ from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.serving import pending as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.sql.tables import cancellations as kept
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import Cost, Outcome, Query
 from tests.conftest import on_sqlite
-
-
-@pytest.fixture
-def store(database):
-    made = DecisionStore(database, label="main")
-    register_policy(made.database, label=made.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
-    return made
 
 
 def ended(decision, *, status="answered", stop_reason="answer_found"):

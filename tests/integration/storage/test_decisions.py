@@ -28,13 +28,6 @@ from .test_inheritance import inherit_all
 THREADS = 8
 
 
-@pytest.fixture
-def store(database):
-    made = DecisionStore(database, label="main")
-    register_policy(made.database, label=made.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
-    return made
-
-
 def an_outcome(decision, **changes) -> Outcome:
     made = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
     trace = (Round(number=1), Retrieved(query="Dracula", ids=("a", "b"), scores=(2.0, 1.0), seconds=0.5))

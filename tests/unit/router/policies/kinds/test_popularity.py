@@ -31,10 +31,6 @@ PASSAGES = [
 ]
 
 
-def counted(passages=PASSAGES):
-    return count_mentions(passages)
-
-
 def table_file(folder, mentions, *, common=(), words=4, **more):
     path = folder / "table.json"
     described = {"format": 1, "passages": 9, "words": words, "mentions": mentions, "common": list(common), **more}
@@ -81,7 +77,9 @@ def word_of(policy, text, arms=ARMS):
 )
 def test_passages_that_mention_a_key(key, passages):
     """Every key counts the passages that mention it, once each; what is no name is no key."""
-    passages_of = counted([*PASSAGES, Passage(id="6", title="", text="All rivers flow, and some film it.")])["mentions"]
+    passages_of = count_mentions([*PASSAGES, Passage(id="6", title="", text="All rivers flow, and some film it.")])[
+        "mentions"
+    ]
     assert passages_of.get(key) == passages
 
 
@@ -89,12 +87,12 @@ def test_a_title_of_common_words_is_a_key():
     """A title of several words is a key although each of them is common; of one common word it is none."""
     text = "You ask for annual leave, and the leave is annual."
     passages = [Passage(id="1", title="Annual leave", text=text), Passage(id="2", title="Leave", text=text)]
-    assert counted(passages)["mentions"] == {"annual leave": 1}
+    assert count_mentions(passages)["mentions"] == {"annual leave": 1}
 
 
 def test_table_says_what_it_is():
     """Format, passages and longest key stand in the file; keys and common words are sorted, and no key is longer."""
-    table = counted()
+    table = count_mentions(PASSAGES)
     assert (table["format"], table["passages"], table["words"]) == (1, len(PASSAGES), WORDS)
     assert list(table["mentions"]) == sorted(table["mentions"])
     assert table["common"] == sorted(table["common"])

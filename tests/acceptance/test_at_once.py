@@ -63,7 +63,6 @@ def test_sixteen_at_once(system):
     system.kill("answer")
     system.start_process("answer")
     until(lambda: len(store.outcomes_by_id(ids)) == 48)
-
     assert {each.status for each in store.outcomes_by_id(ids).values()} == {"answered"}
     assert (running(), lost()) == ({}, set())
     store.database.close()

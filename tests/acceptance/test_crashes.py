@@ -68,7 +68,6 @@ def test_kill_nine_and_a_redis_that_forgets(make_system, postgres_url, seconds, 
             system.wait_ready()
         lose_redis(system, load)
         time.sleep(0.5)
-
     assert len(load.decided) > 5 * kills
     settled(system, load)
 
@@ -79,7 +78,6 @@ def test_kill_nine_and_a_redis_that_forgets(make_system, postgres_url, seconds, 
     give_up = time.monotonic() + 5
     while serving("api-1") != serving("api-2") and time.monotonic() < give_up:
         time.sleep(0.1)
-
     assert serving("api-1") == serving("api-2")
     with system.client("api-1") as client:
         assert client.status()["snapshot"] == serving("api-1")

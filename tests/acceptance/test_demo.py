@@ -63,9 +63,7 @@ def test_a_short_demo(tmp_path, models):
     with TABLE.open(encoding="utf-8") as rows:
         (tmp_path / "table.jsonl").write_text("".join(itertools.islice(rows, 100)), encoding="utf-8")
     config = [] if models else ["--config", str(scripted(tmp_path, {"": "So the answer is: eight."}))]
-
     printed, report = run_demo(tmp_path / "data", "--workers", "1", "--table", str(tmp_path / "table.jsonl"), *config)
-
     free, held = report["learning"]["free"], report["learning"]["held"]
     assert printed.startswith(f"After {free['questions'] - free['questions'] // 3} questions of feedback the router")
     assert (free["questions"], free["seeds"], held and held["incumbent"]) == (100, 1, "single_step" if models else None)
@@ -92,9 +90,7 @@ def test_a_short_demo(tmp_path, models):
 def test_a_short_demo_of_another_policy(tmp_path, policy, said):
     """A policy that the demo has to prepare for is run, learned and verified like any other; here without models."""
     config = scripted(tmp_path, {"": "So the answer is: eight."})
-
     printed, report = run_demo(tmp_path / "data", "--policy", policy, "--config", str(config))
-
     assert report["policy"] == policy
     assert report["learning"] is None
     assert report["warm"] == {"questions": 0, "rows": 0}
@@ -123,12 +119,10 @@ def test_the_table_is_recorded(tmp_path, run_here):
     asked = read_questions()[:3]
     config = scripted(tmp_path, {row["question"]: f"So the answer is: {row['answers'][0]}." for row in asked})
     options = ["--limit", "3", "--out", tmp_path, "--data", tmp_path / "data", "--config", config]
-
     sizes = []
     for _ in range(2):
         run_here(recorded, *options)
         sizes.append((tmp_path / "data" / "table" / "answers.jsonl").stat().st_size)
-
     table, facts = read_table(tmp_path / "table.jsonl"), json.loads((tmp_path / "table.json").read_text("utf-8"))
     assert [(row.id, row.question) for row in table.rows] == [(row["id"], row["question"]) for row in asked]
     assert table.correct.all()
@@ -144,9 +138,7 @@ def test_all_arms_side_by_side(tmp_path, run_here, capsys):
     known = next(row for row in asked if row["kind"] == "none")
     script = {known["question"]: f"So the answer is: {known['answers'][0]}.", "": "So the answer is: nobody knows."}
     config = scripted(tmp_path, script)
-
     run_here(strategies, "--each", "1", "--data", tmp_path, "--config", config)
-
     report = json.loads((tmp_path / "strategies.json").read_text())
     rows = {row["strategy"]: row for row in report["strategies"]}
     by_kind = {row["strategy"]: [row[kind] for kind in KINDS] for row in report["by_kind"]}

@@ -228,13 +228,11 @@ def test_responses(gateway):
     third = client.responses.create(model="arm/small", previous_response_id=second.id, input="And now?")
     assert third.output_text == "It is sunny in Paris"
     assert [each["role"] for each in last_sent(server)["messages"]][-3:] == ["tool", "assistant", "user"]
-
     parsed = client.responses.parse(model="auto", input="Where?", text_format=City)
     assert parsed.output_parsed == City(name="Paris", people=2100000)
     seen = {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE["image_url"]["url"]}]}
     assert client.responses.create(model="auto", input=[seen]).model == "ragbandit/large"
     assert last_sent(server)["messages"][-1]["content"] == [IMAGE]
-
     with client.responses.stream(model="auto", input="The weather?", tools=[tool]) as events:
         kinds = [event.type for event in events]
         final = events.get_final_response()

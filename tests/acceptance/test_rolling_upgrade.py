@@ -222,7 +222,6 @@ def test_a_rolling_upgrade_loses_nothing(rollout):
     assert load.faults == []
     assert set(endings.values()) <= {0, -signal.SIGTERM}, endings  # the service ends by the signal that it got
     assert {status for _, status in load.statuses} <= {200, 202}
-
     give_up = time.monotonic() + 60
     while True:
         found = json.loads(rollout.call("new", "status", "--json"))

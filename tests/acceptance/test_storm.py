@@ -111,7 +111,6 @@ def test_storm(system):
         with ThreadPoolExecutor(16) as pool:
             results = list(pool.map(send, calls))
     found = system.wait_until(lambda s: s.counters.learned == before.learned + count and s.behind == 0)
-
     assert found.counters.balanced
     assert found.counters.feedback == before.feedback + count
     by_key: dict[str, list] = {}

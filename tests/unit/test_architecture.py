@@ -27,7 +27,6 @@ def test_named_files_exist():
     """Every file and folder of ours that docs/architecture.md names is there."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`((?:router|strategies|workers|ragbandit|migrations|tests)/[\w./]*)`", text))
-
     assert len(names) > 30
     assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
 
@@ -41,7 +40,6 @@ def test_rooms_are_described():
         for folder in (ROOT / part).iterdir()
         if folder.is_dir() and not folder.is_symlink() and any(folder.glob("*.py"))
     ]
-
     assert [room for room in sorted(rooms) if f"| `{room}`" not in text and f"`{room}`" not in text] == []
 
 
@@ -58,7 +56,6 @@ def test_a_replay_walks_through_the_files_that_are_named(tmp_path, monkeypatch):
         result = CliRunner().invoke(app, ["replay", "--log", "log.parquet"])
     finally:
         sys.setprofile(None)
-
     walked = {code.co_filename.split("/ragbandit/")[-1] for code in entered if code.co_name != "<module>"}
     assert result.exit_code == 0, result.output
     offline = {name for name in walked if name.startswith("router/offline/")}

@@ -70,7 +70,6 @@ def test_an_async_graph(client):
     end = asyncio.run(graph_of(client, fast=fast).ainvoke({"question": QUESTION}))
     assert client.decision(end["decision_id"])["outcome"]["answer"] == "Bram Stoker"
     failing = graph_of(client, deep=deep)
-
     decided = []
 
     async def walk():

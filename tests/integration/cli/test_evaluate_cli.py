@@ -100,7 +100,6 @@ def test_means_are_over_all_questions(run, tmp_path):
     """Quality, steps and calls are means over every question with their standard errors; a failure is a 0."""
     rows = report(run("--json"))
     none, single = rows["no_retrieval"], rows["single_step"]
-
     assert (single["exact_match"], single["accuracy"]) == (0.25, 0.5)
     assert single["f1"] == pytest.approx((1 + 2 / 3 + 0 + 0) / 4)
     assert single["exact_match_se"] == pytest.approx(0.25)
@@ -117,7 +116,6 @@ def test_failures_are_listed(run):
     """Every failure is in the report with the question's id and the error, and on the terminal too."""
     done = run("--json")
     listed = report(done)["single_step"]["failures"]
-
     assert [each["id"] for each in listed] == ["q3"]
     assert "no answer for this prompt" in listed[0]["error"]
     assert "failed: single_step q3: the script has no answer" in run("--resume").output
@@ -157,7 +155,6 @@ def test_family_changes_the_judgement_and_runs_nothing(run, tmp_path):
     before = kept(tmp_path)
     write_json(tmp_path / "questions.jsonl", [row | {"answers": ["o"]} for row in QUESTIONS])
     papers = report(run("--json", "--resume", "--family", "musique"))["single_step"]
-
     assert first["accuracy"] == 0.5
     assert papers["accuracy"] == 0.5  # "o" is in "Columbus town" and in "no"
     assert papers["exact_match"] == 0.0
@@ -172,7 +169,6 @@ def test_table_is_what_simulate_reads(run, tmp_path):
     write_config(tmp_path, reward={"quality": "containment"})
     report(run("--json", "--table", "t.jsonl"))
     table = read_table("t.jsonl")
-
     assert table.arms == ("no_retrieval", "single_step")
     assert [row.id for row in table.rows] == ["q1", "q2", "q3", "row-4"]
     assert table.correct.tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]
@@ -185,7 +181,6 @@ def test_log_has_every_arm_once_with_its_share(run, tmp_path):
     write_config(tmp_path, reward={"weight": 0.1, "cost": {"steps": 2.0, "retriever_calls": 1.0}})
     report(run("--json", "--log", "log.jsonl"))
     rows = list(read_rows(tmp_path / "log.jsonl", format="jsonl", defaults=Defaults()))
-
     assert [(row.decision.query.text, row.decision.arm) for row in rows] == [
         (asked["question"], arm) for asked in QUESTIONS for arm in ("no_retrieval", "single_step")
     ]
@@ -205,7 +200,6 @@ def test_resume_runs_only_what_is_missing(run, tmp_path):
     write_json(tmp_path / "answers.jsonl", before)
     row = report(run("--json", "--resume"))["single_step"]
     after = kept(tmp_path)
-
     assert len(before) == 4
     assert after[:4] == before
     assert [row["answer"] for row in after[4:]] == [None, None, "no", "no"]
@@ -259,7 +253,6 @@ def test_arm_that_failed_everywhere_ends_with_1(run, tmp_path):
     write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}, "no_retrieval": {}})
     words = ("--table", "t.jsonl", "--log", "log.jsonl")
     done = run("--json", *words, strategy="ailing,no_retrieval")
-
     assert done.exit_code == 1
     assert "every answer of ailing failed and counts as wrong" in done.stderr
     assert "--retry-failed" in done.stderr
@@ -275,7 +268,6 @@ def test_answers_are_not_overwritten(run, tmp_path):
     done = run("--json")
     with Answers(tmp_path / "answers.jsonl", resume=True):
         other = run("--json", "--resume")
-
     assert (done.exit_code, "--resume" in done.output) == (2, True)
     assert (other.exit_code, "another evaluation" in other.output) == (2, True)
     assert kept(tmp_path) == before
@@ -288,7 +280,6 @@ def test_torn_line_is_run_again(run, tmp_path):
     file = tmp_path / "answers.jsonl"
     file.write_bytes(file.read_bytes()[:-20])
     report(run("--json", "--resume"))
-
     assert len(kept(tmp_path)) == len(before)
     assert kept(tmp_path)[:-1] == before[:-1]
     assert kept(tmp_path)[-1]["key"] == before[-1]["key"]
@@ -302,7 +293,6 @@ def test_all_names_what_cannot_be_run(run, tmp_path):
     needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
     write_config(tmp_path, arms={"single_step": {}, "needy": needy, "gone": {"class": "nowhere:Arm"}})
     done = run("--json", strategy="all")
-
     assert {"no_retrieval", "single_step", "multi_step"} <= set(report(done))
     assert not {"needy", "gone"} & set(report(done))
     assert "left out: needy: the generator lacks attention" in done.stderr
@@ -337,7 +327,6 @@ def test_what_cannot_be_evaluated_is_named(run, tmp_path, words, named):
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "latin.jsonl").write_bytes(json.dumps(QUESTIONS[0]).encode() + b'\n{"question": "caf\xe9?"}\n')
     done = run(*words)
-
     assert done.exit_code == 2
     assert named in done.output
     assert "a log" not in done.output
@@ -373,7 +362,6 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
     with Answers(tmp_path / "a.jsonl", resume=False) as answers:
         asyncio.run(run(Bench(arms=arms, budget=Budget(), answers=answers)))
         assert len(answers.found) == 9
-
     assert generator.most == concurrency
     assert generator.closed
     assert retriever.closed

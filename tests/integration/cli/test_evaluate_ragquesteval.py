@@ -71,7 +71,6 @@ def test_figures_are_those_of_the_quizzes(run):
     """Q-R, T-P, T-R and T-F1 are means over all questions with standard errors; quizzes are made or taken as given."""
     rows = report(run("--json"))
     none, single = rows["no_retrieval"], rows["single_step"]
-
     assert (none["answered"], none["answered_se"]) == (0.75, pytest.approx(0.25))
     assert none["word_f1"] == none["word_precision"] == none["word_recall"] == 1.0
     assert (single["answered"], single["word_f1"]) == (1.0, 0.75)
@@ -84,7 +83,6 @@ def test_the_judge_is_asked_once(run, tmp_path):
     before = report(run("--json"))["single_step"]
     (file,) = [file for file, reply in replies(tmp_path).items() if "李四" in reply["text"]]
     file.write_text(json.dumps(replies(tmp_path)[file] | {"text": "1: 张三\n2: 三月"}), encoding="utf-8")
-
     assert report(run("--json", "--resume"))["single_step"]["word_f1"] == 1.0
     file.unlink()
     assert report(run("--json", "--resume"))["single_step"] == before
@@ -96,7 +94,6 @@ def test_an_answer_that_the_judge_fails_on_counts_zero_and_is_listed(run, tmp_pa
     script = {key: said for key, said in (JUDGE | ARMS).items() if "李四" not in key}
     write_config(tmp_path, script, name="judge.yaml")
     row = report(run("--json", "--judge", "judge.yaml"))["single_step"]
-
     assert (row["answered"], row["failed"]) == (0.5, 0)
     assert [each["id"] for each in row["unjudged"]] == ["q1"]
     assert "no answer for this prompt" in row["unjudged"][0]["error"]
@@ -119,7 +116,6 @@ def test_row_without_a_gold_text_is_named(run, tmp_path, row, named):
     """A question of CRUD brings its gold text, or a quiz that can be asked."""
     write_json(tmp_path / "questions.jsonl", [QUESTIONS[0], {"question": "谁?", **row}])
     done = run()
-
     assert done.exit_code == 2
     assert "questions.jsonl:2" in done.output
     assert named in done.output
@@ -134,7 +130,6 @@ def test_own_prompts_judge_otherwise(run, tmp_path):
     (tmp_path / "answer.txt").write_text(OWN, encoding="utf-8")
     write_config(tmp_path, script, judge={"templates": {"crud_answer": "answer.txt"}})
     after = report(run("--json", "--resume"))
-
     assert [row["answered"] for row in before.values()] == [0.75, 1.0]
     assert [row["answered"] for row in after.values()] == [0.5, 0.25]
     assert [row["word_f1"] for row in after.values()] == [0.25, 0.5]

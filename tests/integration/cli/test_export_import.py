@@ -171,7 +171,6 @@ def test_rows_are_the_stores_own_and_come_once(world, new_ledger, tmp_path):
     assert rows_of(there, decisions, decisions.c.id) == [
         row for row in rows_of(world.ledger, decisions, decisions.c.id) if row["id"] in learned
     ]
-
     tables = (decisions, updates, feedback, outcomes, waiting, closures)
     before = [count(there, table) for table in tables]
     again = imported(there, tmp_path / "log.jsonl")

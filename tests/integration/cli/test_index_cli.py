@@ -48,7 +48,6 @@ def best(run, query, *words):
 def test_bm25_is_built_described_and_searched(run):
     """The default retriever: build, description and search agree, and the mentions are counted for the policy."""
     facts = built(run)
-
     assert facts["passages"] == 3
     assert facts.pop("popularity").endswith("popularity.json")
     assert json.loads(run("search", "--json")[1]) == facts
@@ -87,6 +86,5 @@ def test_what_is_wrong_is_said_with_its_remedy(run, words, message):
     """A missing index, a server that is down, an unknown retriever and a missing corpus end with exit code 2."""
     configure(url="http://127.0.0.1:9")
     code, _, err = run(*words)
-
     assert code == 2
     assert message in err

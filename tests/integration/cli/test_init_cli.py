@@ -72,7 +72,6 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
     code, _, err = run("--yes")
     assert (code, (tmp_path / "config.yaml").read_bytes()) == (2, before)
     assert "--force" in err
-
     documents(tmp_path)
     tree, out = written(run, "--prefer", "quality", "--force")
     assert list(tree["arms"]) == ["no_retrieval", "single_step", "multi_step"]
@@ -212,7 +211,6 @@ def test_pipelines_are_arms(run, tmp_path):
     assert (tree["reward"], tree["policy"]["incumbent"]) == ({"weight": 0.01, "cost": {"seconds_total": 1.0}}, "quick")
     assert "generator" not in tree
     assert list(written(run, "--yes", "--force", *given[:2])[0]["arms"]) == ["quick", "no_retrieval"]
-
     with every_case() as case:
         for path, part in (("neither", "which cannot be asked a question"), ("nobody", "nobody")):
             with case(path):

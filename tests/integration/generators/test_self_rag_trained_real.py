@@ -64,7 +64,6 @@ def test_every_reflection_token_is_told_at_every_place(generator):
     prompt = Prompt(instructions="", body=QUESTION)
     wanted = frozenset({"logprobs", "trained_tokens"})
     told = asyncio.run(generator.complete(Request(prompt=prompt, max_tokens=6, want=wanted))).details
-
     assert len(told["trained_tokens"]) == len(told["logprobs"]) > 0
     assert all(set(each) == set(TOKENS) and max(each.values()) <= 0.0 for each in told["trained_tokens"])
     assert sum(share(told["trained_tokens"][0], names=GATE)) == pytest.approx(1.0)
@@ -74,7 +73,6 @@ def test_the_gate_opens_by_the_models_probabilities(generator):
     """The gate is in the trace; just below its value the arm searches and reads every passage, at it it does not."""
     gate = float(branches(outcome_of(generator, threshold=1.0), "gate")[0])
     open_, shut = outcome_of(generator, threshold=gate - 0.001), outcome_of(generator, threshold=gate + 0.001)
-
     assert 0.0 < gate < 1.0
     assert (purposes(shut), shut.steps, shut.cost.retriever_calls) == (["gate"], 0, 0)
     assert shut.stop_reason in ("no_retrieval_wanted", "empty_answer")
@@ -87,7 +85,6 @@ def test_the_arm_is_configured_by_its_tokens(folder):
     arms = {"arms": {"self_rag_trained": {}}, "policy": {"fallback": "self_rag_trained"}}
     told = Settings.model_validate({**arms, "generator": settings_of(folder).model_dump()})
     untold = Settings.model_validate({**arms, "generator": settings_of(folder, trained_tokens=[]).model_dump()})
-
     assert "trained_tokens" in offered(told.generator)
     check_arms(told)
     with pytest.raises(ConfigError, match=r"needs trained_tokens.*generator\.trained_tokens"):

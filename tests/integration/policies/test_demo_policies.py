@@ -48,9 +48,7 @@ def test_params_are_accepted(name, place):
     if name in TRAINED:
         place.trained.symlink_to(tiny_trained(name))
     params = PARAMS[name](place)
-
     policy = make_policy(name, params=params | SMALL.get(name, {}))
-
     assert {key: policy.params[key] for key in params} == params
 
 
@@ -59,7 +57,6 @@ def test_settings_read_back_as_they_were_meant(name, tmp_path):
     """The environment that the service is given names the policy with these very params, and no incumbent."""
     with run(name, tmp_path) as environment:
         policy = load(environ=environment).settings.policy
-
     assert (policy.name, policy.params, policy.incumbent) == (
         name,
         PARAMS[name](Place(data=tmp_path, index=tmp_path / "indexes" / "handbook")),
@@ -79,7 +76,6 @@ def test_training_reads_the_table_that_was_written(name, tmp_path):
 
     with run(name, tmp_path, ragbandit=ragbandit) as environment:
         params = load(environ=environment).settings.policy.params
-
     rows = read_table(asked["--table"]).rows
     assert (asked["verb"], asked["--policy"], asked["--out"]) == (["policy", "train"], name, params["trained"])
     assert [row.question for row in rows] == [question["question"] for question in QUESTIONS]
@@ -98,9 +94,7 @@ def test_training_reads_the_table_that_was_written(name, tmp_path):
 def test_the_stand_in_gives_the_number_of_its_pick(question, arm, order):
     """The stand-in's reply is the number that its arm has in the list it was sent, whatever the list's order."""
     messages = messages_of(question, methods=[f"{name}: does things" for name in order])
-
     choice = parse_choice(stand_in({"messages": messages}), count=3)
-
     assert (method(question), order[choice]) == (arm, arm)
 
 
@@ -113,6 +107,5 @@ def test_llm_asks_the_stand_in(tmp_path, monkeypatch):
         monkeypatch.setenv(policy.params["api_key_env"], environment[policy.params["api_key_env"]])
         inside = pmf_of_one(policy, query, features=None, arms=arms)
     outside = pmf_of_one(policy, query, features=None, arms=arms)
-
     assert (inside.facts["llm"]["choice"], inside.facts["llm"]["failed"]) == ("multi_step", None)
     assert outside.facts["llm"]["failed"] == "connection"

@@ -14,6 +14,5 @@ def test_a_killed_build_leaves_no_index(tmp_path):
         "    os._exit(9)\n"
         f"build_index(rows(), {str(tmp_path / 'i')!r})"
     )
-
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     assert not (tmp_path / "i").exists()

@@ -70,7 +70,6 @@ def test_scores_are_those_of_each_pair_alone(architecture, told, monkeypatch):
     monkeypatch.setattr(sentences, "_PAIRS", 4)
     folder = tiny_cross_encoder(architecture, told=told)
     scores = CrossEncoder(folder).score(QUERY, TEXTS)
-
     # Nothing tells how much of a text XLNet reads.
     expected = alone(folder, QUERY, TEXTS, tokens=512 if architecture == "xlnet" and not told else PAIR_TOKENS)
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
@@ -81,7 +80,6 @@ def test_hits_come_best_first_with_the_models_output(encoder):
     """The order and the scores are those of each pair alone; a title is read on a line before the text."""
     given = tuple(Hit(passage=Passage(id=text, title="City", text=text), score=1.0) for text in TEXTS if text.strip())
     ranked = asyncio.run(encoder(QUERY, given))
-
     expected = alone(tiny_cross_encoder(), QUERY, [f"City\n{hit.passage.text}" for hit in given])
     best = sorted(zip(expected, given, strict=True), key=lambda pair: -pair[0])
     assert [hit.passage for hit in ranked] == [hit.passage for _, hit in best]
@@ -92,7 +90,6 @@ def test_hits_come_best_first_with_the_models_output(encoder):
 def test_equal_scores_keep_the_order_given(encoder):
     """The same text under four ids stays in the order in which the retriever had it."""
     ranked = asyncio.run(encoder(QUERY, hits("the river", "the river", "the river", "the river")))
-
     assert [hit.passage.id for hit in ranked] == ["0", "1", "2", "3"]
 
 
@@ -102,7 +99,6 @@ def test_a_question_longer_than_the_model_is_cut(query, architecture):
     """Of question and passage the longer is cut, so that passages still differ; a short passage is read whole."""
     folder, texts = tiny_cross_encoder(architecture), ["the river", "who wrote the film", "paris is the capital " * 90]
     scores = CrossEncoder(folder).score(query, texts)
-
     assert scores.tolist() == pytest.approx(alone(folder, query, texts), abs=1e-5)
     assert len(set(np.round(scores, 4).tolist())) == 3
 
@@ -113,7 +109,6 @@ def test_texts_of_any_length_cost_what_the_model_reads(encoder):
     scores = encoder.score(
         "vistula river " * 7_000, ["paris is the capital " * 5_000, "北京上海" * 25_000, " " * 99_990]
     )
-
     assert time.monotonic() - began < 5
     assert scores[:2].tolist() == pytest.approx(
         alone(tiny_cross_encoder(), "vistula river " * 40, ["paris is the capital " * 40, "北京上海" * 40]), abs=1e-5
@@ -123,7 +118,6 @@ def test_texts_of_any_length_cost_what_the_model_reads(encoder):
 def test_half_a_surrogate_pair_is_a_question_mark(encoder):
     """What cannot be encoded is replaced, in the question and in the passage."""
     broken, mended = encoder.score("dracula \ud800", ["river \udfff"]), encoder.score("dracula ?", ["river ?"])
-
     assert broken.tolist() == mended.tolist()
 
 
@@ -158,7 +152,6 @@ def test_the_name_tells_the_weights(encoder):
     """The given name, or the folder's, stands before the start of a hash that other weights do not share."""
     folder = tiny_cross_encoder(seed=1)
     unnamed, named = CrossEncoder(folder).name, CrossEncoder(folder, name="tiny").name
-
     assert named.startswith("tiny:")
     assert len(named) == len("tiny:") + 12
     assert unnamed == named.replace("tiny", Path(folder).name)
@@ -212,7 +205,6 @@ def test_a_folder_that_is_no_cross_encoder_is_refused(damage, tmp_path):
     make_so(folder)
     with pytest.raises(ConfigError, match=words) as caught:
         CrossEncoder(folder)
-
     assert caught.value.field == "retriever.rerank"
     assert str(folder) in str(caught.value)
 
@@ -221,7 +213,6 @@ def test_a_model_with_several_outputs_is_refused():
     """A classifier of two classes gives no order."""
     with pytest.raises(ConfigError, match="has 2 outputs, and a cross-encoder that ranks has one") as caught:
         CrossEncoder(tiny_cross_encoder(outputs=2))
-
     assert caught.value.field == "retriever.rerank"
 
 
@@ -234,7 +225,6 @@ def test_code_in_the_folder_is_not_run(tmp_path, monkeypatch):
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "mine", "auto_map": mapping}))
     (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     monkeypatch.setattr("builtins.input", lambda *words: asked.append(words) or "y")
-
     with pytest.raises(ConfigError, match="cannot be used"):
         CrossEncoder(folder)
     assert asked == []

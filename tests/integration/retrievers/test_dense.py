@@ -50,9 +50,7 @@ def test_search_is_exact(encoder, tmp_path, monkeypatch, block):
     monkeypatch.setattr(sentences, "_BLOCK", block)
     build_index(ROWS, tmp_path / "i", encoder=encoder)
     query = "where is paris"
-
     hits = found(DenseRetriever(tmp_path / "i", encoder=encoder), query, k=4)[0]
-
     cosines = encoder.encode([row.text for row in ROWS]) @ encoder.encode([query])[0]
     best = sorted(range(4), key=lambda place: (-round(float(cosines[place]), 3), place))
     assert ids(hits) == [ROWS[place].id for place in best]
@@ -64,7 +62,6 @@ def test_the_index_says_what_it_is(encoder, tmp_path):
     """Its sha256 is that of the same corpus under bm25; the name begins with "dense:" and holds its start."""
     done = []
     meta = build_index(ROWS, tmp_path / "i", encoder=encoder, progress=done.append)
-
     assert done[-1] == 4
     assert meta["sha256"] == build_bm25(ROWS, tmp_path / "words")["sha256"]
     assert (meta["format"], meta["passages"], meta["width"]) == (sentences.FORMAT, 4, WIDTH)
@@ -77,7 +74,6 @@ def test_another_encoder_or_another_index_is_refused(encoder, tmp_path):
     """Vectors of another model, and the folder of another retriever, are not searched."""
     build_index(ROWS, tmp_path / "i", encoder=encoder)
     build_bm25(ROWS, tmp_path / "words")
-
     with pytest.raises(ConfigError, match="holds vectors of 'tiny:"):
         DenseRetriever(tmp_path / "i", encoder=SentenceEncoder(tiny_encoder(1), name="tiny"))
     with pytest.raises(ConfigError, match="has format 1"):
@@ -91,7 +87,6 @@ def test_damage_is_refused(encoder, tmp_path):
     build_index(ROWS, tmp_path / "i", encoder=encoder)
     vectors = tmp_path / "i" / "vectors.float16"
     vectors.write_bytes(vectors.read_bytes()[:-2])
-
     with pytest.raises(ConfigError, match=r"is damaged.*ragbandit index build --retriever dense"):
         DenseRetriever(tmp_path / "i", encoder=encoder)
 
@@ -99,9 +94,7 @@ def test_damage_is_refused(encoder, tmp_path):
 def test_vectors_have_length_one_and_do_not_depend_on_the_batch(encoder):
     """Texts of unlike length, in any batch, give the vectors that they give alone."""
     texts = ["where", "who is the director of the film ?", "", "paris " * 500]
-
     together = encoder.encode(texts, batch=2)
-
     assert together.shape == (4, WIDTH)
     assert np.linalg.norm(together, axis=1) == pytest.approx(np.ones(4), abs=1e-5)
     assert together == pytest.approx(np.concatenate([encoder.encode([text]) for text in texts]), abs=1e-5)
@@ -121,7 +114,6 @@ def test_the_folder_says_how_vectors_are_pooled(encoder, tmp_path):
     """Mean over the tokens by default, the first token where the folder says so, and nothing else."""
     mean = SentenceEncoder(with_pooling(tmp_path / "mean", {"pooling_mode_mean_tokens": True}))
     first = SentenceEncoder(with_pooling(tmp_path / "first", {"pooling_mode_cls_token": True}))
-
     assert mean.encode(["where born"]) == pytest.approx(encoder.encode(["where born"]))
     assert first.encode(["where born"]) != pytest.approx(encoder.encode(["where born"]))
     with pytest.raises(ConfigError, match="pooling_mode_max_tokens"):

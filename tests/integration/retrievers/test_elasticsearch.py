@@ -102,9 +102,7 @@ def test_scores_of_title_and_text_add_and_ties_keep_the_order(at, name):
         Passage(id="both", title="bank", text="river bank"),
     ]
     at(name).build(rows)
-
     hits = {hit.passage.id: hit.score for hit in found(at(name).opened(), "banks", k=9)[0]}
-
     assert hits["both"] == pytest.approx(hits["title"] + hits["z"], rel=1e-5)
     assert [key for key in hits if key in "za"] == ["z", "a"]
 
@@ -160,7 +158,6 @@ def test_an_index_that_goes_away_fails_the_search(client, at, name):
     at(name).build(PASSAGES)
     retriever = at(name).opened()
     remove(client, name)
-
     with pytest.raises(ArmFailed, match=r"does not exist.*ragbandit index build --retriever elasticsearch"):
         found(retriever, "river")
 
@@ -168,7 +165,6 @@ def test_an_index_that_goes_away_fails_the_search(client, at, name):
 def test_meaning_needs_the_encoder_of_the_index(at, name, encoder):
     """Over an index without vectors searching by meaning is refused at the start."""
     at(name).build(PASSAGES)
-
     with pytest.raises(ConfigError, match="holds vectors of None"):
         at(name, search="meaning").opened(encoder)
 
@@ -218,10 +214,8 @@ def test_bm25_on_disk_finds_what_elasticsearch_finds(at, name, tmp_path):
     questions = [json.loads(line)["question"] for line in lines]
     at(name).build(passages)
     build_bm25(passages, tmp_path / "index")
-
     theirs = found(at(name).opened(), *questions, k=10)
     ours = found(Bm25Retriever(tmp_path / "index"), *questions, k=10)
-
     shared = [
         len({h.passage.id for h in one} & {h.passage.id for h in two}) / max(1, len(two))
         for one, two in zip(ours, theirs, strict=True)

@@ -48,7 +48,6 @@ def test_a_server_that_goes_away_fails_the_arm_with_its_cost(proxy, elasticsearc
             await retriever.close()
 
     outcome = asyncio.run(answered())
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
     assert "Elasticsearch does not answer" in outcome.error
     assert (outcome.steps, outcome.cost.retriever_calls, outcome.cost.llm_calls) == (2, 2, 1)

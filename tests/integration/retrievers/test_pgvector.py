@@ -132,7 +132,6 @@ def test_a_table_of_yours_is_read_as_it_stands(run, dsn, encoder, monkeypatch):
     retriever = make_retriever(chosen(index="public.cities"))
     assert retriever.name == "pgvector:public.cities"
     assert [hit.passage.id for hit in found(retriever, "river")[0]] == ["2"]
-
     run("UPDATE chunks SET document = NULL WHERE id = 2")
     with pytest.raises(ArmFailed, match=r"passage '2' of 'chunks' has no text.*retriever\.fields\.text"):
         found(make_retriever(chosen()), "river")

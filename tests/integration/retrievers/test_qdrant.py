@@ -123,7 +123,6 @@ def test_a_collection_of_yours_is_read_as_it_stands(tmp_path, encoder):
     own = chosen(fields=fields | {"id": "metadata.source"})
     assert {hit.passage.id for hit in found(make_retriever(own), "A city", k=5)[0]} == {"River.md", "City.md"}
     assert kind_of(chosen()).info() == {"url": folder, "collection": "chunks", "passages": 2, "width": 32}
-
     cases = [
         ({"index": "none"}, "index", "index build --retriever qdrant"),
         ({"fields": {"text": "page_content"}}, "fields.vector", "to one of: dense"),

@@ -79,7 +79,6 @@ def test_nothing_is_reranked_unless_it_is_set(settings):
 def test_a_class_of_ones_own_reranks(settings):
     """The class is made without arguments, and its order is what a search gives."""
     retriever = make_retriever(settings(rerank=here("Shortest"), rerank_depth=20))
-
     assert retriever.name == f"{make_retriever(settings()).name}:reranked:shortest:20"
     assert ids(found(retriever, "river sea", k=2)[0]) == ["p8", "p7"]
 
@@ -88,7 +87,6 @@ def test_a_cross_encoder_in_a_folder_reranks(settings, encoder):
     """Scores are the model's, and the name has the folder's last part and the start of the weights' hash."""
     retriever = make_retriever(settings(rerank=tiny_cross_encoder()))
     hits = found(retriever, "river sea", k=9)[0]
-
     scores = encoder.score("river sea", [row.text for row in ROWS])
     assert {hit.passage.id: hit.score for hit in hits} == pytest.approx(
         {row.id: float(score) for row, score in zip(ROWS, scores, strict=True)}, abs=1e-5
@@ -109,7 +107,6 @@ def test_a_hybrid_is_reranked_once_and_outside(settings, monkeypatch):
 
     monkeypatch.setattr(Shortest, "__call__", rerank)
     plain, reranked = (make_retriever(settings(name="hybrid", rerank=each)) for each in (None, here("Shortest")))
-
     assert isinstance(plain, HybridRetriever)
     assert reranked.name == f"{plain.name}:reranked:shortest:50"
     assert found(reranked, "river sea", k=3) == found(plain, "river sea", k=3)
@@ -138,7 +135,6 @@ def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ConfigError) as caught:
         make_retriever(settings(rerank=rerank))
-
     assert caught.value.field == "retriever.rerank"
     assert caught.value.remedy
     assert [word for word in words if word not in str(caught.value)] == []
@@ -157,8 +153,6 @@ def test_the_reranker_on_the_page_reranks(settings, tmp_path, monkeypatch):
     (code,) = re.findall(r"\n(    from ragbandit.strategies import Hit\n.*?)\n\n\S", page, flags=re.DOTALL)
     (tmp_path / "rerankers_of_the_page.py").write_text(textwrap.dedent(code))
     monkeypatch.syspath_prepend(tmp_path)
-
     retriever = make_retriever(settings(rerank="rerankers_of_the_page:Shortest"))
-
     assert retriever.name.endswith(":reranked:shortest:50")
     assert ids(found(retriever, "river sea", k=3)[0]) == ["p8", "p7", "p6"]

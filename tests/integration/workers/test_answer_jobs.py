@@ -34,7 +34,6 @@ def ask_again(context):
 def test_an_answered_question_waits_no_more(serve):
     """A job runs the arm with the caps in force, keeps one outcome and tells of it, and nothing is left to claim."""
     outcome, context = serve()
-
     assert (outcome.status, outcome.answer, outcome.run_by) == ("answered", "Bram Stoker", "worker")
     assert (outcome.made_by["params"]["passages"], outcome.made_by["budget"]) == (2, {"seconds": 20})
     assert not answer_next(context)
@@ -45,7 +44,6 @@ def test_an_answered_question_waits_no_more(serve):
 def test_a_question_that_kills_its_workers_is_given_up(serve):
     """After three tries without an outcome it is failed as worker_died, at no cost, and the model is not asked."""
     outcome, context = serve(tries=tasks.MAX_TRIES)
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "worker_died", None)
     assert (outcome.cost, outcome.steps, outcome.trace) == (Cost(), 0.0, ())
     assert "3 workers died" in outcome.error
@@ -57,7 +55,6 @@ def test_a_question_that_kills_its_workers_is_given_up(serve):
 def test_an_arm_taken_out_of_the_configuration_is_a_failure(serve):
     """A decision for an arm that this worker does not have is failed as unknown_arm, by the worker, made by nothing."""
     outcome, _ = serve(arm="gone")
-
     assert (outcome.status, outcome.stop_reason, outcome.run_by, outcome.made_by) == (
         "failed",
         "unknown_arm",
@@ -72,7 +69,6 @@ def test_no_row_has_the_credentials_of_an_arm(work):
     params = {"class": "http", "url": "http://me:hunter2@127.0.0.1:9/x?token=hunter2&lang=en", "retries": 0}
     context.arms = loaded_arms({"far": params}, generator=ScriptedGenerator({}))
     answer_next(context)
-
     outcome = outcome_in(context)
     assert (outcome.status, outcome.made_by["params"]["url"]) == (
         "failed",
@@ -102,7 +98,6 @@ def test_clients_live_across_jobs_and_are_closed_on_their_loop(serve):
     ask_again(context)
     answer_next(context)
     context.close()
-
     assert len(loops) == 3
     assert len(set(loops)) == 1
     assert context.arms["single_step"].retriever.closed

@@ -32,7 +32,6 @@ def test_what_was_cancelled_before_it_began_never_runs(work):
     context = work()
     assert cancel(context).cancelled is None
     answer_next(context)
-
     outcome = outcome_in(context)
     assert (outcome.status, outcome.stop_reason, outcome.error) == ("failed", "cancelled", "cancelled by the caller")
     assert (outcome.cost, outcome.trace, context.arms["single_step"].generator.requests) == (Cost(), (), [])
@@ -57,7 +56,6 @@ def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
     thread.join(20)
     for routine in routines:
         routine.close()
-
     outcome = outcome_in(context)
     assert time.monotonic() - began < 1
     assert (outcome.status, outcome.stop_reason) == ("failed", "cancelled")

@@ -182,7 +182,6 @@ def test_answers_of_callers_and_workers_are_scored_once(bench):
     failed = it.answered(None, status="failed", error="broken", run_by="worker")
     silent = it.answered("say None")
     it.run()
-
     assert [it.score(key) for key in (theirs, ours, failed, silent)] == [
         [("code", "rating", 0.5)], [("code", "rating", 0.2)], [("code", "rating", 0.0)], []
     ]  # fmt: skip

@@ -29,7 +29,6 @@ def test_no_model_is_loaded_to_check_it(tmp_path):
         (folder / name).write_text("{}")
     here = {"XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
     environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"} | here
-
     command = [sys.executable, str(tmp_path / "program.py"), str(folder), "no/such-model"]
     environ = environment | {"PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)

@@ -44,7 +44,6 @@ def test_one_search_finds_the_answer_to_a_question_of_one_passage(first_three):
         for row in of_kind("one")
         if not any(containment(t, gold=row["answers"]) for t in first_three(row["question"]))
     ]
-
     assert lost == []
 
 
@@ -55,7 +54,6 @@ def test_the_table_is_of_these_questions_and_this_book():
     """The recorded table has every question once, and its facts name the files as they are now."""
     facts = json.loads((HERE / "table.json").read_text("utf-8"))
     rows = read_table(TABLE).rows
-
     assert [(row.id, row.question) for row in rows] == [(row["id"], row["question"]) for row in QUESTIONS]
     assert (facts["questions_sha256"], facts["corpus_sha256"]) == (sha256("questions.jsonl"), sha256("corpus.jsonl"))
     assert facts["made_by"] == "make handbook-table"
@@ -65,7 +63,6 @@ def test_the_table_is_of_these_questions_and_this_book():
 def test_the_arms_of_the_table_took_the_steps_that_they_take():
     """No search is no step, one search one, and multi_step two at most; right is 0 or 1."""
     table = read_table(TABLE)
-
     assert table.arms == ARMS
     assert {tuple(steps) for steps in table.steps[:, :2]} == {(0.0, 1.0)}
     assert set(table.steps[:, 2]) <= {1.0, 2.0}

@@ -48,7 +48,6 @@ def curve(*passes):
 def test_a_router_that_always_picks_right_is_beyond_doubt():
     """Its reward is that of the best arm, it is ahead from the first question, and the sentence says so."""
     found = curve(passed([0, 1, 2] * 100), passed([0, 1, 2] * 100))
-
     assert found.points[-1].reward == pytest.approx(0.95) == found.oracle
     assert found.always == pytest.approx({"no_retrieval": 1 / 3, "single_step": 2 / 3 - 0.05, "multi_step": 0.9})
     assert (found.best_fixed, found.break_even, found.beyond_doubt) == ("multi_step", 1, True)
@@ -59,7 +58,6 @@ def test_a_router_that_always_picks_right_is_beyond_doubt():
 def test_a_router_no_better_than_the_best_arm_is_not_praised():
     """Where the band reaches down to always the best arm, the sentence says that chance could explain the rest."""
     found = curve(passed([2] * 300), passed([2] * 300), passed([0, 1, 2] * 100))
-
     assert (found.points[-1].low, found.always["multi_step"]) == pytest.approx((0.9, 0.9))
     assert found.points[-1].reward > 0.91
     assert not found.beyond_doubt
@@ -69,7 +67,6 @@ def test_a_router_no_better_than_the_best_arm_is_not_praised():
 def test_the_break_even_is_marked_where_it_is():
     """A router that loses at first breaks even at the question where it has caught up, and the chart marks it."""
     found = curve(passed([0] * 30 + [0, 1, 2] * 90))  # 20 of 30 questions lost at first, nothing afterwards
-
     ahead = np.cumsum(REWARDS[range(300), [0] * 30 + [0, 1, 2] * 90] - REWARDS[:, 1])
     assert found.break_even == int(np.flatnonzero(ahead < 0)[-1]) + 2
     (line,) = [
@@ -82,7 +79,6 @@ def test_the_break_even_is_marked_where_it_is():
 def test_the_chart_has_every_line_at_its_place():
     """Columns grow with the reward: always no_retrieval left of single_step, multi_step, and the best arm."""
     line = chart(curve(passed([0, 1, 2] * 100)))[-2]
-
     assert line.index("N") < line.index("S") < line.index("M") < line.index("●")
 
 
@@ -91,10 +87,8 @@ def test_both_curves_are_learned_and_drawn(tmp_path):
     settings = load(HERE / "config.yaml", environ={}).settings
     encoder = settings.encoder.model_copy(update={"model": "hashing"})
     settings = settings.model_copy(update={"encoder": encoder, "data_dir": str(tmp_path)})
-
     free, held = learned(table_of(120), settings=settings, seeds=1)
     draw([free, held], path=tmp_path / "curve.png")
-
     assert (free.name, free.questions, held.incumbent) == ("router", 120, "single_step")
     assert held.worst_prefix > 0.8
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

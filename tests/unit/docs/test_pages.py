@@ -94,7 +94,6 @@ def test_paths_in_the_source_are_there(room):
         names = re.findall(NAMED, text)
         lost += [(source.name, name) for name in files if not (ROOT / name).exists()]
         lost += [(source.name, name) for name in names if not _is_there(name)]
-
     assert lost == []
 
 
@@ -129,7 +128,6 @@ def test_verbs_are_those_of_the_command():
 def test_make_targets_are_there():
     """Every `make` target that a page shows is one of the Makefile's."""
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), flags=re.M))
-
     with every_case() as case:
         for page in CURRENT:
             with case(page):
@@ -157,7 +155,6 @@ def test_the_index_lists_every_page():
     """docs/index.md links to every page of the documentation once, with a sentence."""
     listed = re.findall(r"^[-|] *\[[^\]]+\]\(([^)#]+)\)[:, |]+\w.{15,}", text_of("docs/index.md"), flags=re.M)
     pages = {(ROOT / "docs" / target).resolve().relative_to(ROOT).as_posix() for target in listed}
-
     assert len(listed) == len(set(listed))
     assert set(PAGES) - {"docs/index.md", "README.md"} <= pages
 
@@ -189,7 +186,6 @@ def test_methods_are_there():
 def test_options_are_there():
     """Every option that a page names in code font is one of a verb, or of a script of the repository."""
     from typer.main import get_command
-
     from ragbandit.workers.cli import app
 
     scripts = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/**/*.py")]

@@ -25,9 +25,7 @@ def test_the_library_example_runs(tmp_path, monkeypatch, capsys, caplog):
     (tmp_path / "config.yaml").write_text(configuration)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_ENCODER__MODEL", "hashing")
-
     exec(compile(code, "README.md", "exec"), {})
-
     said = capsys.readouterr().out
     assert said.startswith("learned ")
     assert "learned=2" in said
@@ -47,7 +45,6 @@ def test_the_http_examples_are_taken():
     """Every body that the README sends by curl is one that the service takes."""
     sent = re.findall(r"/v1/(answer|route|feedback) -H 'content-type: application/json'[\s\\]+-d '(.*?)'\n", README)
     bodies = [(FeedbackBody if path == "feedback" else RouteBody).model_validate_json(body) for path, body in sent]
-
     assert len(bodies) == README.count("curl -s localhost:8100/v1/") - README.count("/v1/decisions/ID\n")
     assert [body.budget.rounds for body in bodies if isinstance(body, RouteBody)] == [2, None]
 
@@ -56,7 +53,6 @@ def test_extras_are_those_of_the_package():
     """The list of extras names every extra of pyproject.toml, and no other."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     table = README[README.index("| extra |") :].split("\n\n")[0]
-
     named = [
         name for cell in re.findall(r"^\| (`[^|]*) \|", table, flags=re.M) for name in re.findall(r"`([\w-]+)`", cell)
     ]
@@ -72,7 +68,6 @@ def test_the_headline_is_that_of_the_benchmark():
     }
     (em, steps), (most, all_steps) = rows["mba"], rows["always-multi_step"]
     head = README[: README.index("![")]
-
     assert f"answers {most:.1f} % of them exactly and takes {all_steps:.2f} rounds" in " ".join(head.split())
     assert f"answers {em:.1f} % and takes {steps:.2f}." in " ".join(head.split())
     assert f"**{em / most:.0%}".replace("%", " %") in head
@@ -82,6 +77,5 @@ def test_the_headline_is_that_of_the_benchmark():
 def test_figures_are_those_of_the_benchmarks():
     """The six figures are taken from what the benchmarks printed."""
     shown = README.split("<!-- figures:begin -->\n")[1].split("\n<!-- figures:end -->")[0]
-
     assert shown == figures_table(BENCHMARKS)
     assert shown.count("\n") == 2 + 6 - 1

@@ -42,7 +42,6 @@ def test_every_setting_is_on_the_page():
 def test_a_comment_is_that_of_its_field():
     """The meaning of a setting is the comment right above it, however many lines it has."""
     said = comments(type(Settings().retriever))
-
     assert said["timeout_s"] == 'of "elasticsearch", "pgvector" and "qdrant": one request'
     assert said["index"].startswith("folder of the index")
     assert said["index"].endswith('of a collection for "qdrant"')
@@ -53,7 +52,6 @@ def test_examples_are_taken(call):
     """The body that the page shows for a call is one that the call accepts."""
     page = WRITTEN[DOCS / "http.md"]
     (sent,) = re.findall(r"^         -d '(.*)'$", page[page.index(f"## `{call}`\n") :].split("\n## ")[0], flags=re.M)
-
     BODIES[call].model_validate_json(sent)
     for item in json.loads(sent).get("items", ()):
         FeedbackBody.model_validate_json(json.dumps(item))
@@ -63,7 +61,6 @@ def test_every_call_is_on_the_page():
     """Every endpoint has a section with an example, its replies, and a link from the table of calls."""
     page = WRITTEN[DOCS / "http.md"]
     calls = re.findall(r"^\| \[`(\w+ /\S*)`\]\(#", page, flags=re.M)
-
     assert {"POST /v1/route", "POST /v1/answer", "GET /metrics"} <= set(calls)
     for call in calls:
         section = page[page.index(f"## `{call}`\n") :].split("\n## ")[0]
@@ -77,5 +74,4 @@ def test_every_field_is_described():
     schemas = create_app(lambda: None).openapi()["components"]["schemas"]
     ours = {name: schema for name, schema in schemas.items() if name not in {"HTTPValidationError", "ValidationError"}}
     fields = {(name, field): shape for name, schema in ours.items() for field, shape in schema["properties"].items()}
-
     assert [key for key, shape in fields.items() if "description" not in shape] == []

@@ -30,7 +30,6 @@ def printed(table, capsys):
 def test_every_kind_is_drawn_alike(each):
     """Of every kind come as many questions as asked for, or all there are; none comes twice."""
     rows = sampled(QUESTIONS, each=each, by="kind")
-
     for kind in KINDS:
         there = sum(row["kind"] == kind for row in QUESTIONS)
         assert sum(row["kind"] == kind for row in rows) == min(each, there)
@@ -44,9 +43,7 @@ def test_shares_and_rewards_are_those_of_the_table():
     """Shares right, steps and rewards are means over the questions of a kind or of all, with standard errors."""
     table = table_of((1, 1), (0, 1), (0, 1), (0, 0))
     kinds = {"q0": "none", "q1": "one", "q2": "two", "q3": "two"}
-
     cheap, dear, oracle = by_kind(table, kinds=kinds, reward=RewardSettings(weight=0.1, cost={"steps": 2.0}))
-
     assert [row["strategy"] for row in (cheap, dear, oracle)] == ["cheap", "dear", "oracle"]
     assert [cheap[key] for key in (*KINDS, "right", "steps")] == [1.0, 0.0, 0.0, 0.25, 0.0]
     assert [dear[key] for key in (*KINDS, "right", "steps")] == [1.0, 1.0, 0.5, 0.75, 2.0]
@@ -58,9 +55,7 @@ def test_the_oracle_earns_most():
     """The oracle takes the cheap arm where it is as good, and the dear one where the answer is worth its steps."""
     table = table_of((1, 1), (0, 1), (0, 0))
     kinds = dict.fromkeys(("q0", "q1", "q2"), "one")
-
     *arms, oracle = by_kind(table, kinds=kinds | {"q0": "none", "q2": "two"}, reward=RewardSettings())
-
     assert oracle["right"] == pytest.approx(2 / 3)
     assert oracle["steps"] == pytest.approx(2 / 3)
     assert oracle["reward"] == pytest.approx((1 + 0.9 + 0) / 3)
@@ -73,9 +68,7 @@ def test_tables_are_whole_in_a_narrow_pipe(capsys):
     for place, name in enumerate(("exact_match", "f1", "accuracy", "steps", "time", "prompt_tokens")):
         row |= {name: 0.25 + place, f"{name}_se": 0.125}
     row |= {"completion_tokens": 7.0, "completion_tokens_se": None}
-
     said = printed(main_table([row], title="one"), capsys)
-
     for number in ("25.0 ± 12.5", "125.0 ± 12.5", "225.0 ± 12.5", "3.25 ± 0.12", "4.25 ± 0.12", "5 ± 0", " 7 "):
         assert number in said
     assert ended([row]) == ["ended by the budget and judged by their drafts: react 1"]
@@ -89,9 +82,7 @@ def test_what_is_printed_goes_between_its_marks(tmp_path):
     """Only what stands between the marks of that name is replaced, and backslashes come through."""
     file = tmp_path / "page.md"
     file.write_text("a\n<!-- one:begin -->\nold\n<!-- one:end -->\nb\n<!-- two:begin -->\nkept\n<!-- two:end -->\n")
-
     put("one", fenced("new \\1  \nlines\n"), file=file)
-
     assert file.read_text() == (
         "a\n<!-- one:begin -->\n```text\nnew \\1\nlines\n```\n<!-- one:end -->\nb\n"
         "<!-- two:begin -->\nkept\n<!-- two:end -->\n"
@@ -113,15 +104,12 @@ def test_pages_have_the_marks(name, page, tmp_path):
     """What the benchmarks publish has a place."""
     copy = tmp_path / page.name
     copy.write_text(page.read_text("utf-8"), "utf-8")
-
     put(name, "these are the figures", file=copy)
-
     assert "these are the figures" in copy.read_text("utf-8")
 
 
 def test_a_figure_that_was_not_printed_is_missed():
     """A figure is read from the row of its own table; where a benchmark did not print it, publishing stops."""
     printed = "  route() with x\n┏━┓\n│ p50 │ 1 ms │ 2 ms │ 2.0x │ y │\n└─┘\n" * len(FIGURES)
-
     with pytest.raises(SystemExit, match="alone p50"):
         figures_table(printed)

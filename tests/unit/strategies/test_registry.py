@@ -66,7 +66,6 @@ def test_the_door_is_sorted_and_true():
 def test_arms_come_in_the_order_of_the_configuration():
     """Every configured arm is made under its name, with defaults where nothing is given."""
     arms = make_arms({"single_step": {"passages": 7}, "no_retrieval": None, "multi_step": {}}, capabilities=EVERYTHING)
-
     assert list(arms) == ["single_step", "no_retrieval", "multi_step"]
     assert [arm.name for arm in arms.values()] == list(arms)
     assert arms["single_step"].params["passages"] == 7
@@ -84,7 +83,6 @@ def test_every_registered_arm_can_be_made_bare():
 def test_an_own_arm_comes_in_by_import_path():
     """The param `class` makes a caller's class an arm, called with its name and the other params."""
     arms = make_arms({"loud": {"class": here("OwnArm"), "shout": True}}, capabilities=EVERYTHING)
-
     assert isinstance(arms["loud"], OwnArm)
     assert arms["loud"].params == {"shout": True}
 
@@ -93,7 +91,6 @@ def test_one_of_our_arms_can_be_had_twice():
     """The same class under two names gives two arms with their own settings."""
     wide = {"class": "single_step", "passages": 10}
     arms = make_arms({"single_step": {}, "wide_step": wide}, capabilities=EVERYTHING)
-
     assert (arms["wide_step"].name, arms["wide_step"].params["passages"]) == ("wide_step", 10)
 
 
@@ -142,7 +139,6 @@ def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words
     """Every mistake is a ConfigError with the setting's path, what was given, and what would be right."""
     with pytest.raises(ConfigError) as caught:
         make_arms(config, capabilities=EVERYTHING)
-
     assert caught.value.field == field
     assert caught.value.remedy
     assert [word for word in words if word not in str(caught.value)] == []
@@ -159,7 +155,6 @@ def test_an_unmet_need_names_what_would_meet_it():
     """An arm that the generator cannot serve is refused with what it lacks and which generator has it."""
     with pytest.raises(ConfigError) as caught:
         make_arms({"own": {"class": here("NeedyArm")}}, capabilities=frozenset({"completion", "stop"}))
-
     message = str(caught.value)
     assert caught.value.field == "arms.own"
     assert "needs entropy, logprobs, and the generator offers completion, stop" in message

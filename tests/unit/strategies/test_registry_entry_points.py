@@ -45,7 +45,6 @@ def refused(config):
 def test_an_installed_arm_is_configured_by_its_name(shout):
     """It is made with its params, under its own name, without `class`."""
     arm = make_arms({"shout": {"loud": 3}}, capabilities=EVERYTHING)["shout"]
-
     assert (type(arm).__module__, arm.name, arm.params) == ("shouting", "shout", {"loud": 3})
 
 
@@ -59,7 +58,6 @@ def test_an_installed_arm_is_among_the_known(shout):
 def test_evaluate_all_runs_installed_arms(shout):
     """The word "all" means installed arms too, with their defaults; a single one can be named."""
     settings = Settings.model_validate({"generator": {"name": "scripted"}})
-
     arms, _ = parse_arms(["all"], settings=settings)
     assert make_strategies(settings, arms)["shout"][1].params == {"loud": 1}
     assert list(parse_arms(["shout"], settings=settings)[0]) == ["shout"]
@@ -68,7 +66,6 @@ def test_evaluate_all_runs_installed_arms(shout):
 def test_two_packages_with_one_name_are_refused_where_it_is_used(shout, install):  # noqa: F811 - the fixture
     """Both are named; other arms are made as ever, and `class` says which is meant."""
     install("other-arms", {"shout": "other:Shout"}, code=CODE)
-
     assert list(make_arms({"single_step": {}}, capabilities=EVERYTHING)) == ["single_step"]
     error = refused({"shout": {}})
     assert error.field == "arms.shout"
@@ -80,7 +77,6 @@ def test_two_packages_with_one_name_are_refused_where_it_is_used(shout, install)
 def test_a_name_of_ours_is_not_taken_over(install):  # noqa: F811 - the fixture
     """A package that claims one of our names is refused with ours where the name is used, and nowhere else."""
     install("bold-arms", {"single_step": "bold:Shout"}, code=CODE)
-
     assert list(make_arms({"no_retrieval": {}}, capabilities=EVERYTHING)) == ["no_retrieval"]
     assert "ragbandit, bold-arms" in refused({"single_step": {}}).message
     ours = {"single_step": {"class": "single_step"}}
@@ -91,7 +87,6 @@ def test_evaluate_all_leaves_a_clash_out_with_the_reason(install):  # noqa: F811
     """The others run."""
     install("bold-arms", {"single_step": "bold:Shout"}, code=CODE)
     arms, lacking = parse_arms(["all"], settings=Settings.model_validate({"generator": {"name": "scripted"}}))
-
     assert "no_retrieval" in arms
     assert "ragbandit, bold-arms" in lacking["single_step"]
 
@@ -109,7 +104,6 @@ def test_what_cannot_be_imported_names_package_and_reason(install, code, path, r
     """A package whose class is not there, or whose code fails, is an error of the configuration."""
     install("sad-arms", {"sad": path}, code=code)
     error = refused({"sad": {}})
-
     assert error.field == "arms.sad"
     assert "the package sad-arms" in error.message
     assert reason in error.message

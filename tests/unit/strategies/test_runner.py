@@ -95,7 +95,6 @@ def test_a_normal_end_is_answered():
     """The Outcome carries the arm's answer and rule, the decision's id and the true account."""
     before = time.time()
     outcome = run(good)
-
     assert (outcome.decision_id, outcome.status, outcome.answer) == ("d7", "answered", "yes")
     assert (outcome.stop_reason, outcome.error, outcome.run_by) == ("rule", None, "worker")
     assert outcome.steps == count_steps(outcome.trace) == 2
@@ -117,7 +116,6 @@ def test_a_normal_end_is_answered():
 def test_any_exception_is_a_failed_outcome_with_its_cost(error, message):
     """Whatever the arm raises becomes status failed with its message, no answer, and the cost and steps so far."""
     outcome = run(raising(error), seconds=60)
-
     assert (outcome.status, outcome.answer, outcome.stop_reason, outcome.error) == ("failed", None, "error", message)
     assert (outcome.cost.llm_calls, outcome.steps) == (1, 2)
 
@@ -128,7 +126,6 @@ def test_an_unexpected_exception_is_logged_with_its_traceback(caplog):
         run(raising(ArmFailed("foreseen")))
         assert caplog.records == []
         run(raising(ZeroDivisionError("bug")))
-
     assert "Traceback" in caplog.records[0].exc_text
     assert caplog.records[0].action == "arm_failed"
 
@@ -179,7 +176,6 @@ def test_an_arm_that_hangs_outside_any_call_is_cut_off():
     """Seconds are enforced over the whole arm; the draft is the answer."""
     began = time.monotonic()
     outcome = run(hang, seconds=0.02)
-
     assert (outcome.status, outcome.answer, outcome.stop_reason) == ("exhausted", "draft", "budget_seconds")
     assert time.monotonic() - began < 2
 
@@ -187,7 +183,6 @@ def test_an_arm_that_hangs_outside_any_call_is_cut_off():
 def test_a_budget_of_no_seconds_is_used_up_at_once():
     """With zero seconds nothing is searched or generated."""
     outcome = run(good, seconds=0)
-
     assert (outcome.status, outcome.answer) == ("exhausted", None)
     assert (outcome.cost.llm_calls, outcome.cost.retriever_calls) == (0, 0)
 
@@ -267,7 +262,6 @@ def test_a_long_stop_reason_is_cut():
 def test_a_failed_call_of_the_model_counts_without_tokens():
     """A call that raises is a call and its seconds, no tokens, and a CallFailed with its purpose and message."""
     outcome = ended(Arm(good), generator=ScriptedGenerator(["x"], seconds=0.01, fail_at=[1]))
-
     assert (outcome.cost.llm_calls, outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (1, 0, 0)
     assert outcome.cost.seconds_generate >= 0.01
     failed = outcome.trace[-1]
@@ -292,7 +286,6 @@ class Unreachable(MemoryRetriever):
 def test_a_failed_search_is_in_the_trace(retriever, seconds, ended_by, error):
     """A search that raises, or that the seconds ended, is counted, a CallFailed, and the last call that is made."""
     outcome = ended(Arm(good), retriever=retriever, seconds=seconds)
-
     assert (outcome.status, outcome.stop_reason) == ended_by
     assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 0)
     assert [(type(event), event.purpose, event.error) for event in outcome.trace[1:]] == [(CallFailed, "search", error)]
@@ -306,7 +299,6 @@ def test_a_call_that_hangs_is_counted_and_in_the_trace():
             await asyncio.sleep(60)
 
     outcome = ended(Arm(good), generator=Hanging([]), seconds=0.02)
-
     assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
     assert outcome.trace[-1].error.startswith("cut off")
 
@@ -319,7 +311,6 @@ def test_a_call_that_never_began_read_nothing():
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
 
     outcome = ended(Arm(good), generator=Queueing([]), seconds=60)
-
     assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
     assert [type(event) for event in outcome.trace if isinstance(event, Generated | Retrieved)] == [
         Retrieved,
@@ -379,7 +370,6 @@ def test_the_scripted_generator_writes_half_until_the_deadline():
     generator = ScriptedGenerator(["one two three four"], seconds=30)
     request = Request(prompt=PROMPT, max_tokens=9, deadline=time.monotonic() + 0.01)
     done = asyncio.run(generator.complete(request))
-
     assert (done.text, done.completion_tokens, done.finish) == ("one two", 2, "deadline")
 
 
@@ -400,7 +390,6 @@ def stopping(arm, *, after_s=0.02, **parts):
 def test_a_stopped_arm_is_cancelled_with_what_it_cost():
     """`stop` cuts a call off: failed as cancelled, the calls made are in the cost and the one cut off in the trace."""
     outcome = stopping(Arm(good), seconds=30.0)
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "cancelled", None)
     assert outcome.error == "cancelled by the caller"
     assert [type(event) for event in outcome.trace] == [Round, Retrieved, Round, CallFailed]
@@ -479,7 +468,6 @@ async def thinking(run):
 def test_an_arm_that_goes_on_searching_is_ended_by_its_rounds(rounds, found):
     """Searches after the refused round are not made: no search is had without a step."""
     outcome = caps_run(searching, rounds=rounds)
-
     assert (outcome.steps, outcome.cost.retriever_calls) == (found, found)
     ended = ("answered", "rule") if rounds == 50 else ("exhausted", "budget_rounds")
     assert (outcome.status, outcome.stop_reason) == ended
@@ -488,7 +476,6 @@ def test_an_arm_that_goes_on_searching_is_ended_by_its_rounds(rounds, found):
 def test_an_arm_that_asks_for_rounds_again_and_again_is_ended_by_its_rounds():
     """Where the budget has refused a round, another one may not be asked for; the draft is the answer."""
     outcome = caps_run(thinking, rounds=2)
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_rounds", "draft")
     assert (outcome.steps, outcome.cost.llm_calls) == (2, 3)
 
@@ -564,7 +551,6 @@ def blocking(seconds):
 def test_an_arm_that_blocked_past_its_seconds_is_exhausted(caplog):
     """What it brings is kept as the answer of an arm that its seconds ended, and the log names the arm."""
     outcome = run(blocking(0.4), seconds=0.1)
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", "late")
     (line,) = caplog.records
     assert (line.levelname, line.action, line.arm) == ("WARNING", "arm_late", "arm")
@@ -576,7 +562,6 @@ def test_an_arm_that_blocked_past_its_seconds_is_exhausted(caplog):
 def test_an_arm_that_is_a_little_late_is_answered(budget, caplog):
     """An arm has the same grace for its end as its calls; without seconds none is late."""
     outcome = run(blocking(0.25), **budget)
-
     assert (outcome.status, outcome.answer, caplog.records) == ("answered", "late", [])
 
 

@@ -89,7 +89,6 @@ def test_the_template_is_one():
     """The page's template can stand in for ours, and every section that the page names is in it."""
     text = textwrap.dedent(re.search(r"\n\n((?: {4}.*\n)+ {4}\[prefix\]\n.*\n)", PAGE)[1])
     template = load_templates(["read_direct"], overrides={"read_direct": text})["read_direct"]
-
     assert template.demonstrations == ("Question: Who painted Guernica?\nAnswer: Pablo Picasso",)
     assert template.passage == "{number}. {title}: {text}"
     assert (template.instructions, template.prefix) == ("Answer with the name alone.", "Answer:")
@@ -111,7 +110,6 @@ def test_the_example_keeps_the_contract(check, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_arms", raising=False)
     found = {}
     exec(textwrap.dedent(re.search(r"\n\n( {4}import pytest\n.*?\n)\n\S", OWN, flags=re.DOTALL)[1]), found)
-
     assert found["ARM_CHECKS"] is ARM_CHECKS
     found["test_curt"](check)
     del sys.modules["my_arms"]

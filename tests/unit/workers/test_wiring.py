@@ -48,7 +48,6 @@ def test_workers_share_the_cores(workers, cores, threads):
 def test_a_bare_arm_check_loads_no_model():
     """What a generator can do is read from its class; an arm that needs more is refused before anything is loaded."""
     settings = Settings(generator={"name": "local", "model": "no/such-model"})
-
     check_arms(settings)
     assert offered(settings.generator) == LocalGenerator.capabilities
     assert offered(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities

@@ -39,7 +39,6 @@ def test_a_completion(client, service, answers):
     reply = raw.parse()
     key = reply.id.removeprefix("chatcmpl-")
     decision = service.router.decision(key).decision
-
     assert reply.choices[0].message.content == "Bram Stoker"
     assert reply.choices[0].finish_reason == "stop"
     assert reply.model == f"ragbandit/{decision.arm}"

@@ -29,7 +29,6 @@ def test_a_forced_arm_is_not_learned(http, service, answers):
     for key in (forced, free):
         assert http.post("/v1/feedback", json={"decision_id": key, "rating": True}).status_code == 202
     assert service.router.learn() == 2
-
     shown = http.get(f"/v1/decisions/{forced}").json()
     assert (shown["state"], shown["reason"]) == ("closed", "the caller chose the arm")
     assert [(item["value"], item["kind"]) for item in shown["feedback"]] == [(1.0, "rating")]

@@ -47,7 +47,6 @@ def test_the_order_of_a_stream(http, in_pieces):
     chunks = chunks_of(lines)
     for chunk in chunks:
         ChatCompletionChunk.model_validate(chunk, strict=True)
-
     assert reply.headers["content-type"].startswith("text/event-stream")
     key = reply.headers["x-ragbandit-decision-id"]
     heads = {(chunk["id"], chunk["model"], chunk["created"], chunk["system_fingerprint"]) for chunk in chunks}

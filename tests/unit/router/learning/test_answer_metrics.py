@@ -60,7 +60,6 @@ FLAGS = [
 def test_every_family_keeps_its_flags(family, values):
     """What each family of short answers gives where the families differ."""
     found = [judged(prediction, gold=gold, family=family)[measure] for prediction, gold, measure in FLAGS]
-
     assert found == pytest.approx(values)
 
 
@@ -68,7 +67,6 @@ def test_every_family_keeps_its_flags(family, values):
 def test_every_family_of_readings_keeps_its_flags(family, values):
     """ALCE judges the first line without citation marks, Adaptive-Note everything with them."""
     cases = [("It sank in\n1912", "1912"), ("nineteen [1] 12", "nineteen 12")]
-
     assert [judged(said, gold=[[gold]], family=family)["str_hit"] for said, gold in cases] == values
 
 
@@ -112,7 +110,6 @@ def test_asqa_counts_the_readings_that_were_found():
     gold = [["1912", "April 1912"], ["1913"]]
     found = judged("It sank in 1912 [1], \nnot in 1913.", gold=gold, family="asqa")
     both = judged("In 1912[2] or 1913 [3][4].", gold=gold, family="asqa")
-
     assert found == {"str_em": 0.5, "str_hit": 0.0}
     assert both == {"str_em": 1.0, "str_hit": 1.0}
     assert judged("It sank in 1912\nnot in 1913.", gold=gold, family="asqa_adaptive_note")["str_hit"] == 1.0
@@ -149,7 +146,6 @@ GOLD = st.lists(WORDS.filter(str.strip), min_size=1, max_size=3)
 def test_measures_are_shares_and_an_exact_match_is_one_by_all(prediction, gold, family):
     """Every measure is in [0, 1]; where exact match is 1 and words are left, so are F1 and an accuracy of words."""
     found = judged(prediction, gold=gold, family=family)
-
     assert all(0.0 <= value <= 1.0 for value in found.values())
     if found["exact_match"] and normalise(prediction):
         assert found["f1"] == 1.0
@@ -161,5 +157,4 @@ def test_measures_are_shares_and_an_exact_match_is_one_by_all(prediction, gold, 
 def test_another_alias_never_lowers_a_measure(prediction, gold, more):
     """The best gold counts."""
     before, after = (judged(prediction, gold=each, family="musique") for each in (gold, [*gold, more]))
-
     assert all(after[name] >= before[name] for name in before)

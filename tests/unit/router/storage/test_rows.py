@@ -186,7 +186,6 @@ def test_outcome_text_is_made_storable():
     """NUL and lone surrogates, which models and arms may write, are replaced; a long stop reason is cut."""
     odd = {"answer": "a\x00b", "error": "\udfff", "stop_reason": "x" * 100}
     row = outcome_row(replace(made_outcome(), trace=(Branch(rule="r", value="\ud800"),), **odd))
-
     assert (row["answer"], row["error"], row["stop_reason"]) == ("a\ufffdb", "?", "x" * 64)
     assert outcome_value(row).trace == (Branch(rule="r", value="?"),)
 

@@ -118,5 +118,4 @@ def test_caps_on_rounds_and_passages_end_none_of_our_arms(name):
 def test_the_contract_runs_with_settings_that_are_not_defaults(name):
     """Every param of every registered arm has a tested value other than its default."""
     default, tested = made(name).params, made(name, **SETTINGS[name][0]).params
-
     assert [param for param in default if default[param] == tested[param]] == []

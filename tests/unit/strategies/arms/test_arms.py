@@ -25,7 +25,6 @@ from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, p
 def test_every_end_has_its_reason(arm, script, budget, ended):
     """The reader's answer counts, not the chain's; one without words is "" and no error; all calls are made."""
     outcome = outcome_of(arm, script, **budget)
-
     assert (outcome.status, (outcome.answer, outcome.stop_reason, outcome.steps)) == ("answered", ended)
     assert outcome.cost.llm_calls == len(script)
     assert branches(outcome, "chain_ended") == ([ended[1]] if isinstance(arm, MultiStep) else [])
@@ -35,7 +34,6 @@ def test_every_end_has_its_reason(arm, script, budget, ended):
 def test_single_step_searches_the_cleaned_question_and_reads():
     """single_step searches without question words, shows what it found and takes one step."""
     outcome = outcome_of(SingleStep(passages=2), ["Cincinnati"])
-
     assert queries(outcome) == ["the maker of Jaws from?"]
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answered", 1)
     assert outcome.cost.passages == 2
@@ -44,7 +42,6 @@ def test_single_step_searches_the_cleaned_question_and_reads():
 def test_a_question_of_question_words_skips_the_search():
     """Where cleaning leaves nothing the search is skipped, the trace says so, and the round still counts."""
     outcome = outcome_of(SingleStep(), ["x"], question="What is")
-
     assert queries(outcome) == []
     assert branches(outcome, "search_skipped") == ["the query is empty after cleaning"]
     assert outcome.steps == 1
@@ -54,7 +51,6 @@ def test_a_budget_without_rounds_or_passages_skips_the_search():
     """single_step within a budget of no round or no passage answers without searching and says why."""
     no_round = outcome_of(SingleStep(), ["x"], rounds=0)
     no_passage = outcome_of(SingleStep(), ["x"], passages=0)
-
     assert branches(no_round, "search_skipped") == ["the budget has no round"]
     assert branches(no_passage, "search_skipped") == ["the budget has no passage"]
     assert (no_round.steps, no_passage.steps) == (0, 1)
@@ -66,9 +62,7 @@ def test_multi_step_searches_with_its_last_sentence():
     """Round one searches the question, later rounds the last sentence; the reader answers from all passages."""
     script = ["Spielberg made Jaws. He is old.", "Spielberg came from Cincinnati.", "Cincinnati lies in Ohio.", "Ohio"]
     generator = ScriptedGenerator(script)
-
     outcome = outcome_of(MultiStep(rounds=3, passages_per_round=1), generator)
-
     assert queries(outcome) == ["the maker of Jaws from?", "Spielberg made Jaws.", "Spielberg came from Cincinnati."]
     assert purposes(outcome) == ["think", "think", "think", "read"]
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "max_rounds", 3)
@@ -89,7 +83,6 @@ def test_multi_step_reads_what_it_holds_when_its_thoughts_fill_the_context():
     """A chain that leaves no room for its next prompt ends, and the reader answers from the passages."""
     model = Endless({"passages say": "shark", "": "Ohio"}, context_tokens=200)
     outcome = outcome_of(MultiStep(), model)
-
     assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", "Ohio", "thoughts_too_long")
     assert branches(outcome, "chain_ended") == ["thoughts_too_long"]
     assert purposes(outcome) == ["think", "read"]
@@ -99,7 +92,6 @@ def test_multi_step_reads_what_it_holds_when_its_thoughts_fill_the_context():
 def test_multi_step_reasoning_searches_with_the_sentence_before():
     """A sentence that only reasons is not searched for."""
     outcome = outcome_of(MultiStep(rounds=2), ["So it must be Ohio.", "Hence Ohio.", "Ohio"])
-
     assert queries(outcome) == ["the maker of Jaws from?"] * 2
 
 
@@ -111,7 +103,6 @@ def test_multi_step_skips_what_it_holds_and_near_duplicates():
         ["Jaws was made by Spielberg from Cincinnati.", "x", "Ohio"],
         corpus=(JAWS, twin, MAN, TOWN),
     )
-
     skipped = branches(outcome, "passage_skipped")
     assert "twin: near duplicate of jaws" in skipped
     assert "jaws: held already" in skipped
@@ -131,7 +122,6 @@ def test_multi_step_keeps_the_first_passages():
     """A full pool of multi_step keeps the first passages."""
     generator = ScriptedGenerator(CHAIN)
     outcome = outcome_of(MultiStep(rounds=3, passages_per_round=1, passages=2), generator, question=KEPT)
-
     both = ["jaws", "man"]
     assert [shown_in(prompt) for prompt in generator.prompts] == [["jaws"], both, both, both]
     assert branches(outcome, "passage_skipped") == ["town: pool full at 2"]
@@ -142,7 +132,6 @@ def test_the_draft_of_multi_step_survives_the_budget():
     """When tokens run out in mid-chain, the answer is the latest sentence, or the chain's own answer if it has one."""
     sentence = outcome_of(MultiStep(rounds=3, think="reasoned"), ["Spielberg made Jaws.", "x", "x", "x"], tokens=100)
     announced = outcome_of(MultiStep(rounds=3, think="reasoned"), ["The answer is Ohio.", "x"], tokens=70)
-
     assert (sentence.status, sentence.answer) == ("exhausted", "Spielberg made Jaws.")
     assert (announced.status, announced.answer, announced.stop_reason) == ("exhausted", "Ohio", "budget_tokens")
 
@@ -164,7 +153,6 @@ def test_the_draft_of_multi_step_survives_the_budget():
 def test_what_the_reader_had_written_at_the_deadline_is_the_draft(arm, answers, draft):
     """A reader cut short leaves its text as the answer where it is one; else the earlier draft stays."""
     outcome = outcome_of(arm, LateGenerator(*answers, calls=len(answers)), seconds=60)
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", draft)
     assert purposes(outcome)[-1] in ("answer", "read", "think")
     assert outcome.cost.llm_calls == len(answers)

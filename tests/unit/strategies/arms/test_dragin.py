@@ -66,7 +66,6 @@ def test_an_uncertain_word_is_searched_for_with_what_it_looked_at():
     ahead = telling(TEXT, doubts={"Toledo.": 9.0}, looks=looks)
     generator = model(ahead, "Spielberg came from Cincinnati. He was", telling("So the answer is: Ohio."))
     outcome = outcome_of(arm(), generator)
-
     assert branches(outcome, "uncertain_words") == ["Toledo."]
     assert queries(outcome) == ["maker Jaws Spielberg"]
     assert purposes(outcome) == ["look_ahead", "write", "look_ahead"]
@@ -80,7 +79,6 @@ def test_the_query_keeps_the_words_looked_at_most():
     """With room for one word the one with the most attention stays."""
     looks = [("Toledo.", "Jaws", 0.1), ("Toledo.", "maker", 0.2)]
     generator = model(telling(TEXT, doubts={"Toledo.": 9.0}, looks=looks), "It is so. x", "Ohio")
-
     assert queries(outcome_of(arm(query_words=1, sentences=1), generator)) == ["maker"]
 
 
@@ -88,7 +86,6 @@ def test_uncertain_words_are_not_searched_themselves():
     """A hit that looked at another hit does not bring it into the query."""
     looks = [("Toledo.", "Spielberg", 0.3), ("Toledo.", "maker", 0.2)]
     ahead = telling(TEXT, doubts={"Toledo.": 9.0, "Spielberg": 9.0}, looks=looks)
-
     assert queries(outcome_of(arm(sentences=1), model(ahead, "It is so.", "Ohio"))) == ["maker"]
 
 
@@ -98,7 +95,6 @@ def test_a_mark_of_the_model_after_the_question_is_not_searched():
     generator = model(
         telling("Toledo.", doubts={"Toledo.": 9.0}, looks=[("Toledo.", "Jaws", 0.3)], keys=keys), "It is so.", "Ohio"
     )
-
     assert queries(outcome_of(arm(sentences=1), generator, question="Where is Jaws?")) == ["Jaws?"]
 
 
@@ -107,14 +103,12 @@ def test_theta_is_a_threshold_with_its_value_outside(entropy, searches):
     """A value of exactly theta does not trigger, a higher one does."""
     ahead = telling(TEXT, doubts={"Toledo.": entropy})
     outcome = outcome_of(arm(sentences=1), model(ahead, *["x"] * (1 + searches)))
-
     assert len(queries(outcome)) == searches
 
 
 def test_a_stop_word_never_triggers():
     """However uncertain, a stop word makes no search (the paper's indicator)."""
     outcome = outcome_of(arm(sentences=1), model(telling(TEXT, doubts={"from": 99.0}), "Ohio"))
-
     assert (queries(outcome), outcome.steps, outcome.answer) == ([], 0, "Ohio")
 
 
@@ -123,7 +117,6 @@ def test_the_sentences_before_the_trigger_stay():
     ahead = telling("Jaws is old. " + TEXT, doubts={"Toledo.": 9.0}, looks=[("Toledo.", "maker", 0.2)])
     generator = model(ahead, "He came from Ohio.", "Ohio")
     outcome_of(arm(sentences=2), generator)
-
     assert generator.prompts[1].prefix == "Jaws is old."
     assert generator.prompts[2].prefix.startswith("Jaws is old. He came from Ohio. So")
 
@@ -132,7 +125,6 @@ def test_an_answer_before_the_trigger_needs_no_search():
     """A sentence that announces the answer ends the text before a later uncertain one is looked at."""
     ahead = telling("So the answer is: Ohio. " + TEXT, doubts={"Toledo.": 9.0})
     outcome = outcome_of(arm(), model(ahead))
-
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answer_found", 0)
     assert queries(outcome) == []
 
@@ -140,7 +132,6 @@ def test_an_answer_before_the_trigger_needs_no_search():
 def test_sentences_beyond_the_cap_do_not_trigger():
     """A sentence that would be cut off anyway is no reason to search."""
     ahead = telling("Jaws is old. " + TEXT, doubts={"Toledo.": 9.0})
-
     assert queries(outcome_of(arm(sentences=1), model(ahead, "Ohio"))) == []
 
 
@@ -149,7 +140,6 @@ def test_a_query_of_nothing_falls_back_to_the_question(keys):
     """Where the question is not among the tokens, or nothing was looked at, the question is searched and noted."""
     ahead = telling("Toledo.", doubts={"Toledo.": 9.0}, keys=keys)
     outcome = outcome_of(arm(sentences=1), model(ahead, "It is so.", "Ohio"))
-
     assert queries(outcome) == ["the maker of Jaws from?"]
     assert len(branches(outcome, "query_fallback")) == 1
 
@@ -169,7 +159,6 @@ def test_a_query_of_nothing_falls_back_to_the_question(keys):
 def test_the_text_ends_by_every_rule(params, script, budget, ended):
     """A sure text is accepted whole; where none announces an answer it is asked for; a search refused is noted."""
     outcome = outcome_of(arm(**params), model(*script), **budget)
-
     assert (outcome.status, (outcome.answer, outcome.stop_reason, outcome.steps)) == ("answered", ended)
     assert len(purposes(outcome)) == len(script)
     assert branches(outcome, "search_skipped") == (["no round is left"] if budget else [])
@@ -178,7 +167,6 @@ def test_the_text_ends_by_every_rule(params, script, budget, ended):
 def test_the_draft_is_the_latest_sentence():
     """A budget that ends before the answer leaves the latest sentence."""
     outcome = outcome_of(arm(), model(telling("Jaws is old."), dollars=1.0), dollars=1.0)
-
     assert (outcome.stop_reason, outcome.answer) == ("budget_dollars", "Jaws is old")
 
 
@@ -186,7 +174,6 @@ def test_the_draft_is_the_latest_sentence():
 def test_a_generator_that_tells_nothing_is_a_failure(details):
     """Missing details fail the arm by name."""
     outcome = outcome_of(arm(), model(Scripted(text="Toledo.", details=details)))
-
     assert outcome.status == "failed"
     assert "told none" in outcome.error
 
@@ -197,7 +184,6 @@ def test_attention_of_the_wrong_shape_is_a_failure():
     outcome = outcome_of(
         arm(), model(Scripted(text="Toledo.", details={"entropy": (1.0, 2.0), "attention": attention}))
     )
-
     assert outcome.status == "failed"
     assert "(1, 3, 4) does not go with 2 tokens" in outcome.error
 
@@ -207,14 +193,12 @@ def test_attention_received_is_the_highest_look_averaged_over_heads():
     weights = np.array(
         [[[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]], [[0.9, 0.1, 0.0], [0.2, 0.6, 0.2]]], dtype=np.float32
     )  # (2 heads, 2 written, 1 read + 2 written)
-
     np.testing.assert_allclose(attention_received(Attention(weights=weights, keys=("p", "a", "b"))), [0.55, 0.45])
 
 
 def test_pieces_of_words_are_merged():
     """Tokens without a space before them belong to the word before; a word knows its tokens and its place."""
     words = merge_words(["Cin", "cin", "nati", " lies", " ", "in a", " b"])
-
     assert [(word.text, word.tokens, word.begin) for word in words] == [
         ("Cincinnati", (0, 1, 2), 0),
         ("lies", (3,), 11),
@@ -229,7 +213,6 @@ def test_merged_words_are_those_of_the_joined_text(tokens):
     """Merging gives the words of the joined text, each where it begins."""
     text = "".join(tokens)
     words = merge_words(tokens)
-
     assert [word.text for word in words] == text.split()
     assert all(text.startswith(word.text, word.begin) for word in words)
 
@@ -238,7 +221,6 @@ def test_merged_words_are_those_of_the_joined_text(tokens):
 def test_sentences_lose_nothing_but_white_space(text):
     """The spans of the sentences hold every character of the text that is not white space, in order."""
     joined = "".join(text[begin:end] for begin, end in sentence_spans(text))
-
     assert "".join(joined.split()) == "".join(text.split())
 
 

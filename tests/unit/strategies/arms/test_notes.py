@@ -39,9 +39,7 @@ ROUND_THREE = [
 def test_a_note_grows_until_the_updates_are_used_up():
     """Each update asks, searches once with questions and question, extends and compares; the reader sees the note."""
     generator = ScriptedGenerator(["Spielberg made\nJaws.", *ROUND_TWO, *ROUND_THREE, "Ohio.\nIndeed."])
-
     outcome = outcome_of(AdaptiveNote(passages_per_round=1, passages=9), generator)
-
     assert queries(outcome) == [
         "made Jaws?",
         "did Spielberg come from? films? made Jaws?",
@@ -62,9 +60,7 @@ def test_a_note_grows_until_the_updates_are_used_up():
 def test_an_update_sees_new_passages_only_and_all_are_counted():
     """A passage found again is not shown again; the cost counts the distinct passages of all rounds."""
     generator = ScriptedGenerator(["Spielberg made Jaws.", *ROUND_TWO, "Ohio"])
-
     outcome = outcome_of(AdaptiveNote(passages_per_round=2, updates=1), generator, corpus=(JAWS, MAN))
-
     assert JAWS.text in generator.prompts[0].body
     assert (JAWS.text in generator.prompts[2].body, MAN.text in generator.prompts[2].body) == (False, True)
     assert branches(outcome, "passage_skipped") == ["jaws: held already"]
@@ -75,9 +71,7 @@ def test_an_update_sees_new_passages_only_and_all_are_counted():
 def test_a_note_that_is_not_better_is_dropped_and_ends_the_updates(verdict):
     """After one failed update the old note goes to the reader; a verdict that cannot be read is no, and counted."""
     generator = ScriptedGenerator(["First note.", *ROUND_TWO[:2], verdict, "Ohio"])
-
     outcome = outcome_of(AdaptiveNote(passages_per_round=1), generator)
-
     assert (outcome.stop_reason, outcome.steps) == ("failed_updates", 2)
     assert branches(outcome, "update") == ["failed: not better"]
     assert "Notes: First note." in generator.prompts[-1].body
@@ -88,9 +82,7 @@ def test_more_failures_may_be_allowed():
     """With two failures allowed a dropped note is followed by another update on the old one."""
     failed = ["Where did Spielberg come from?", "Bad note.", WORSE]
     generator = ScriptedGenerator(["First note.", *failed, *ROUND_THREE, "Ohio"])
-
     outcome = outcome_of(AdaptiveNote(passages_per_round=1, failures=2), generator)
-
     assert branches(outcome, "update") == ["failed: not better", "accepted"]
     assert outcome.stop_reason == "max_rounds"
     assert "Note: First note." in generator.prompts[5].body
@@ -100,9 +92,7 @@ def test_every_note_may_be_kept():
     """With `keep: every` nothing is compared, each new note stands, and an update that found nothing ends nothing."""
     second, third = ("Where did Spielberg come from?", "Bad note."), (ROUND_THREE[0], "Ohio note.")
     generator = ScriptedGenerator(["First note.", *second, "Spielberg?", *third, "Ohio"])
-
     outcome = outcome_of(AdaptiveNote(passages_per_round=1, updates=3, keep="every"), generator)
-
     assert branches(outcome, "update") == ["accepted", "failed: no new passage", "accepted"]
     assert "note_compare" not in purposes(outcome)
     assert (outcome.stop_reason, outcome.steps) == ("max_rounds", 4)
@@ -130,7 +120,6 @@ def test_every_note_may_be_kept():
 def test_the_updates_end_when_passages_or_rounds_are_used_up(arm, script, budget, ended, found):
     """Before another question is asked, under the name of the cap; the reader answers with what there is."""
     outcome = outcome_of(arm, [*script, "Ohio"], **budget)
-
     assert (outcome.answer, (outcome.stop_reason, outcome.steps)) == ("Ohio", ended)
     assert outcome.cost.passages == outcome.cost.retriever_calls == found
 
@@ -141,7 +130,6 @@ def test_near_the_cap_only_what_fits_is_taken():
         AdaptiveNote(passages_per_round=3, passages=2),
         ["First note.", "Where did Spielberg of Cincinnati, beside Kentucky, come from?", "More.", BETTER, "Ohio"],
     )
-
     assert (outcome.stop_reason, outcome.cost.passages) == ("max_passages", 2)
     assert any(each.endswith("pool full at 2") for each in branches(outcome, "passage_skipped"))
 
@@ -151,7 +139,6 @@ def test_no_new_question_ends_the_updates():
     blank = outcome_of(AdaptiveNote(passages_per_round=1), ["First note.", " \n", "Ohio"])
     again = ["1. WHERE did Spielberg come from?\n2. Who made Jaws?"]
     repeated = outcome_of(AdaptiveNote(passages_per_round=1), ["First note.", *ROUND_TWO, *again, "Ohio"])
-
     assert (blank.stop_reason, blank.cost.retriever_calls) == ("no_new_question", 1)
     assert branches(blank, "parse_failed") == ["ask: no question"]
     assert (repeated.stop_reason, repeated.cost.retriever_calls) == ("no_new_question", 2)
@@ -163,7 +150,6 @@ def test_an_update_without_news_has_failed_without_a_comparison():
     stale = outcome_of(AdaptiveNote(), ["First note.", "Who?", "Ohio"], corpus=(JAWS,))
     empty = outcome_of(AdaptiveNote(passages_per_round=1), ["First note.", ROUND_TWO[0], " ", "Ohio"])
     same = outcome_of(AdaptiveNote(passages_per_round=1), ["First note.", ROUND_TWO[0], "First\nnote.", "Ohio"])
-
     assert branches(stale, "update") == ["failed: no new passage"]
     assert branches(empty, "update") == branches(same, "update") == ["failed: nothing added"]
     assert {each.stop_reason for each in (stale, empty, same)} == {"failed_updates"}
@@ -177,7 +163,6 @@ def test_a_question_that_finds_nothing_may_still_be_helped_by_new_questions():
         ["Who was Spielberg?", "Spielberg came from Cincinnati.", "Cincinnati"],
         question="Whence cometh he?",
     )
-
     assert purposes(outcome) == ["ask", "note_extend", "read"]
     assert (outcome.answer, branches(outcome, "update")) == ("Cincinnati", ["accepted"])
 
@@ -187,7 +172,6 @@ def test_a_long_search_is_cut_and_says_so():
     script = ["First note.", *ROUND_TWO, "Ohio"]
     cut = outcome_of(AdaptiveNote(passages_per_round=1, updates=1, query_characters=19), script)
     whole = outcome_of(AdaptiveNote(passages_per_round=1, updates=1), script)
-
     assert queries(cut)[1] == "did Spielberg"
     assert branches(cut, "query_cut") == ["to 19 of 58 characters"]
     assert branches(whole, "query_cut") == []
@@ -196,7 +180,6 @@ def test_a_long_search_is_cut_and_says_so():
 def test_the_long_style_gives_the_whole_text():
     """A long answer keeps its lines; a short one ends with the first."""
     text = "So the answer is: Ohio.\nIt borders Indiana."
-
     assert outcome_of(AdaptiveNote(updates=0, style="long"), ["First note.", text]).answer == text
     assert outcome_of(AdaptiveNote(updates=0), ["First note.", text]).answer == "Ohio"
     assert outcome_of(SelfRefine(style="long"), [text, text]).answer == text
@@ -222,7 +205,6 @@ def test_the_long_style_gives_the_whole_text():
 def test_what_stands_at_the_deadline_is_the_draft(arm, answers, draft):
     """The latest kept note, or what the reader had written, is the answer when the seconds run out."""
     outcome = outcome_of(arm, LateGenerator(*answers, calls=len(answers)), seconds=60)
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", draft)
     assert outcome.cost.llm_calls == len(answers)
 
@@ -231,9 +213,7 @@ def test_what_stands_at_the_deadline_is_the_draft(arm, answers, draft):
 def test_the_reader_sees_the_notes_in_place_of_the_passages(arm):
     """Notes are written on all passages found; the answer comes from them alone, after one step."""
     generator = ScriptedGenerator(["1. Spielberg made it.\n2. He came from Cincinnati.", "Cincinnati"])
-
     outcome = outcome_of(arm, generator, question=BOTH)
-
     assert purposes(outcome) == [arm.name, "read"]
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answered", 1)
     assert JAWS.text in generator.prompts[0].body
@@ -257,7 +237,6 @@ def test_without_passages_the_reader_is_alone(make):
 def test_an_answer_without_words_is_called_empty(arm):
     """A reader that says nothing gives "" and empty_answer, also after good notes."""
     outcome = outcome_of(arm, ["1. useful", " "])
-
     assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", "", "empty_answer")
 
 
@@ -274,9 +253,7 @@ def test_an_answer_without_words_is_called_empty(arm):
 def test_self_rerank_reads_the_useful_passages(verdicts, shown, failed, branch):
     """Passages called useful are read, all if there is none; verdicts that are missing are in the trace."""
     generator = ScriptedGenerator([verdicts, "Cincinnati"])
-
     outcome = outcome_of(SelfRerank(), generator, corpus=(JAWS, MAN), question=BOTH)
-
     assert [each for each in (JAWS, MAN) if each.text in generator.prompts[1].body] == shown
     assert branches(outcome, "parse_failed") == failed
     assert branches(outcome, branch[0]) == [branch[1]]

@@ -35,7 +35,6 @@ def test_react_searches_and_finishes():
         ]
     )
     outcome = outcome_of(React(), generator)
-
     assert queries(outcome) == ["Jaws", "Spielberg"]
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "finished", 2)
     assert outcome.cost.passages == 2
@@ -50,7 +49,6 @@ def test_react_prefers_the_passage_whose_title_is_the_topic():
     """The passage titled like the topic is shown, though another stands before it among the hits."""
     generator = ScriptedGenerator(["Action: search[spielberg]", "Action: finish[x]"])
     outcome_of(React(), generator)
-
     assert "Spielberg: Spielberg came from Cincinnati. He made Jaws. (See also: Jaws)" in generator.prompts[1].body
 
 
@@ -65,7 +63,6 @@ def test_react_looks_up_one_sentence_after_the_other():
     ]
     generator = ScriptedGenerator(script)
     outcome = outcome_of(React(turns=9), generator)
-
     lines = asked(generator.prompts[-1]).splitlines()
     assert [line.split(": ", 1)[1] for line in lines if line.startswith("Observation")] == [
         "The library has nothing new on whales.",
@@ -84,7 +81,6 @@ def test_react_asks_again_for_an_action_that_is_missing():
     """A turn without an action costs one repair call that begins with its first line, and is counted."""
     generator = ScriptedGenerator(["I look for Jaws.\nOr not.", "search[Jaws]\nmore", "Action 2: finish[Ohio]"])
     outcome = outcome_of(React(), generator)
-
     assert purposes(outcome) == ["think", "repair", "think"]
     assert generator.prompts[1].prefix == "Thought 1: I look for Jaws.\nAction 1:"
     assert branches(outcome, "parse_failed") == ["no action in: I look for Jaws.\nOr not."]
@@ -96,7 +92,6 @@ def test_react_says_what_is_allowed():
     script = ["hm", "hm", "Action: fly[home]", "Action: search[]", "Action: finish[ ]", "Action: finish[Ohio]"]
     generator = ScriptedGenerator(script)
     outcome = outcome_of(React(turns=5), generator)
-
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "finished", 0)
     assert len(branches(outcome, "parse_failed")) == 2
     assert branches(outcome, "unknown_action") == ["none", "fly"]
@@ -108,7 +103,6 @@ def test_react_ends_after_two_turns_without_an_action():
     """A model that writes no action in two turns running is not asked a third time; one in between starts anew."""
     never = outcome_of(React(turns=7), ["hm"] * 4 + ["Ohio"])
     between = outcome_of(React(turns=3), ["hm", "hm", "Action: search[Jaws]", "hm", "hm", "Ohio"])
-
     assert purposes(never) == ["think", "repair", "think", "repair", "read"]
     assert (never.answer, never.stop_reason, never.cost.passages) == ("Ohio", "no_action", 2)
     assert queries(never) == ["the maker of Jaws from?"]  # its reader gets what the question finds
@@ -123,7 +117,6 @@ def test_react_without_finish_answers_as_set(unfinished, answer, stop):
     """After the last turn a reader, the latest thought, or nothing answers, and the stop reason tells it."""
     script = ["One.\nAction: search[Jaws]", "Two.\nAction: search[Cincinnati]", "Ohio"]
     outcome = outcome_of(React(turns=2, unfinished=unfinished), script)
-
     assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", answer, stop)
     assert purposes(outcome) == ["think", "think"] + ["read"] * (unfinished == "read")
     assert branches(outcome, "turns_ended") == ["max_turns"]
@@ -141,7 +134,6 @@ def test_react_ends_when_the_rounds_of_the_budget_are_used_up():
     """The search that the budget does not allow ends the turns, and the reader answers from what is there."""
     script = ["Action: search[Jaws]", "Action: search[Spielberg]", "Cincinnati"]
     one, none = outcome_of(React(), script, rounds=1), outcome_of(React(), [script[0], "Ohio"], rounds=0)
-
     assert queries(one) == ["Jaws"]
     assert (one.answer, one.stop_reason, one.steps) == ("Cincinnati", "budget_rounds", 1)
     assert (none.answer, none.stop_reason, none.steps) == ("Ohio", "budget_rounds", 0)
@@ -151,7 +143,6 @@ def test_react_ends_when_the_rounds_of_the_budget_are_used_up():
 def test_react_stops_the_model_before_it_writes_the_library_s_lines():
     """What a model makes up of the next observation or question does not reach the arm."""
     script = ["x\nObservation 1: so\nAction: finish[Toledo]", "x\nQuestion: so\nAction: finish[Toledo]"]
-
     for invented in script:
         assert outcome_of(React(), [invented, "finish[Ohio]"]).answer == "Ohio"
 
@@ -161,7 +152,6 @@ def test_react_keeps_its_latest_thought_as_draft():
     script = ["The answer is Ohio.\nAction: search[Jaws]", "x\nAction: finish[y]"]
     free = outcome_of(React(), ScriptedGenerator(script))
     outcome = outcome_of(React(), script, tokens=free.cost.prompt_tokens // 2)
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_tokens", "Ohio")
 
 
@@ -169,7 +159,6 @@ def test_react_leaves_out_the_first_turns_when_the_context_is_full():
     """What does not fit is left out from the first turn on, which the trace tells; the question always stays."""
     generator = ScriptedGenerator(["Action: search[Jaws]"] * 5 + ["Action: finish[x]"], context_tokens=190)
     outcome = outcome_of(React(turns=6), generator)
-
     assert outcome.answer == "x"
     assert "turn 1 of 3 dropped" in branches(outcome, "prompt_budget")
     assert "Thought 1:" not in asked(generator.prompts[-1])
@@ -199,5 +188,4 @@ def test_an_action_is_read_as_it_is_meant(text, action):
 def test_any_text_is_an_action_or_none(text):
     """No text makes the parser fail, and what it finds has a verb in lower case."""
     action = parsed_action(text)
-
     assert action is None or (action.verb == action.verb.lower() and action.verb and "\n" not in action.argument)

@@ -38,7 +38,6 @@ def test_rq_rag_rewrites_searches_and_answers():
     """One refinement: the rewritten query is searched, and the reader answers from what it found."""
     generator = ScriptedGenerator(["rewrite", '"Spielberg Cincinnati"\nmore', "Ohio"])
     outcome = outcome_of(RqRag(), generator)
-
     assert purposes(outcome) == ["decide", "rewrite", "read"]
     assert queries(outcome) == ["Spielberg Cincinnati"]
     assert end_of(outcome) == ("Ohio", "max_depth", 1)
@@ -50,7 +49,6 @@ def test_rq_rag_searches_every_part_in_one_round(action):
     """The parts or meanings, as many as allowed, are searched one after the other, in one round."""
     script = [action, " Spielberg\n2. Jaws\n3. spielberg\n4. Cincinnati\n5. Ohio", "Ohio"]
     outcome = outcome_of(RqRag(passages_per_query=1), script)
-
     assert purposes(outcome) == ["decide", action, "read"]
     assert queries(outcome) == ["Spielberg", "Jaws", "Cincinnati"]
     assert (outcome.steps, outcome.cost.passages) == (1, 2)
@@ -60,7 +58,6 @@ def test_rq_rag_refines_again_from_what_it_found():
     """At depth two the next decision and query see the passages and the queries so far."""
     generator = ScriptedGenerator(["rewrite", "Jaws film", "decompose", "Ohio", "Ohio"])
     outcome = outcome_of(RqRag(depth=2), generator)
-
     assert queries(outcome) == ["Jaws film", "Ohio"]
     assert "Jaws was made by Spielberg." in generator.prompts[2].body
     assert generator.prompts[3].body.endswith("Queries so far: Jaws film")
@@ -102,7 +99,6 @@ def test_rq_rag_refines_again_from_what_it_found():
 def test_rq_rag_ends_by_every_rule(arm, script, budget, ended, searched, unreadable):
     """A path and a tree end with their reasons; what cannot be read is a rewrite, or the question, and is counted."""
     outcome = outcome_of(arm, script, **budget)
-
     assert end_of(outcome) == ended
     assert queries(outcome) == searched
     assert branches(outcome, "parse_failed") == unreadable
@@ -111,7 +107,6 @@ def test_rq_rag_ends_by_every_rule(arm, script, budget, ended, searched, unreada
 def test_rq_rag_ends_where_no_query_is_new():
     """A refinement that repeats the path's queries ends the path instead of searching again."""
     outcome = outcome_of(RqRag(depth=3), ["rewrite", "Jaws", "decompose", "1. JAWS\n2. jaws", "Ohio"])
-
     assert queries(outcome) == ["Jaws"]
     assert (outcome.answer, outcome.stop_reason) == ("Ohio", "no_new_query")
     assert branches(outcome, "no_new_query") == ["decompose"]
@@ -121,7 +116,6 @@ def test_rq_rag_ends_where_no_query_is_new():
 def test_rq_rag_expands_the_whole_tree(depth, answers, rounds):
     """The tree has the paper's size: 13 answers and 12 refinements at depth 2, 40 and 39 at depth 3."""
     outcome = outcome_of(RqRag(tree=True, depth=depth), tree_script(answers=["Ohio"] * answers))
-
     said = purposes(outcome)
     assert (said.count("read"), len(said) - said.count("read")) == (answers, rounds)
     assert (outcome.cost.retriever_calls, outcome.steps) == (rounds, rounds)
@@ -132,7 +126,6 @@ def test_rq_rag_goes_through_the_tree_nearest_first():
     """A budget of four rounds has all refinements of the question and one of the second step."""
     generator = ScriptedGenerator(tree_script(answers=["Ohio"] * 5))
     outcome = outcome_of(RqRag(tree=True, depth=2), generator, rounds=4)
-
     assert purposes(outcome)[1::2] == ["rewrite", "decompose", "disambiguate", "rewrite"]
     assert generator.prompts[7].body.endswith("Queries so far: Jaws query 0")
     assert outcome.stop_reason == "budget_rounds"
@@ -143,7 +136,6 @@ def test_rq_rag_paths_see_only_their_own_passages():
     script = ["A", "Jaws film", "B", "Ohio", "C", "Spielberg Cincinnati", "D"]
     generator = ScriptedGenerator(script)
     outcome = outcome_of(RqRag(tree=True, passages_per_query=1), generator)
-
     shown = [[each.id for each in (JAWS, MAN, TOWN) if each.text in prompt.body] for prompt in generator.prompts]
     assert shown == [[], [], ["jaws"], [], ["town"], [], ["man"]]
     assert outcome.cost.passages == 3
@@ -153,7 +145,6 @@ def test_rq_rag_leaves_out_a_branch_without_a_new_query():
     """A refinement that repeats its path's query gets no answer and no branches; the tree goes on."""
     script = ["A", *(["Jaws", "B"] * 3), *(["Jaws"] * 9)]
     outcome = outcome_of(RqRag(tree=True, depth=2), script)
-
     assert (outcome.answer, outcome.stop_reason) == ("B", "max_depth")
     assert purposes(outcome).count("read") == 4
     assert len(branches(outcome, "no_new_query")) == 9
@@ -162,7 +153,6 @@ def test_rq_rag_leaves_out_a_branch_without_a_new_query():
 def test_rq_rag_takes_the_answer_most_paths_agree_on():
     """The vote ignores case and empty answers."""
     outcome = outcome_of(RqRag(tree=True), tree_script(answers=["ohio", "", "Ohio", "Toledo"]))
-
     assert outcome.answer == "Ohio"
 
 
@@ -174,7 +164,6 @@ def test_rq_rag_takes_the_answer_the_model_was_surest_of():
     ]
     generator = ScriptedGenerator(tree_script(answers=said), capabilities=get_args(Need))
     outcome = outcome_of(RqRag(tree=True, choose="confidence"), generator)
-
     assert outcome.answer == "Toledo"
     assert {request.want for request in generator.requests if request.prompt.prefix == "Answer:"} == {
         frozenset({"logprobs"})
@@ -188,7 +177,6 @@ def test_rq_rag_needs_logprobs_only_where_it_asks_for_them():
         for tree in (False, True)
         for choose in ("vote", "confidence")
     }
-
     assert [key for key, needed in needs.items() if needed] == [(True, "confidence")]
 
 
@@ -197,7 +185,6 @@ def test_rq_rag_gives_the_answer_chosen_so_far_when_the_budget_ends():
     free = outcome_of(RqRag(tree=True), tree_script(answers=["Toledo", "Ohio", "Ohio", "Ohio"]))
     used = free.cost.prompt_tokens + free.cost.completion_tokens
     outcome = outcome_of(RqRag(tree=True), tree_script(answers=["Toledo", "Ohio", "Ohio", "Akron"]), tokens=used - 1)
-
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_tokens", "Ohio")
 
 
@@ -205,7 +192,6 @@ def test_rq_rag_counts_passages_over_the_whole_tree():
     """The budget's passages are distinct passages over all paths, not those of each."""
     script = ["A", "Jaws film", "B", "Ohio", "C", "Spielberg Cincinnati", "D"]
     outcome = outcome_of(RqRag(tree=True, passages_per_query=1), script, passages=2)
-
     assert outcome.cost.passages == 2
     assert branches(outcome, "passage_skipped") == ["man: pool full at 2"]
 
@@ -227,5 +213,4 @@ def test_the_mean_logprob_is_that_of_the_text():
 def test_among_equal_answers_the_last_is_taken():
     """Ties of votes and of confidence go to the path with the most evidence."""
     paths = [PathAnswer(answer=text, confidence=-1.0) for text in ("one", "two", "")]
-
     assert [chosen_answer(paths, choose=choice) for choice in ("vote", "confidence")] == ["two", "two"]

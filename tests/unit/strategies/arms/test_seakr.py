@@ -64,7 +64,6 @@ def doubts(outcome):
 def test_a_sure_answer_needs_no_search():
     """Samples of one mind: the first answer counts, after one greedy call and the samples."""
     outcome = outcome_of(single(), Model({"": ("Ohio", 0.0)}))
-
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "sure", 0)
     assert purposes(outcome) == ["answer"] + ["answer_sample"] * 3
     assert doubts(outcome)[0] == pytest.approx(math.log(1e-3), abs=1e-3)
@@ -74,7 +73,6 @@ def test_samples_are_drawn_as_the_settings_say():
     """Every sample has its own seed, and the temperature, top_p and top_k of the settings; the answer is greedy."""
     generator = Model({"": ("Ohio", 0.0)})
     outcome_of(single(seed=5, temperature=0.7, top_p=0.8, top_k=9), generator)
-
     first, *samples = [request.sampling for request in generator.requests]
     assert first is None
     assert [each.seed for each in samples] == [5, 6, 7]
@@ -85,7 +83,6 @@ def test_the_threshold_has_its_value_inside():
     """A doubt of exactly delta is sure; a delta just below it searches."""
     delta = doubts(outcome_of(single(), Model({"": ("Ohio", 0.0)})))[0]
     exact = uncertainty(np.ones((3, 4)), alpha=1e-3)
-
     assert delta == pytest.approx(exact, abs=1e-4)
     assert outcome_of(single(delta=exact), Model({"": ("Ohio", 0.0)})).stop_reason == "sure"
     assert outcome_of(single(delta=exact - 1e-6), Model({"": ("Ohio", 0.0)})).stop_reason == "best_passage"
@@ -96,7 +93,6 @@ def test_an_unsure_answer_is_read_from_the_surest_passage():
     script = {"Spielberg:": ("Cincinnati", 0.1), "Jaws:": ("Toledo", 2.0), "": ("Paris", 5.0)}
     generator = Model(script)
     outcome = outcome_of(single(), generator)
-
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "best_passage", 1)
     assert queries(outcome) == ["the maker of Jaws from?"]
     assert outcome.cost.passages == 2
@@ -108,7 +104,6 @@ def test_a_reading_without_words_does_not_count():
     """Passages that give no answer lose to one that does, and leave the first answer where none does."""
     some_words = outcome_of(single(), Model({"Spielberg:": ("", 0.0), "Jaws:": ("Ohio", 3.0), "": ("Paris", 5.0)}))
     no_words = outcome_of(single(), Model({"Spielberg:": ("", 0.0), "Jaws:": ("", 0.0), "": ("Paris", 5.0)}))
-
     assert (some_words.answer, some_words.stop_reason) == ("Ohio", "best_passage")
     assert (no_words.answer, no_words.stop_reason) == ("Paris", "no_reading")
     assert branches(some_words, "samples_dropped") == ["3 of 3 are empty"]
@@ -118,7 +113,6 @@ def test_a_reading_without_words_does_not_count():
 def test_without_a_passage_the_first_answer_counts(budget):
     """A budget without round or passage ends an unsure answer with no_passage."""
     outcome = outcome_of(single(), Model({"": ("Paris", 5.0)}), **budget)
-
     assert (outcome.answer, outcome.stop_reason) == ("Paris", "no_passage")
     assert len(branches(outcome, "search_skipped")) == 1
 
@@ -133,7 +127,6 @@ def test_nothing_said_is_an_empty_answer():
 def test_the_draft_is_the_first_answer():
     """A budget that ends among the samples leaves the first answer."""
     outcome = outcome_of(single(), Model({"": ("Ohio", 0.0)}, dollars=1.0), dollars=2.0)
-
     assert (outcome.status, outcome.answer, outcome.cost.llm_calls) == ("exhausted", "Ohio", 2)
 
 
@@ -144,7 +137,6 @@ def test_the_draft_is_the_first_answer():
 def test_states_that_cannot_be_used_are_a_failure(states, layer):
     """States of the wrong shape, without the layer, or not finite fail the arm by name."""
     outcome = outcome_of(single(layer=layer), Model({"": ("Ohio", 0.0)}, states=states))
-
     assert outcome.status == "failed"
     assert "states" in outcome.error
 
@@ -157,7 +149,6 @@ def test_a_chain_of_sure_sentences_needs_no_search():
         "": ("It is old.", 0.0),
     }
     outcome = outcome_of(multi(), Model(script))
-
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answer_found", 0)
     assert [each for each in purposes(outcome) if "sample" not in each] == ["think", "think", "read"]
 
@@ -172,7 +163,6 @@ def test_an_unsure_sentence_is_searched_and_the_surest_passage_kept():
     }
     generator = Model(script, unlikely={"Toledo."})
     outcome = outcome_of(multi(sentences=1), generator)
-
     assert queries(outcome) == ["Spielberg came"]
     assert [each for each in purposes(outcome) if "sample" not in each] == [
         "think",
@@ -196,7 +186,6 @@ def test_a_known_answer_comes_before_a_sure_unknown():
         "Spielberg: ": ("It is so.", 0.0),
         "": ("Jaws is old.", 5.0),
     }
-
     assert outcome_of(multi(sentences=1), Model(script)).answer == "Ohio"
 
 
@@ -211,7 +200,6 @@ def test_passages_of_an_earlier_search_are_not_new():
         "": ("Toledo.", 5.0),
     }
     outcome = outcome_of(multi(), Model(script, unlikely={"Toledo."}))
-
     assert queries(outcome) == ["the maker of Jaws from?", "Nowhere"]
     assert outcome.stop_reason == "nothing_new"
 
@@ -219,7 +207,6 @@ def test_passages_of_an_earlier_search_are_not_new():
 def test_words_of_question_and_last_sentence_are_searched_however_unlikely():
     """Multi: an unlikely word is in the query if the question holds it; other unlikely and stop words are not."""
     generator = Model({"": ("The maker was from Toledo.", 5.0)}, unlikely={"maker", "Toledo."})
-
     assert queries(outcome_of(multi(sentences=1), generator)) == ["maker"]
 
 
@@ -227,7 +214,6 @@ def test_a_proposal_without_sure_words_searches_the_question():
     """Multi: where no word is sure, or nothing was said, the question is searched, and noted."""
     unsure = outcome_of(multi(sentences=1), Model({"": ("Toledo.", 5.0)}, unlikely={"Toledo."}))
     silent = outcome_of(multi(sentences=1), Model({"": ("", 0.0)}))
-
     assert queries(unsure) == queries(silent) == ["the maker of Jaws from?"]
     assert len(branches(unsure, "query_fallback")) == len(branches(silent, "query_fallback")) == 1
 
@@ -246,7 +232,6 @@ def test_a_proposal_without_sure_words_searches_the_question():
 def test_the_chain_ends_by_every_rule(params, script, budget, reason):
     """Multi: each rule that ends the chain is the stop reason, and the last readings still answer."""
     outcome = outcome_of(multi(**params), Model(script), **budget)
-
     assert (outcome.status, outcome.stop_reason) == ("answered", reason)
     assert outcome.answer
 
@@ -262,7 +247,6 @@ def test_uncertainty_is_the_log_determinant(states):
     k, d = states.shape
     centring = np.eye(d) - np.ones((d, d)) / d
     _, expected = np.linalg.slogdet(states @ centring @ states.T + 0.1 * np.eye(k))
-
     assert uncertainty(states, alpha=0.1) == pytest.approx(expected / k, abs=1e-6)
 
 
@@ -300,7 +284,6 @@ def test_calls_are_made_at_the_same_time_unless_tokens_or_dollars_are_capped():
 def test_the_first_failure_ends_the_calls_beside_it():
     """The failure itself is raised, and every call that began is in the account."""
     error, _, run = call_together({}, fail_at=[2])
-
     assert isinstance(error, ArmFailed)
     assert "fails at call 2" in str(error)
     assert run.cost.llm_calls == 4 == len(run.trace)

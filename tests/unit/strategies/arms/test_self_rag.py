@@ -18,7 +18,6 @@ def test_self_rag_answers_where_all_graders_are_content():
     """One round: every passage is graded, the reader sees the relevant ones only, and two grades end the arm."""
     generator = ScriptedGenerator(["no", "yes", "Cincinnati", "yes", "Yes."])
     outcome = outcome_of(SelfRag(), generator)
-
     assert purposes(outcome) == ["grade_relevant", "grade_relevant", "read", "grade_supported", "grade_useful"]
     assert end_of(outcome) == ("Cincinnati", "answered", 1)
     assert branches(outcome, "relevant") == ["jaws: no", "man: yes"]
@@ -30,7 +29,6 @@ def test_self_rag_rewrites_where_no_passage_is_relevant():
     """A round without a relevant passage gets no answer; the next one searches the rewritten question."""
     script = ["no", "no", '"Cincinnati"', "yes", "Cincinnati", "yes", "yes"]
     outcome = outcome_of(SelfRag(passages_per_round=2), script)
-
     assert queries(outcome) == ["the maker of Jaws from?", "Cincinnati"]
     assert end_of(outcome) == ("Cincinnati", "answered", 2)
     assert branches(outcome, "relevant") == ["jaws: no", "man: no", "town: yes"]
@@ -40,7 +38,6 @@ def test_self_rag_grades_with_the_original_question():
     """After a rewriting the graders and the reader still see the question as it was asked."""
     generator = ScriptedGenerator(["no", "Cincinnati Ohio", "yes", "Ohio", "yes", "yes"])
     outcome_of(SelfRag(), generator, corpus=(JAWS, TOWN), question="Who made Jaws?")
-
     assert [prompt.body.count("Question: Who made Jaws?") for prompt in generator.prompts] == [1] * 6
     assert generator.prompts[1].body.endswith("Tried: Who made Jaws?")
     assert not any("Question: Cincinnati Ohio" in prompt.body for prompt in generator.prompts)
@@ -51,7 +48,6 @@ def test_self_rag_answers_again_while_unsupported():
     script = ["yes", "Toledo", "no", "Akron", "no", "Ohio", "yes", "yes"]
     generator = ScriptedGenerator(script)
     outcome = outcome_of(SelfRag(regenerations=2), generator, corpus=(JAWS,))
-
     assert purposes(outcome).count("read_again") == 2
     assert generator.prompts[5].instructions.endswith("give another one: Toledo; Akron")
     assert end_of(outcome) == ("Ohio", "answered", 1)
@@ -61,7 +57,6 @@ def test_self_rag_does_not_grade_a_repeated_answer_again():
     """A model that repeats the rejected answer ends the regeneration, and the question is rewritten."""
     script = ["yes", "Toledo", "no", "Toledo", "Cincinnati", "yes", "Ohio", "yes", "yes"]
     outcome = outcome_of(SelfRag(regenerations=5), script, corpus=(JAWS, TOWN), question="Who made Jaws?")
-
     assert branches(outcome, "answer_repeated") == ["Toledo"]
     assert end_of(outcome) == ("Ohio", "answered", 2)
 
@@ -70,7 +65,6 @@ def test_self_rag_gives_its_latest_answer_when_the_rewrites_are_used_up():
     """An answer that never settles the question is given after the last rewriting, and the stop reason tells it."""
     script = ["yes", "Toledo", "yes", "no", "Cincinnati", "yes", "Ohio", "yes", "no"]
     outcome = outcome_of(SelfRag(rewrites=1), script, corpus=(JAWS, TOWN), question="Who made Jaws?")
-
     assert end_of(outcome) == ("Ohio", "max_rewrites", 2)
 
 
@@ -78,7 +72,6 @@ def test_self_rag_keeps_relevant_passages_for_later_rounds():
     """The reader of a later round sees the relevant passages of all rounds, and no passage is graded twice."""
     generator = ScriptedGenerator(["yes", "Toledo", "yes", "no", "Jaws Cincinnati", "yes", "Ohio", "yes", "yes"])
     outcome = outcome_of(SelfRag(), generator, corpus=(JAWS, TOWN), question="Who made Jaws?")
-
     assert branches(outcome, "relevant") == ["jaws: yes", "town: yes"]
     assert "made by" in generator.prompts[6].body
     assert "lies in" in generator.prompts[6].body
@@ -89,7 +82,6 @@ def test_self_rag_answers_without_passages_where_none_was_ever_relevant():
     """After the last rewriting without a relevant passage the model answers from memory."""
     generator = ScriptedGenerator(["no", "Cincinnati", "no", "Ohio"])
     outcome = outcome_of(SelfRag(), generator, corpus=(JAWS, TOWN), question="Who made Jaws?")
-
     assert end_of(outcome) == ("Ohio", "no_relevant_passage", 2)
     assert "Jaws was" not in generator.prompts[-1].body
     assert outcome.cost.passages == 2
@@ -99,7 +91,6 @@ def test_self_rag_answers_without_passages_where_none_was_ever_relevant():
 def test_self_rag_ends_where_rewriting_brings_no_new_query(rewritten):
     """A rewriting that is empty or known already ends the arm instead of repeating the search."""
     outcome = outcome_of(SelfRag(rewrites=3), ["yes", "Ohio", "yes", "no", rewritten], corpus=(JAWS,))
-
     assert (outcome.answer, outcome.stop_reason) == ("Ohio", "no_new_query")
     assert len(queries(outcome)) == 1
     assert len(branches(outcome, "parse_failed")) == (rewritten == " ")
@@ -124,7 +115,6 @@ UNSETTLED = ["yes", "Toledo", "yes", "no"]
 def test_self_rag_ends_by_every_rule(rewrites, script, limits, ended, unreadable):
     """Grades that cannot be read are yes, and counted; caps have names; a rejected answer outlives an empty one."""
     outcome = outcome_of(SelfRag(rewrites=rewrites), script, **limits)
-
     assert end_of(outcome) == ended
     assert outcome.cost.llm_calls == len(script)
     assert len(branches(outcome, "parse_failed")) == unreadable
@@ -136,7 +126,6 @@ def test_self_rag_ends_with_its_draft_when_the_budget_ends():
     free = outcome_of(SelfRag(), script, corpus=(JAWS,))
     used = free.cost.prompt_tokens + free.cost.completion_tokens
     outcome = outcome_of(SelfRag(), script, corpus=(JAWS,), tokens=used - 1)
-
     assert (outcome.status, outcome.answer, outcome.stop_reason) == ("exhausted", "Toledo", "budget_tokens")
 
 
@@ -148,7 +137,6 @@ def test_self_rag_ends_though_no_grader_is_ever_content():
 
     generator = ScriptedGenerator(answer, capabilities=get_args(Need))
     outcome = outcome_of(SelfRag(preset="paper"), generator)
-
     assert outcome.status == "answered"
     assert outcome.steps <= 4
     assert outcome.cost.llm_calls < 30

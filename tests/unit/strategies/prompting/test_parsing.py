@@ -33,7 +33,6 @@ def test_the_first_label_that_is_meant_counts(text, label):
 def test_the_longer_of_overlapping_labels_is_meant():
     """A label of two words wins over the one that it contains, with any white space between its words."""
     labels = ("supported", "partly supported", "not supported")
-
     assert parsed_label("It is Partly\n supported.", labels=labels) == "partly supported"
     assert parsed_label("not supported", labels=labels) == "not supported"
     assert parsed_label("supported", labels=labels) == "supported"
@@ -87,7 +86,6 @@ def test_numbered_labels(text, labels):
 def test_a_numbered_list_comes_back_whole(labels, form):
     """A list of one label a line gives every label under its number."""
     text = "\n".join(form.format(number, label) for number, label in enumerate(labels, start=1))
-
     assert parsed_numbered_labels(text, labels=LABELS, count=len(labels)) == dict(enumerate(labels, start=1))
 
 

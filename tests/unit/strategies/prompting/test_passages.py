@@ -96,7 +96,6 @@ def test_the_first_sentence_ends_where_a_reader_would_end_it(text, sentence):
 def test_the_first_sentence_is_a_prefix(text):
     """The first sentence is a prefix of the text without its leading space, and holds no line break."""
     sentence = first_sentence(text)
-
     assert text.lstrip().startswith(sentence)
     assert "\n" not in sentence
     assert bool(sentence) == bool(text.strip())
@@ -149,7 +148,6 @@ def test_near_duplicates_are_alike_in_title_and_text():
     """A passage is a near duplicate only if both its title and its text resemble a held one."""
     text = "The Vistula is the longest river in Poland and flows to the Baltic Sea."
     pool = PassagePool(cap=9)
-
     sifted = pool.add(
         [
             hit("a", title="Vistula", text=text),
@@ -159,7 +157,6 @@ def test_near_duplicates_are_alike_in_title_and_text():
             hit("a", title="other", text="other"),
         ]
     )
-
     assert sifted.added == ("a", "c", "d")
     assert sifted.skipped == (("b", "near duplicate of a"), ("a", "held already"))
 
@@ -167,7 +164,6 @@ def test_near_duplicates_are_alike_in_title_and_text():
 def test_very_long_passages_are_skipped():
     """A passage of more than 600 words is skipped with its length as the reason."""
     sifted = PassagePool(cap=3).add([hit("a", text="w " * 601), hit("b", text="w " * 600)])
-
     assert sifted.skipped == (("a", "601 words, more than 600"),)
     assert sifted.added == ("b",)
 

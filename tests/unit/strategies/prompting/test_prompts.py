@@ -52,9 +52,7 @@ def test_our_templates_are_filled_completely(name):
     """No field of our own templates is left open, and no header line reaches the model."""
     template = loaded(name)
     fields = dict.fromkeys(template.fields, "VALUE")
-
     prompt = fit(template, fields=fields, generator=ScriptedGenerator([]), max_tokens=5, passages=PASSAGES).prompt
-
     whole = f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
     assert template.fields <= {"question", "thoughts"}
     assert "{" not in whole
@@ -65,7 +63,6 @@ def test_our_templates_are_filled_completely(name):
 def test_everything_that_fits_is_in_the_prompt_in_order():
     """Demonstrations, numbered passages and the question follow each other with nothing lost."""
     found = fitted(context=1000)
-
     assert found.losses == ()
     assert found.prompt.body == (
         "demo one\n\ndemo two\n\n1) T0 one two three four\n\n2) T1 one two three four\n\n"
@@ -97,7 +94,6 @@ def test_a_question_that_cannot_fit_is_an_error_that_names_it():
 def test_long_passages_are_cut_and_the_cut_is_reported():
     """A passage is shown up to passage_words words, and losses say so."""
     found = fitted(context=1000, passages=PASSAGES[:1], passage_words=2)
-
     assert "T0 one two\n" in found.prompt.body
     assert found.losses == ("passage p0 cut to 2 of 4 words",)
 
@@ -105,9 +101,7 @@ def test_long_passages_are_cut_and_the_cut_is_reported():
 def test_braces_in_values_are_plain_text():
     """A question or passage that looks like a template is shown as it is."""
     tricky = [Passage(id="x", title="{question}", text="{passages} {0} {")]
-
     body = fitted(context=1000, passages=tricky, question="{text} {title}").prompt.body
-
     assert "1) {question} {passages} {0} {" in body
     assert body.endswith("Q {text} {title}")
 
@@ -205,11 +199,9 @@ def test_asking_writes_losses_and_shown_passages_down():
     pool = PassagePool(cap=3)
     texts = ["one two three four", "five six seven eight", "red green blue black"]
     pool.add(Hit(passage=Passage(id=f"p{n}", title=f"T{n}", text=text), score=1.0) for n, text in enumerate(texts))
-
     done = asyncio.run(
         ask(run, template=own_template(), purpose="read", fields={"question": "q " * 7}, pool=pool, max_tokens=5)
     )
-
     assert (done.text, done.finish) == ("ok", "stop")
     assert [event.value for event in run.trace if isinstance(event, Branch)] == [
         "demonstration 1 of 2 dropped",

@@ -54,9 +54,7 @@ def test_scores_of_title_and_text_are_added(folder):
     # Terms after stop words: titles 1, 1, 1, 0; texts 3 (longest river poland), 4, 4, 4 (joan run shoe 北 京 is 5).
     in_title = bm25(frequency=1, length=1, average=3 / 4, found=1)
     in_text = bm25(frequency=1, length=4, average=16 / 4, found=2)
-
     hits = search(folder, "vistula")
-
     assert ids(hits) == ["a", "b", "c"]
     assert hits[0].score == pytest.approx(in_title, rel=1e-5)
     assert hits[1].score == pytest.approx(in_text, rel=1e-5)
@@ -80,7 +78,6 @@ def test_the_index_says_what_it_is(folder):
     """index.json holds format, number of passages, sha256, time and settings; building again gives the same sha256."""
     meta = json.loads((folder / "index.json").read_text())
     again = build_index(ROWS, folder)
-
     assert (meta["format"], meta["passages"]) == (FORMAT, 4)
     assert meta["settings"]["k1"] == 1.2
     assert meta["created_at"] > 1.7e9
@@ -92,7 +89,6 @@ def test_the_name_tells_the_corpus(folder, tmp_path):
     """The retriever is called "bm25:" and the start of the corpus' sha256, the same for the same passages."""
     other = build_index(ROWS[:2], tmp_path / "other")
     again = build_index(ROWS, tmp_path / "again")
-
     name = Bm25Retriever(folder).name
     assert name == f"bm25:{again['sha256'][:12]}" == Bm25Retriever(tmp_path / "again").name
     assert Bm25Retriever(tmp_path / "other").name == f"bm25:{other['sha256'][:12]}" != name
@@ -101,7 +97,6 @@ def test_the_name_tells_the_corpus(folder, tmp_path):
 def test_a_corpus_without_any_title_can_be_searched(tmp_path):
     """A field in which no passage has a word is left out."""
     build_index([Passage(id="a", title="", text="only text")], tmp_path / "i")
-
     assert ids(search(tmp_path / "i", "text")) == ["a"]
     assert not (tmp_path / "i" / "title").exists()
 
@@ -116,7 +111,6 @@ def test_another_format_names_the_command(folder):
     """An index of another format version is refused with the command that rebuilds it."""
     meta = json.loads((folder / "index.json").read_text())
     (folder / "index.json").write_text(json.dumps({**meta, "format": 99}))
-
     with pytest.raises(ConfigError, match=r"has format 99, and this version reads 1 .*ragbandit index build"):
         Bm25Retriever(folder)
 
@@ -126,7 +120,6 @@ def test_a_damaged_index_is_refused_when_opened(folder, damage):
     """A file cut short or emptied is found at opening, not at the first search."""
     path = folder / damage
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
     with pytest.raises(ConfigError, match="damaged"):
         Bm25Retriever(folder)
 
@@ -135,7 +128,6 @@ def test_a_failed_build_leaves_the_old_index(folder):
     """If building breaks, the index that was there still answers and no folder is left behind."""
     with pytest.raises(InvalidInput, match="passage 2: 'x' was used before"):
         build_index([Passage(id="x", title="", text="new"), Passage(id="x", title="", text="new")], folder)
-
     assert ids(search(folder, "vistula", k=1)) == ["a"]
     assert [path.name for path in folder.parent.iterdir()] == ["index"]
 
@@ -143,7 +135,6 @@ def test_a_failed_build_leaves_the_old_index(folder):
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     """build_index does not replace a folder that is no index."""
     (tmp_path / "thesis.txt").write_text("precious")
-
     with pytest.raises(ConfigError, match="is no index"):
         build_index(ROWS, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "precious"
@@ -171,7 +162,6 @@ def test_a_broken_row_names_line_and_field(tmp_path, line, message):
     file = tmp_path / "corpus.jsonl"
     file.write_text('{"id": "a", "text": "good", "source": "x"}\n\n' + line + "\n", encoding="utf-8")
     rows = read_corpus(file)
-
     assert next(rows) == Passage(id="a", title="", text="good")
     with pytest.raises(InvalidInput, match=message):
         next(rows)
@@ -181,6 +171,5 @@ def test_a_repeated_id_in_a_file_names_its_line(tmp_path):
     """A duplicate id names the line on which it came again."""
     file = tmp_path / "corpus.jsonl"
     file.write_text('{"id": "a", "text": "x"}\n\n{"id": "a", "text": "y"}\n', encoding="utf-8")
-
     with pytest.raises(InvalidInput, match="line 3: 'a' was used before, on line 1"):
         build_index(read_corpus(file), tmp_path / "i")

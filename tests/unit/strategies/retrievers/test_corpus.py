@@ -23,7 +23,6 @@ def test_parquet_gives_what_jsonl_gives(tmp_path):
     """Columns id, title and text are read, others passed over; a title that is null or missing is ""."""
     rows = {"id": ["a", "b"], "title": ["One", None], "text": ["first", "second 北京"], "source": [1, 2]}
     file = write_parquet(tmp_path / "corpus.parquet", rows)
-
     assert list(read_corpus(file)) == [
         Passage(id="a", title="One", text="first"),
         Passage(id="b", title="", text="second 北京"),
@@ -61,7 +60,6 @@ def test_a_byte_order_mark_is_no_part_of_the_corpus(tmp_path):
     """With it the same passages are read; a mark on a later line is not JSON, as it is nowhere else."""
     row = b'{"id": "a", "text": "x"}'
     mark = b"\xef\xbb\xbf"
-
     assert list(read_corpus(write_rows(tmp_path / "c.jsonl", row, before=mark))) == [
         Passage(id="a", title="", text="x")
     ]
@@ -74,7 +72,6 @@ def test_a_gzipped_corpus_is_read(tmp_path):
     packed = gzip.compress(b'{"id": "a", "text": "x"}\n')
     (tmp_path / "c.jsonl.gz").write_bytes(packed)
     (tmp_path / "c.jsonl").write_bytes(packed)
-
     for name in ("c.jsonl.gz", "c.jsonl"):
         assert list(read_corpus(tmp_path / name)) == [Passage(id="a", title="", text="x")]
     (tmp_path / "c.jsonl.gz").write_bytes(packed[:-9])
@@ -94,7 +91,6 @@ def test_a_gzipped_corpus_is_read(tmp_path):
 def test_a_line_that_cannot_be_read_is_named(tmp_path, line, message):
     """Bytes of another encoding, and JSON beyond what Python reads, are found far behind any buffer."""
     rows = [json.dumps({"id": f"a{number}", "text": "x"}).encode() for number in range(5000)]
-
     with pytest.raises(InvalidInput, match=message):
         list(read_corpus(write_rows(tmp_path / "c.jsonl", *rows, line)))
 
@@ -139,10 +135,8 @@ def test_a_folder_gives_the_passages_of_its_documents(tmp_path, caplog):
     folder = documents(
         tmp_path, a_txt="Warsaw stands.", b__c_html=page, d_md="# City\n\nParis.", e_pdf=pdf("Hello river"), f_png=b"1"
     )
-
     with caplog.at_level("WARNING", logger="ragbandit.documents"):
         found = list(read_corpus(folder))
-
     assert [(row.id, row.title, row.text) for row in found] == [
         ("a.txt#1", "a", "Warsaw stands."),
         ("b/c.html#1", "Rivers", "The Vistula\nis long."),
@@ -156,7 +150,6 @@ def test_long_documents_are_cut_without_losing_a_word(tmp_path):
     """No passage is longer than 800 characters, and together they hold every word in order."""
     text = "\n\n".join(" ".join(f"word{number}x{n}" for n in range(60)) + "." for number in range(30))
     found = list(read_corpus(documents(tmp_path, long_txt=text)))
-
     assert len(found) > 10
     assert max(len(row.text) for row in found) <= 800
     assert " ".join(row.text for row in found).split() == text.split()
@@ -191,7 +184,6 @@ def test_long_documents_are_cut_without_losing_a_word(tmp_path):
 def test_markdown_has_its_own_title(tmp_path, markdown, title, text):
     """The front matter's, else the first heading of the first level, else the file's name; front matter is no text."""
     (row,) = read_corpus(documents(tmp_path, d_md=markdown))
-
     assert row.title == title
     assert row.text == (markdown if text is None else text)
 
@@ -200,7 +192,6 @@ def test_markdown_has_its_own_title(tmp_path, markdown, title, text):
 def test_a_pdf_has_the_title_that_it_says(tmp_path, given, title):
     """A title that is empty is none."""
     (row,) = read_corpus(documents(tmp_path, e_pdf=pdf("Hello river", title=given)))
-
     assert (row.title, row.text) == (title, "Hello river")
 
 
@@ -221,7 +212,6 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
     os.mkfifo(folder / "h.txt")
     left = {}
     found = list(read_corpus(folder, leave_out=left.__setitem__))
-
     assert [row.id for row in found] == ["z.txt#1"]
     assert left == {
         "a.pdf": left["a.pdf"],

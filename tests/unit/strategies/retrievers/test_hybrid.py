@@ -31,7 +31,6 @@ def test_contract(check, tmp_path_factory):
 def test_scores_are_sums_of_reciprocal_ranks():
     """A passage first in one list and second in the other scores 1/61 + 1/62, before those in one list."""
     fused = fuse([hits("ab"), hits("cab")], k=10)
-
     assert ids(fused) == ["a", "b", "c"]
     assert [hit.score for hit in fused] == pytest.approx([1 / 61 + 1 / 62, 1 / 62 + 1 / 63, 1 / 61])
 
@@ -40,7 +39,6 @@ def test_scores_are_sums_of_reciprocal_ranks():
 def test_fusing_is_a_union_in_order(lists):
     """Every passage comes once, scores never rise, and fewer are the first of more."""
     fused = fuse([hits(letters) for letters in lists], k=99)
-
     assert sorted(ids(fused)) == sorted(set("".join(lists)))
     assert [hit.score for hit in fused] == sorted((hit.score for hit in fused), reverse=True)
     assert fuse([hits(letters) for letters in lists], k=2) == fused[:2]

@@ -36,7 +36,6 @@ def test_the_retriever_is_asked_for_depth_hits_or_for_k(k, depth, asked):
     """The reranker sees the greater number of hits, and the k best by it come back."""
     retriever, rerank = Recording(ROWS), Shortest()
     hits = found(RerankedRetriever(retriever, rerank=rerank, depth=depth), "river", k=k)[0]
-
     assert retriever.asked == [asked]
     assert rerank.asked == [("river", min(asked, 9))]
     assert ids(hits) == [f"p{n}" for n in reversed(range(min(asked, 9)))][:k]
@@ -46,7 +45,6 @@ def test_the_retriever_is_asked_for_depth_hits_or_for_k(k, depth, asked):
 def test_the_name_tells_retriever_reranker_and_depth():
     """All three change what is found; a depth below 1 is refused."""
     retriever = MemoryRetriever([], name="one")
-
     assert RerankedRetriever(retriever, rerank=Shortest()).name == "one:reranked:shortest:50"
     assert RerankedRetriever(retriever, rerank=Shortest(), depth=7).name == "one:reranked:shortest:7"
     with pytest.raises(InvalidInput, match="depth"):
@@ -88,7 +86,6 @@ def test_a_reranker_that_returns_something_else_is_a_failed_arm(returned, fault)
 
     with pytest.raises(ArmFailed, match="the reranker odd ") as caught:
         found(RerankedRetriever(MemoryRetriever(ROWS), rerank=Odd()), "river", k=1)
-
     assert fault in str(caught.value)
     assert "return every hit that was given" in str(caught.value)
 
@@ -112,7 +109,6 @@ def test_closing_closes_both():
     retriever, rerank = MemoryRetriever(ROWS), Shortest()
     asyncio.run(RerankedRetriever(retriever, rerank=rerank).close())
     assert (retriever.closed, rerank.closed) == (True, 1)
-
     with pytest.raises(OSError, match="the connection is gone"):
         asyncio.run(RerankedRetriever(Breaking([]), rerank=rerank).close())
     assert rerank.closed == 2

@@ -40,7 +40,6 @@ def score_of(reply, *, quiz=QUIZ, text="文字", templates=None, **more):
 def test_answers_are_compared_word_by_word():
     """Precision, recall and F1 are means over the answered questions; "cannot infer" is not answered."""
     score, judge = score_of("1: 张三\n2\uff1a三月 二日 下午 前\n3: 无法推断。")
-
     shares = {"answered": 2 / 3, "word_precision": (1 + 1 / 4) / 2, "word_recall": (1 + 1 / 2) / 2}
     assert score == pytest.approx({**shares, "word_f1": (1 + 1 / 3) / 2})
     assert "文字" in judge.prompts[0].body
@@ -49,7 +48,6 @@ def test_answers_are_compared_word_by_word():
 def test_questions_without_an_answer_in_the_gold_text_are_not_asked():
     """A question whose reference is "cannot infer" is not in the prompt and not in the denominator."""
     score, judge = score_of("1: 张三\n2: 三月 一日\n3: 北京")
-
     assert "为何" not in judge.prompts[0].body
     assert score["answered"] == score["word_f1"] == 1.0
 
@@ -57,7 +55,6 @@ def test_questions_without_an_answer_in_the_gold_text_are_not_asked():
 def test_answers_belong_by_number_not_by_place():
     """A missing, blank or shuffled line moves no other answer; what is missing is unanswered."""
     score, _ = score_of("好的。\n3: 北京\n2:\n1: 张三\n1: 李四\n9: 多余")
-
     assert score["answered"] == pytest.approx(2 / 3)
     assert score["word_f1"] == 1.0
 
@@ -70,7 +67,6 @@ def test_reply_without_numbers_answers_nothing():
 def test_blank_text_counts_nothing_and_costs_nothing():
     """An empty answer of the system is 0 without asking the judge."""
     score, judge = score_of("1: 张三", text=" \n")
-
     assert score == ZERO
     assert not judge.requests
 
@@ -108,7 +104,6 @@ def quiz_of(replies, *, templates=None):
 def test_quiz_is_made_from_the_gold_text_alone():
     """The judge writes questions and answers them from the same text; one it cannot answer is kept and not asked."""
     quiz, judge = quiz_of(["好的\n1: 谁?\n2\uff1a何时?\n3: 谁?", "1: 张三\n2: 无法推断"])
-
     assert (quiz.questions, quiz.references) == (("谁?", "何时?"), ("张三", CANNOT_INFER))
     assert quiz.asked == (("谁?", "张三"),)
     assert all("张三在三月造了船" in prompt.body for prompt in judge.prompts)
@@ -118,7 +113,6 @@ def test_quiz_is_made_from_the_gold_text_alone():
 def test_quiz_has_no_more_questions_than_asked_for():
     """What a talkative judge writes beyond is left out."""
     quiz, judge = quiz_of(["\n".join(f"{n}: 问{n}" for n in range(1, 20)), "1: 甲"])
-
     assert len(quiz.questions) == QUESTIONS
     assert f"{QUESTIONS}道" in judge.prompts[0].body
 
@@ -136,7 +130,6 @@ def test_own_prompts_ask_for_quiz_and_answers(tmp_path):
     file.write_text(OWN["crud_questions"], encoding="utf-8")
     quiz, asked = quiz_of(["1: 谁?", "1: 张三"], templates={**OWN, "crud_questions": str(file)})
     _, judged = score_of("1: 张三", quiz=quiz, templates=OWN)
-
     assert asked.prompts[0] == Prompt(instructions="", body=f"Ask {QUESTIONS} of: 张三在三月造了船。")
     assert asked.prompts[1].body == "Read: 张三在三月造了船。\n1: 谁?"
     assert judged.prompts[0] == Prompt(
@@ -147,7 +140,6 @@ def test_own_prompts_ask_for_quiz_and_answers(tmp_path):
 def test_one_own_prompt_leaves_the_other():
     """Who overrides one of the two prompts keeps ours for the other."""
     ours, own = judge_templates({}), judge_templates({"crud_questions": OWN["crud_questions"]})
-
     assert own["crud_answer"] == ours["crud_answer"]
     assert own["crud_questions"] != ours["crud_questions"]
 
@@ -156,7 +148,6 @@ def test_one_own_prompt_leaves_the_other():
 def test_own_prompt_may_say_anywhere_what_stands_for_no_answer(part):
     """Where in a prompt the judge is told what to write for a missing answer is the user's choice."""
     text = part.replace("{say}", CANNOT_INFER) + "[body]\n{demonstrations}{text}{questions}"
-
     assert judge_templates({"crud_answer": text})["crud_answer"].body == "{demonstrations}{text}{questions}"
 
 
@@ -176,6 +167,5 @@ def test_own_prompt_that_cannot_be_used_is_refused(overrides, field, named):
     """Unknown names, wrong fields, unreadable files and a prompt without "cannot infer" are named by their setting."""
     with pytest.raises(ConfigError) as caught:
         judge_templates(overrides)
-
     assert caught.value.field == field
     assert named in str(caught.value)

@@ -45,7 +45,6 @@ def test_by_hand():
     logged, candidate = np.array([[0.5, 0.5], [0.75, 0.25]]), np.array([[1.0, 0.0], [0.0, 1.0]])
     log = {"action": action, "logged": logged, "candidate": candidate}  # w = 2, 4
     model = log | {"predicted": np.array([[0.5, 0.0], [0.0, 0.25]])}  # r - M[a] = 0.5, -0.25
-
     assert estimate("ips", reward, **log).value == 1.0  # (2*1 + 4*0) / 2
     assert estimate("snips", reward, **log).value == pytest.approx(2 / 6)
     assert estimate("dm", reward, **model).value == 0.375
@@ -58,7 +57,6 @@ def test_on_policy_is_the_mean(seed):
     """Judging the logging policy by its own log gives the mean reward, the mean weight 1 and every row its worth."""
     log = log_of(seed)
     log["candidate"] = log["logged"]
-
     for name in ("ips", "snips"):
         found = estimate(name, log["reward"], **plain(log))
         assert found.value == pytest.approx(log["reward"].mean(), abs=1e-12)
@@ -78,7 +76,6 @@ def test_truth_is_found():
         "candidate": np.tile(target, (20_000, 1)),
         "predicted": np.full((20_000, 3), 0.9),  # wrong: DR must mend it
     }
-
     for estimator in KINDS:
         found = estimate(estimator, **log)
         close = abs(found.value - target @ means) < 0.08
@@ -93,7 +90,6 @@ def test_holes_are_as_documented():
         "candidate": np.tile([0.5, 0.5], (4, 1)),
     }
     reward = np.ones(4)
-
     assert estimate("ips", reward, **log).value == 0.5
     assert estimate("snips", reward, **log).value == 1.0
     assert estimate("dr", reward, predicted=np.tile([0.0, 0.6], (4, 1)), **log).value == pytest.approx(
@@ -105,7 +101,6 @@ def test_no_weight_is_no_number():
     """A candidate that plays none of the logged arms has no self-normalised value, and no effective rows."""
     log = log_of(9, arms=2)
     log["candidate"] = np.eye(2)[1 - log["action"]]
-
     for found in (estimate("snips", log["reward"], **plain(log)), estimate("sndr", log["reward"], **modelled(log))):
         assert math.isnan(found.value)
         assert found.effective_rows == 0.0
@@ -117,7 +112,6 @@ def test_one_row_has_a_value(estimator):
     log = log_of(10, rows=1)
     found = estimate(estimator, **log)
     nothing = estimated(estimator, moments=Moments.of(*np.empty((3, 0))))
-
     assert math.isfinite(found.value)
     assert math.isnan(nothing.value)
     assert nothing.effective_rows == 0.0
@@ -128,6 +122,5 @@ def test_other_names_are_refused(text):
     """A text that is no estimator is refused with the known ones."""
     with pytest.raises(InvalidInput) as caught:
         Estimator(name=text)
-
     assert caught.value.field == "estimator"
     assert "ips, snips, dm, dr, sndr" in (caught.value.remedy or "")

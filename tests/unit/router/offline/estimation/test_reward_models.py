@@ -35,9 +35,7 @@ few = settings(max_examples=20)
 def test_folds_are_of_the_key_alone():
     """A row's fold does not depend on the rows beside it, and the folds are about as large as each other."""
     keys = np.random.default_rng(0).integers(0, 2**64, 9000, dtype=np.uint64)
-
     folds = folds_of(keys, folds=3)
-
     assert (folds_of(keys[::-1], folds=3)[::-1] == folds).all()
     assert (abs(np.bincount(folds, minlength=3) - 3000) < 250).all()
 
@@ -50,9 +48,7 @@ def test_the_penalised_solution():
     design = np.column_stack([np.ones(200), log["features"].astype(float)])
     square = (design[learned] ** 2).mean(axis=0)
     prior = np.diag(np.sqrt(np.array([1.0, *[penalty * 4] * 4]) * square))
-
     found = fitted(log, penalty=penalty)
-
     for arm in range(ARMS):
         chosen = learned & (log["action"] == arm)
         rows = np.vstack([design[chosen], prior])
@@ -69,9 +65,7 @@ def test_no_row_is_predicted_by_itself(seed, fold):
     log = log_of(seed)
     mine = log["folds"] == fold
     before = fitted(log)
-
     log["targets"] = np.where(mine[:, None], -log["targets"], log["targets"])
-
     after = fitted(log)
     assert (after[mine] == before[mine]).all()
     assert not np.allclose(after[~mine], before[~mine])
@@ -98,7 +92,6 @@ def test_an_arm_without_rows_is_the_mean_of_all():
     log["action"] = np.where(log["action"] == 2, 1, log["action"])
     here = log["folds"] == 0
     mean = log["targets"][~here].mean(axis=0)
-
     assert fitted(log)[here, 2] == pytest.approx(np.tile(mean, (int(here.sum()), 1)), rel=1e-12)
 
 
@@ -110,9 +103,7 @@ def test_without_features_an_arm_is_its_mean():
     learned = log["folds"] != 1
     mean = log["targets"][learned].mean(axis=0)
     mine = log["targets"][learned & (log["action"] == 0)]
-
     found = ridge.predict(None, folds=np.array([1, 1]))
-
     expected = mean + (mine - mean).sum(axis=0) / (len(mine) + 1)
     assert found.shape == (2, ARMS, 2)
     assert found[1, 0] == pytest.approx(expected)

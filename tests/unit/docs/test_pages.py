@@ -186,6 +186,7 @@ def test_methods_are_there():
 def test_options_are_there():
     """Every option that a page names in code font is one of a verb, or of a script of the repository."""
     from typer.main import get_command
+
     from ragbandit.workers.cli import app
 
     scripts = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/**/*.py")]

@@ -345,6 +345,7 @@ def test_file_that_is_no_table_is_refused(tmp_path, content):
 def test_index_build_writes_the_table(tmp_path, monkeypatch):
     """`ragbandit index build` leaves popularity.json in the index's folder; --no-popularity leaves it out."""
     from typer.testing import CliRunner
+
     from ragbandit.workers.cli import app
 
     corpus = tmp_path / "corpus.jsonl"

@@ -82,7 +82,7 @@ def test_closing_cancels_what_still_runs():
     loop.close()
     loop.close()
     assert cancelled.is_set()
-    assert "ragbandit-loop" not in {thread.name for thread in threading.enumerate()}
+    assert not loop._thread.is_alive()
 
 
 def test_a_blocked_loop_is_found(loop):

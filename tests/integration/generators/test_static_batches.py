@@ -188,7 +188,11 @@ def test_texts_share_their_steps(steps):
     generator = fresh("llama")
     seen = steps(generator)
     requests = [asked([f"w{number}"], max_tokens=10) for number in range(4)]
-    lengths = [done.completion_tokens for done in together(generator, requests)]
+    for _ in range(5):  # on a busy machine the first text may begin before the others have come
+        seen.clear()
+        lengths = [done.completion_tokens for done in together(generator, requests)]
+        if seen[0] == (4, 1):
+            break
     assert seen == [(4, 1)] * max(lengths)
 
 

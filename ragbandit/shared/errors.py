@@ -136,6 +136,13 @@ class StoreError(RagBanditError):
     repeats = True
     status = 503
 
+    def __init__(
+        self, message: str = "", *, field: str | None = None, remedy: str | None = None, lasting: bool = False
+    ) -> None:
+        super().__init__(message, field=field, remedy=remedy)
+        #: no other try will succeed: a process that cannot start for it is not started again
+        self.lasting = lasting
+
 
 class QueueError(RagBanditError):
     """The job queue cannot be reached."""

@@ -11,15 +11,13 @@ release may meet a newer schema: it looks there whether it may stay, since it ca
 of PostgreSQL are named by the schema of their code, so that a migration sees whom it would break.
 """
 
-import contextlib
-import os
 import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +26,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError, TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
+from ragbandit.router.storage.sql.store_file import LOOK_S, RESTORE, StoreFile, is_damaged
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import BEFORE_1_0, StoreError, missing_package
-from ragbandit.shared.files import private_folder
 
 #: where Alembic finds the migrations
 SCRIPTS: Final = "ragbandit:migrations"
@@ -85,7 +83,8 @@ class FailedWrite:
 class Database:
     """A connection pool. `read()` and `write()` are transactions; one `with` block is one transaction."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, make: bool = True, read_only: bool = False) -> None:
+        """make: an empty file of SQLite if there is none. read_only: of SQLite, `write` is refused."""
         parsed = make_url(url)
         self.url = parsed
         #: the last one; None: none has failed
@@ -93,20 +92,26 @@ class Database:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         #: the rows of `counters` that this process moves; drawn, as in containers all may have the same process id
         self.shard = 0 if self.is_sqlite else secrets.randbelow(SHARDS)
+        #: None: PostgreSQL, a database in memory, or a URL of SQLite's own
+        self.file: StoreFile | None = None
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
         if self.is_sqlite:
             options = {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}
             if parsed.database in (None, "", ":memory:"):
                 options["poolclass"] = StaticPool
-            elif not str(parsed.database).startswith("file:"):  # a URL of SQLite's own
-                _make_sqlite(Path(str(parsed.database)))
+            elif not str(parsed.database).startswith("file:"):
+                self.file = StoreFile(Path(str(parsed.database)), read_only=read_only)
+                if make:
+                    self.file.make()
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
         if self.is_sqlite:  # whose readers see one state anyway
-            event.listen(self.engine, "connect", _prepare_sqlite)
+            if self.file is not None:
+                event.listen(self.engine, "do_connect", partial(_connect_sqlite, self.file))
+            event.listen(self.engine, "connect", partial(_prepare_sqlite, self.file))
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -115,15 +120,25 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state and changes nothing."""
+        self.check_file(every_s=LOOK_S)
         with self._wrapped(), self._reader.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or rolled back by an exception."""
+        if self.file is not None and self.file.read_only:
+            remedy = "give this user the right to write it, or copy it to a disk that can be written"
+            raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
         writer = self.engine.execution_options(ragbandit_write=True)
         with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
             yield connection
+            self.check_file()  # before the commit: a row in a file that no path names is lost
+
+    def check_file(self, *, every_s: float = 0.0) -> None:
+        """Refuse to go on with a file of SQLite that its path does not name any more, as StoreFile.check."""
+        if self.file is not None:
+            self.file.check(every_s=every_s)
 
     def close(self) -> None:
         """Close all connections."""
@@ -134,13 +149,15 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
+            self.check_file(every_s=0.001)  # a file that is gone is the reason for more than one fault of SQLite
             said = str(getattr(error, "orig", None) or error).strip()
             reason = said.partition("\n")[0] or type(error).__name__
             if writes and isinstance(error, OperationalError | InternalError | PoolTimeout):  # not: the row is wrong
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
+            damaged = is_damaged(getattr(error, "orig", None))
+            remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
             raise StoreError(
-                f"the database failed: {reason}",
-                remedy="nothing was written; check that the database is reachable and has disk space, then try again",
+                f"the database failed: {reason}", remedy=f"nothing was written; {remedy}", lasting=damaged
             ) from error
 
 
@@ -150,23 +167,6 @@ def overwrite_freed(connection: Connection) -> None:
         connection.exec_driver_sql("PRAGMA secure_delete=ON")
 
 
-def _make_sqlite(file: Path) -> None:
-    """An empty file where there is none: it holds questions and answers, and SQLite would let everybody read it.
-
-    The files that SQLite puts beside it get its mode.
-    """
-    try:
-        private_folder(file.parent)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except OSError as error:
-        raise StoreError(
-            f"{file} cannot be made: {error.strerror}",
-            field="database_url",
-            remedy="set database_url, or data_dir which it follows, to a place that can be written",
-        ) from error
-
-
 def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> None:
     """Add our parameters to those of DATABASE_URL, which hold."""
     ours = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
@@ -174,12 +174,19 @@ def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parame
     parameters.update({**POSTGRES_OPTIONS, **parameters, "options": options})
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
+def _connect_sqlite(file: StoreFile, _dialect: Dialect, _record: object, _given: object, options: dict[str, Any]) -> Any:
+    return file.connect(options)
+
+
+def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) -> None:
     connection.isolation_level = None  # BEGIN is sent by _begin_sqlite
-    # SQLite's own wait is skipped when several connections switch one new file to WAL
-    _wait_for_lock(connection, "PRAGMA journal_mode=WAL", last_try=connection.execute)
+    if file is None or not file.read_only:
+        # SQLite's own wait is skipped when several connections switch one new file to WAL
+        _wait_for_lock(connection, "PRAGMA journal_mode=WAL", last_try=connection.execute)
     for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+    if file is not None:
+        file.check()  # opened by its path, which may name another file by now
 
 
 def _begin_sqlite(connection: Connection) -> None:

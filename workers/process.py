@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
@@ -31,7 +32,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry import make_tracing
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.child_process import Child, die_with_parent, end
-from ragbandit.shared.errors import ConfigError, NotReady
+from ragbandit.shared.errors import ConfigError, NotReady, StoreError
 from ragbandit.shared.files import private_folder, write_file
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.base import Retriever
@@ -143,7 +144,34 @@ def run_worker(
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
         running.enter_context(beating(heartbeat))
+        running.enter_context(store_watched(database, end=lambda: os.kill(os.getpid(), signal.SIGTERM)))
         _work(consumers, context, burst=burst)
+
+
+@contextlib.contextmanager
+def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
+    """Within the block, call `end` every second while the path of the database names another file than the open one.
+
+    Raises that StoreError after the block.
+    """
+    lost: list[StoreError] = []
+
+    def look() -> None:
+        try:
+            database.check_file()
+        except StoreError as error:
+            if not lost:
+                log.critical("%s", error, extra={"action": "store_lost"})
+            lost.append(error)
+            end()
+
+    watch = Routine("compare the database's file with its path", look, every_s=1.0).start()
+    try:
+        yield
+    finally:
+        watch.close()
+    if lost:
+        raise lost[0]
 
 
 def _close(context: Context, database: Database) -> None:
@@ -225,7 +253,9 @@ ACCEPTED = "accepted.yaml"
 class Supervisor:
     """The whole service on one machine."""
 
-    def __init__(self, loaded: LoadedSettings) -> None:
+    def __init__(self, loaded: LoadedSettings, *, database: Database | None = None) -> None:
+        """database: that of the settings, opened before; None: whether its file stays in its place is not watched."""
+        self._database = database
         self.settings = settings = loaded.settings
         data = Path(settings.data_dir)
         folder = data / "logs"
@@ -318,6 +348,8 @@ class Supervisor:
             self._lock.close()
 
     def _tend(self) -> None:
+        if self._database is not None:
+            self._database.check_file(every_s=1.0)
         if self.redis is not None and not self._stop.is_set():
             self.redis.tend()
         for child in self.children:

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ragbandit.shared.errors import NotReady
 from ragbandit.shared.files import append_private
 
 log = logging.getLogger("ragbandit.up")
 
 #: set by `ragbandit up` for its children; outside the prefix, since it is no setting
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
+#: exit status of a child that would end again for the same reason, as EX_CONFIG of sysexits.h
+LASTING = 78
 #: longest pause before a child is started again, seconds
 MAX_PAUSE_S = 5.0
 #: children that are to end finish what they are at for that long, seconds
@@ -90,7 +93,7 @@ class Child:
         self._started = time.monotonic()
 
     def tend(self) -> None:
-        """Start it again if it died and its pause is over."""
+        """Start it again if it died and its pause is over. Raises NotReady if no other start would help."""
         if self.process is None or self.process.poll() is None:
             return
         now = time.monotonic()
@@ -99,6 +102,8 @@ class Child:
             pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
             self._due = now + pause
             self._log_death(self.process.returncode)
+            if self.process.returncode == LASTING:
+                raise NotReady(self.death or "", remedy=f"see {self.log_file}")
         if now >= self._due:
             self._due = 0.0
             self.restarts += 1
@@ -107,7 +112,9 @@ class Child:
     def _log_death(self, code: int) -> None:
         self.death = f"{self.name} {ending(code, log=self.last_lines())}"
         facts = {"action": "died", "child": self.name, "code": code}
-        if self._deaths == DEATHS:
+        if code == LASTING:
+            log.error("%s; log: %s", self.death, self.log_file, extra=facts)
+        elif self._deaths == DEATHS:
             message = "%s; %d times in a row, so it may not come up without help; log: %s"
             log.error(message, self.death, self._deaths, self.log_file, extra=facts)
         else:

@@ -29,6 +29,9 @@ from typing import ClassVar, Final
 #: why a store or an archive of version 0.x is refused
 BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 
+#: what to do about a database that is damaged, empty or gone
+RESTORE: Final = "stop the service and restore a backup (docs/operations.md)"
+
 
 def encodable(text: str) -> str:
     """The text with ? for each lone surrogate: a message may repeat a caller, and JSON can carry such halves."""

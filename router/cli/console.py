@@ -25,10 +25,16 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from ragbandit.shared.child_process import LASTING, PARENT_VARIABLE
 from ragbandit.shared.errors import RagBanditError, StoreError, missing_module
 from ragbandit.shared.formats import moment, one_line, printable
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
+
+NewStoreOption = Annotated[
+    bool,
+    typer.Option("--new-store", help="begin a new store of SQLite although parts of a former one are in its folder"),
+]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -93,12 +99,15 @@ def failing_well() -> Iterator[None]:
             raise
         _fail(missing)
     except OSError as error:
-        if error.filename is None:  # of a socket or a pipe
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if error.filename is None and not full:  # of a socket or a pipe
             raise
         remedy = "check that it is there, and that this user may read and write it"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if full:  # a write that fails does not name its file
             remedy = "make room on this disk, then run it again"
-        _fail(StoreError(f"{error.filename}: {error.strerror}", remedy=remedy))
+        _fail(
+            StoreError(": ".join(filter(None, (error.filename and str(error.filename), error.strerror))), remedy=remedy)
+        )
 
 
 @contextlib.contextmanager
@@ -115,7 +124,8 @@ def _fail(error: RagBanditError) -> NoReturn:
     errors.print(
         f"[red]{error.code}[/red] {escape(' '.join(one_line(error).split()))}", soft_wrap=True, highlight=False
     )
-    raise typer.Exit(2) from None
+    lasting = isinstance(error, StoreError) and error.lasting and PARENT_VARIABLE in os.environ
+    raise typer.Exit(LASTING if lasting else 2) from None
 
 
 def print_json(value: object) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -13,12 +12,22 @@ from typing import Annotated, Final
 import typer
 
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
+from ragbandit.router.cli.console import (
+    ConfigOption,
+    JsonOption,
+    NewStoreOption,
+    bars,
+    console,
+    errors,
+    in_words,
+    print_json,
+    show,
+)
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, reward_defaults, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
-from ragbandit.router.serving.setup.requirements import check_database_file
+from ragbandit.router.serving.setup.bootstrap import connect_database
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import database as databases
@@ -43,16 +52,21 @@ def migrate(
     config: ConfigOption = None,
     pre: PreOption = False,
     wait: WaitOption = None,
+    new_store: NewStoreOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring the database to this version's schema."""
     settings = configuration.load(config).settings
-    check_database_file(settings, make=True)
-    with contextlib.closing(databases.Database(settings.database)) as database:
+    make = wait is None
+    if make:
+        opening = connect_database(settings, make=True, new_store=new_store)
+    else:
+        opening = databases.Database(settings.database, make=False)
+    with contextlib.closing(opening) as database:
         revision = (
             databases.migrate(database, pre=pre, data_dir=settings.data_dir)
-            if wait is None
-            else databases.wait_for_schema(database, seconds=wait)
+            if make
+            else databases.wait_for_schema(database, seconds=wait or 0.0)
         )
         url = database.url.render_as_string(hide_password=True)
     if as_json:
@@ -112,7 +126,7 @@ def backup(
     It holds questions, answers and hashes of keys: keep it as you keep the database. Indexes are not copied.
     """
     with opened(config, registered=False) as (settings, ledger):
-        source, root = ledger.database.url, settings.snapshot_root
+        root = settings.snapshot_root
         if not ledger.database.is_sqlite:
             remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"
             raise InvalidInput("this verb copies SQLite, and the store is on PostgreSQL", field="to", remedy=remedy)
@@ -120,11 +134,8 @@ def backup(
         file = to / "ragbandit.db"
         if file.exists():
             raise Conflict(f"{file} is there already", field="to", remedy="name another folder for every backup")
-        with (
-            whole_file(file, durable=True, private=True) as beside,
-            contextlib.closing(sqlite3.connect(str(source.database))) as connection,
-        ):
-            connection.execute("VACUUM INTO ?", (str(beside),))
+        with whole_file(file, durable=True, private=True) as beside:
+            ledger.database.copy_sqlite(beside)
         facts: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
         # After the database, which names only what is there by then; what the learner deletes meanwhile is left out.
         if "://" not in root:

@@ -9,7 +9,15 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.api.findings import ping
-from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, errors, listen_on
+from ragbandit.router.cli.console import (
+    ConfigOption,
+    HostOption,
+    NewStoreOption,
+    PortOption,
+    console,
+    errors,
+    listen_on,
+)
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO
@@ -21,7 +29,6 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
 from ragbandit.router.serving.setup.requirements import (
     check_data_dir,
-    check_database_file,
     check_packages,
     check_port,
     hold_store,
@@ -32,7 +39,7 @@ from ragbandit.shared.errors import ConfigError, QueueError, require_service
 from ragbandit.shared.formats import known_choices
 from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
-from ragbandit.workers.process import QUEUES, Supervisor, run_worker
+from ragbandit.workers.process import QUEUES, Supervisor, run_worker, store_watched
 from ragbandit.workers.wiring.generators import check_arms
 from ragbandit.workers.wiring.loading import check_generators, check_indexes
 
@@ -46,7 +53,7 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
     check_policy(settings)
     check_exposure(settings, now=time.time())
     check_port(settings.server)
-    check_database_file(settings, make=True)
+    open_database(settings).close()
     die_with_parent()
     with hold_store(settings, at=settings.server.url) or contextlib.nullcontext():
         _serve(settings)
@@ -64,9 +71,14 @@ def _serve(settings: Settings) -> None:
     keep_what_is_loaded()
     card = card_of(role="service")
     presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card)
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run()
-    presence.close()
+
+    def end() -> None:
+        server.should_exit = True
+
+    with store_watched(router.database, end=end):
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run()
+        presence.close()
     if not server.started:
         raise typer.Exit(3)
 
@@ -92,7 +104,9 @@ def worker(
     run_worker(settings, queues=queue or configured, burst=burst, heartbeat=heartbeat)
 
 
-def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
+def up(
+    config: ConfigOption = None, host: HostOption = None, port: PortOption = None, new_store: NewStoreOption = False
+) -> None:
     """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
     require_service()
     listen_on(host=host, port=port)
@@ -109,7 +123,8 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
         # What would end every worker is said here, not in their logs.
         check_indexes(settings)
         check_generators(settings, fetch=True)
-    open_database(settings).close()
+    database = open_database(settings, make=True, new_store=new_store)
+    database.close()
     encoder = choose_encoder(settings)
     encoder.check()
     if settings.encoder.model == AUTO:
@@ -120,7 +135,7 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
             ping(settings)
         except QueueError as error:  # no reason not to start: what needs it is late until it replies
             errors.print(f"[yellow]warning[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)
-    supervisor, url = Supervisor(loaded), settings.server.url
+    supervisor, url = Supervisor(loaded, database=database), settings.server.url
     try:
         supervisor.start()
         with console.status("starting: the first time weights are fetched and converted"):

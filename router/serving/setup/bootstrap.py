@@ -9,9 +9,6 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-
-from sqlalchemy.engine import make_url
 
 from ragbandit.router.config.loading import changed_settings
 from ragbandit.router.config.settings import EncoderSettings, Settings
@@ -29,25 +26,55 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
-from ragbandit.router.serving.setup.requirements import EncoderChoice, check_database_file, choices, has_store
+from ragbandit.router.serving.setup.requirements import (
+    EncoderChoice,
+    check_database_file,
+    choices,
+    has_store,
+    refusal_to_begin,
+)
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.outcome_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
-from ragbandit.shared.errors import ConfigError, QueueError, StoreError, missing_package
+from ragbandit.shared.errors import ConfigError, QueueError, missing_package
 from ragbandit.shared.types import PolicyLabel
 
 log = logging.getLogger("ragbandit.bootstrap")
 
 
-def open_database(settings: Settings) -> Database:
-    """The database of these settings, its schema checked. Raises StoreError, and ConfigError for what it lies in."""
-    check_database_file(settings, make=True)
-    database = Database(settings.database)
+def open_database(settings: Settings, *, make: bool = False, new_store: bool = False, writes: bool = True) -> Database:
+    """The database of these settings, its schema checked. Raises StoreError, and ConfigError for what it lies in.
+
+    make, new_store, writes: as of `connect_database`.
+    """
+    database = connect_database(settings, make=make, new_store=new_store, writes=writes)
     try:
         check_schema(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def connect_database(
+    settings: Settings, *, make: bool = False, new_store: bool = False, writes: bool = True
+) -> Database:
+    """The database of these settings, of whatever schema. Raises StoreError, and ConfigError for what it lies in.
+
+    make: make the file of SQLite if it is missing. new_store: also where a former store left something. writes: refuse
+    a database that can only be read, which is opened so otherwise.
+    """
+    writable = check_database_file(settings, make=make, writes=writes)
+    refusal = refusal_to_begin(settings, make=make, new_store=new_store)
+    if refusal is not None and not has_store(settings):
+        raise refusal
+    database = Database(settings.database, make=make, read_only=not writable)
+    try:
+        if refusal is not None and database.is_empty():
+            raise refusal
     except BaseException:
         database.close()
         raise
@@ -96,7 +123,7 @@ def encoder_of(settings: Settings) -> Encoder:
     """`make_encoder` for the store of these settings, where there is one. Raises ConfigError, StoreError."""
     if not has_store(settings):
         return make_encoder(settings.encoder)
-    with contextlib.closing(open_database(settings)) as database:
+    with contextlib.closing(open_database(settings, writes=False)) as database:
         return make_encoder(settings.encoder, ledger=Ledger(database, label=PolicyLabel(settings.policy.label)))
 
 
@@ -104,7 +131,7 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
     """The encoder of a service on the store of these settings; only for `auto` it is opened. Raises StoreError."""
     if settings.encoder.model != AUTO:
         return choices(settings.encoder)[0]
-    with contextlib.closing(open_database(settings)) as database:
+    with contextlib.closing(open_database(settings, writes=False)) as database:
         ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
         origin = origin_in(database, label=ledger.label)
         return choices(settings.encoder, origin=origin, known=encoder_hash_of(ledger))[0]
@@ -179,17 +206,11 @@ def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learn
 
 @contextlib.contextmanager
 def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
-    """A ledger of the store of these settings. Raises StoreError if there is no store, or of another version."""
-    check_database_file(settings, make=False)
-    url = make_url(settings.database)
-    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
-        # Opening would make an empty one here and call it fine.
-        raise StoreError(
-            f"there is no database at {url.database}",
-            field="data_dir",
-            remedy="check data_dir; a service or `ragbandit data import` makes the database",
-        )
-    with contextlib.closing(open_database(settings)) as database:
+    """A ledger of the store of these settings, which may be one that can only be read.
+
+    Raises StoreError if there is no store, or of another version.
+    """
+    with contextlib.closing(open_database(settings, writes=False)) as database:
         yield Ledger(database, label=PolicyLabel(label))
 
 
@@ -219,9 +240,10 @@ def check_exposure(settings: Settings, *, now: float) -> None:
     if not exposed or server.open or server.trusted_header is not None:
         return
     field, host = next(iter(exposed.items()))
-    with contextlib.closing(open_database(settings)) as database:
-        if KeyStore(database).in_force(now=now).unrevoked:
-            return
+    if has_store(settings):
+        with contextlib.closing(open_database(settings)) as database:
+            if KeyStore(database).in_force(now=now).unrevoked:
+                return
     raise ConfigError(
         f"the service would listen on {host or 'every address'} without API keys; everyone who can reach it could read "
         "every question and teach the policy",

@@ -19,14 +19,57 @@ from typing import IO, Any, Final
 from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO, HASHING, HashingEncoder, half_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, at_hand, has_stand_in
-from ragbandit.shared.errors import ConfigError, missing_package, require_service
+from ragbandit.shared.errors import RESTORE, ConfigError, StoreError, missing_package, require_service
 from ragbandit.shared.files import append_private, check_root, private_folder
 from ragbandit.shared.formats import printable
 
 
 def has_store(settings: Settings) -> bool:
     """Whether there may be a store: where there is none yet, no database engine need be loaded."""
-    return settings.database_url is not None or Path(settings.database.removeprefix("sqlite:///")).exists()
+    path = settings.database.removeprefix("sqlite:///").partition("?")[0]
+    elsewhere = path == settings.database or path in ("", ":memory:") or path.startswith("file:")
+    return elsewhere or _has_bytes(Path(path))
+
+
+#: what a store of SQLite leaves beside its database, but for the index folders, which may be built before it
+_REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs", "dropped_tables")
+
+
+def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False) -> StoreError | None:
+    """Why no SQLite store may be begun for these settings where the database is missing or empty; None: it may.
+
+    make: the caller may make a store. new_store: also beside what lies there of a former one.
+    """
+    file = sqlite_file(settings)
+    if file is None:
+        return None
+    places = [folder / name for folder in {Path(settings.data_dir), file.parent} for name in _REMAINS]
+    if "://" not in settings.snapshot_root:
+        places.append(Path(settings.snapshot_root))
+    places += [file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")]
+    remains = sorted({str(place) for place in places if _has_bytes(place)})
+    if remains and not new_store:
+        return StoreError(
+            f"the database {file} is missing or empty, and a former store left {', '.join(remains)}: a new one would "
+            "have none of its decisions and API keys",
+            field=_field(settings),
+            remedy=f"{RESTORE}, or correct the path; to begin a new store, run: ragbandit migrate --new-store",
+            lasting=True,
+        )
+    if make:
+        return None
+    remedy = "check the path; `ragbandit up` and `ragbandit migrate` make a database"
+    return StoreError(f"there is no database at {file}", field=_field(settings), remedy=remedy, lasting=True)
+
+
+def _has_bytes(path: Path) -> bool:
+    """Whether a file has content, or a folder an entry. One that this user may not read counts as having some."""
+    try:
+        return any(path.iterdir()) if path.is_dir() else path.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def check_packages(settings: Settings) -> None:
@@ -96,19 +139,19 @@ def check_data_dir(settings: Settings) -> None:
         raise ConfigError(f"{folder} cannot be made: {error.strerror}", field="data_dir", remedy=_REMEDY) from error
 
 
-def check_database_file(settings: Settings, *, make: bool) -> None:
-    """Refuse a SQLite database that this user cannot use. Raises ConfigError naming the setting.
+def check_database_file(settings: Settings, *, make: bool, writes: bool = True) -> bool:
+    """Refuse a SQLite database that this user cannot use; whether it can be written. Raises ConfigError.
 
-    make: also make its folder.
+    make: also make its folder. writes: also refuse one that can only be read.
     """
-    if (file := _sqlite_file(settings)) is None:
-        return
+    if (file := sqlite_file(settings)) is None:
+        return True
     field = _field(settings)
-    _check_folder(file.parent, field=field, make=make)
-    for name in (file.name, f"{file.name}-wal", f"{file.name}-shm"):
-        path = file.with_name(name)
-        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-            raise ConfigError(f"{path} cannot be read and written by this user", field=field, remedy=_REMEDY)
+    writable = _check_folder(file.parent, field=field, make=make, writes=writes)
+    for path in (file.with_name(f"{file.name}{end}") for end in ("", "-wal", "-shm")):
+        if path.exists():
+            writable &= _check_access(path, field=field, needs=os.R_OK, writes=writes)
+    return writable
 
 
 def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
@@ -116,7 +159,7 @@ def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
 
     at: URL of the service. Raises ConfigError that names the process which holds it.
     """
-    file = _sqlite_file(settings)
+    file = sqlite_file(settings)
     if file is None:
         return None
     _check_folder(file.parent, field=_field(settings), make=True)
@@ -138,13 +181,14 @@ def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
             field=field,
             remedy="stop it, or give this one a data_dir of its own; several services take PostgreSQL",
         ) from error
-    opened.truncate(0)
-    opened.write(f"process {os.getpid()}, {at}".encode())
-    opened.flush()
+    # Left out on a full disk, where the lock itself holds all the same.
+    with contextlib.suppress(OSError):
+        opened.truncate(0)
+        os.write(opened.fileno(), f"process {os.getpid()}, {at}".encode())
     return opened
 
 
-def _sqlite_file(settings: Settings) -> Path | None:
+def sqlite_file(settings: Settings) -> Path | None:
     """The file of a SQLite database; None for one in memory, and of another engine."""
     from sqlalchemy.engine import make_url  # `validate` does without
 
@@ -159,20 +203,28 @@ def _field(settings: Settings) -> str:
     return "data_dir" if settings.database_url is None else "database_url"
 
 
-def _check_folder(folder: Path, *, field: str, make: bool) -> None:
+def _check_folder(folder: Path, *, field: str, make: bool, writes: bool = True) -> bool:
+    """Refuse a folder that cannot be used; whether it can be written."""
     try:
         if make:
             with contextlib.suppress(FileExistsError):
                 private_folder(folder)
         mode = folder.stat().st_mode
     except FileNotFoundError:
-        return
+        return True
     except OSError as error:
         raise ConfigError(f"{folder} cannot be used: {error.strerror}", field=field, remedy=_REMEDY) from error
     if not stat.S_ISDIR(mode):
         raise ConfigError(f"{folder} is a file, not a folder", field=field, remedy="choose another folder")
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise ConfigError(f"{folder} cannot be read and written by this user", field=field, remedy=_REMEDY)
+    return _check_access(folder, field=field, needs=os.R_OK | os.X_OK, writes=writes)
+
+
+def _check_access(path: Path, *, field: str, needs: int, writes: bool) -> bool:
+    """Refuse what this user cannot read, and with `writes` what it cannot write; whether it can be written."""
+    writable = os.access(path, needs | os.W_OK)
+    if not writable and (writes or not os.access(path, needs)):
+        raise ConfigError(f"{path} cannot be read and written by this user", field=field, remedy=_REMEDY)
+    return writable
 
 
 #: packages of the extra "models" that an encoder with weights needs

@@ -23,12 +23,12 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError, TimeoutError as PoolTimeout
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlchemyError, TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
-from ragbandit.router.storage.sql.store_file import LOOK_S, RESTORE, StoreFile, is_damaged
+from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damaged
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
-from ragbandit.shared.errors import BEFORE_1_0, StoreError, missing_package
+from ragbandit.shared.errors import BEFORE_1_0, RESTORE, StoreError, missing_package
 
 #: where Alembic finds the migrations
 SCRIPTS: Final = "ragbandit:migrations"
@@ -135,6 +135,20 @@ class Database:
             yield connection
             self.check_file()  # before the commit: a row in a file that no path names is lost
 
+    def is_empty(self) -> bool:
+        """Whether there is no table yet. Raises StoreError."""
+        with self.read() as connection:
+            return not inspect(connection).get_table_names()
+
+    def copy_sqlite(self, target: Path) -> None:
+        """Copy a database of SQLite into an empty file, while others write. Raises StoreError."""
+        with self._wrapped(), self.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection  # a transaction of ours would be in the way
+            try:
+                driver.execute("VACUUM INTO ?", (str(target),))
+            except sqlite3.Error as error:
+                raise DBAPIError("VACUUM INTO", None, error) from error
+
     def check_file(self, *, every_s: float = 0.0) -> None:
         """Refuse to go on with a file of SQLite that its path does not name any more, as StoreFile.check."""
         if self.file is not None:
@@ -174,7 +188,9 @@ def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parame
     parameters.update({**POSTGRES_OPTIONS, **parameters, "options": options})
 
 
-def _connect_sqlite(file: StoreFile, _dialect: Dialect, _record: object, _given: object, options: dict[str, Any]) -> Any:
+def _connect_sqlite(
+    file: StoreFile, _dialect: Dialect, _record: object, _given: object, options: dict[str, Any]
+) -> Any:
     return file.connect(options)
 
 
@@ -283,8 +299,8 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
         connection.execute(text("UPDATE alembic_version SET code_from = :oldest"), {"oldest": oldest})
 
 
-def check_schema(database: Database) -> str:
-    """Refuse a database whose schema this version cannot use; an empty SQLite file is set up on the spot.
+def check_schema(database: Database, *, make: bool = True) -> str:
+    """Refuse a database whose schema this version cannot use; with `make` an empty SQLite file is set up on the spot.
 
     A newer schema is accepted where the database says that code of this one may still use it. Returns its revision.
     Raises StoreError with the command to run.
@@ -295,7 +311,7 @@ def check_schema(database: Database) -> str:
         newer = current is not None and current > SCHEMA_REVISION
         if current is not None and (_may_use(connection) if newer else current >= OLDEST_REVISION):
             return current
-    if empty and database.is_sqlite:
+    if empty and database.is_sqlite and make:
         return migrate(database)
     present = "no schema" if current is None else f"schema {current}"
     oldest = "" if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to "
@@ -314,7 +330,7 @@ def wait_for_schema(database: Database, *, seconds: float) -> str:
     give_up = time.monotonic() + seconds
     while True:
         try:
-            return check_schema(database)
+            return check_schema(database, make=False)
         except StoreError:
             if time.monotonic() >= give_up:
                 raise

@@ -20,8 +20,6 @@ log = logging.getLogger("ragbandit.store")
 
 #: readers compare the file with its path so often, seconds; writers do before every commit
 LOOK_S: Final = 1.0
-#: what to do about a database that is damaged, empty or gone
-RESTORE: Final = "stop the service and restore a backup (docs/operations.md, Backup)"
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 

@@ -21,6 +21,7 @@ from ragbandit.router.storage.totals import Extender
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
+from ragbandit.shared.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
 from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.context import Checking, Context
@@ -179,7 +180,7 @@ class _VersionLearner(Routine):
 def _is_due(context: Context, ledger: Ledger) -> bool:
     """The ledger has something ready."""
     rule = closing_rule(context.settings.learning)
-    return bool(is_inheriting(ledger) or ledger.ready(rule, now=time.time(), limit=1))
+    return bool(is_inheriting(ledger) or ledger.ready(rule, now=steady_clock().now(), limit=1))
 
 
 #: how often a process renews its claims and looks for those of processes that have ended, seconds
@@ -229,7 +230,7 @@ def routines_of(context: Context) -> list[Routine]:
     evaluator = Evaluator(database, settings=settings)
 
     def wake_again() -> None:
-        recover(database, jobs=context.jobs, settings=settings, now=time.time())
+        recover(database, jobs=context.jobs, settings=settings, now=steady_clock().now())
 
     def extend_totals() -> float:
         return TOTALS_STEP_S if extender.extend(seconds=TOTALS_STEP_S) else TOTALS_S

@@ -110,7 +110,7 @@ def run_worker(
     check_arms(settings)
     check_policy(settings)
     label = PolicyLabel(settings.policy.label)
-    database = open_database(settings)
+    database = open_database(settings, make=False)
     client = connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S)
     jobs = RedisJobs(client)
     judge, checks, telemetry = judge_sample(settings), settings.reward.check is not None, settings.telemetry

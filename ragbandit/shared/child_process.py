@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ragbandit.shared.errors import NotReady
 from ragbandit.shared.files import append_private
+from ragbandit.shared.steady_clock import OFFSET_VARIABLE, steady_clock
 
 log = logging.getLogger("ragbandit.up")
 
@@ -78,7 +79,14 @@ class Child:
 
     def start(self) -> None:
         """Start the process."""
-        environment = os.environ | self._environment | {PARENT_VARIABLE: str(os.getpid())}
+        environment = (
+            os.environ
+            | self._environment
+            | {
+                PARENT_VARIABLE: str(os.getpid()),
+                OFFSET_VARIABLE: repr(steady_clock().offset),
+            }
+        )
         with append_private(self.log_file) as output:
             self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command

@@ -128,7 +128,7 @@ def of_disk(settings: "Settings") -> Iterator[Finding]:
     for there in devices.values():
         if (free := shutil.disk_usage(there).free) < LITTLE:
             what = f"{free / 1e9:.1f} GB are free at {there}: when it is full the service replies 503"
-            remedy = "make room, or blank old texts: ragbandit data erase --before 90d"
+            remedy = "make room: remove what is not RagBandit's, or give it a larger disk"
             yield Finding("problem" if free < NEARLY_NONE else "warning", "disk", what, remedy)
 
 

@@ -99,14 +99,18 @@ def failing_well() -> Iterator[None]:
             raise
         _fail(missing)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        # numpy says "n requested and m written", without a number
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written")
         if error.filename is None and not full:  # of a socket or a pipe
             raise
         remedy = "check that it is there, and that this user may read and write it"
         if full:  # a write that fails does not name its file
             remedy = "make room on this disk, then run it again"
         _fail(
-            StoreError(": ".join(filter(None, (error.filename and str(error.filename), error.strerror))), remedy=remedy)
+            StoreError(
+                ": ".join(filter(None, (error.filename and str(error.filename), error.strerror or str(error)))),
+                remedy=remedy,
+            )
         )
 
 

@@ -59,7 +59,7 @@ def migrate(
     settings = configuration.load(config).settings
     make = wait is None
     if make:
-        opening = connect_database(settings, make=True, new_store=new_store)
+        opening = connect_database(settings, new_store=new_store)
     else:
         opening = databases.Database(settings.database, make=False)
     with contextlib.closing(opening) as database:

@@ -30,7 +30,7 @@ def opened(
     settings = configuration.load(config).settings
     label = label or settings.policy.label
     if make:
-        with closing(open_database(settings, make=True)) as database:
+        with closing(open_database(settings)) as database:
             yield settings, Ledger(database, label=PolicyLabel(label))
         return
     with ledger_of(settings, label=label) as ledger:

@@ -142,7 +142,7 @@ class Router(AbstractContextManager["Router"]):
         wrong setting and StoreError for a database that cannot be used; Redis may be down.
         """
         settings = config if isinstance(config, Settings) else load(config).settings
-        database = open_database(settings, make=True)
+        database = open_database(settings)
         try:
             if encoder is None:
                 ledger = Ledger(database, label=PolicyLabel(settings.policy.label))

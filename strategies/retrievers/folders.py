@@ -1,6 +1,8 @@
 """Indexes in a folder on disk: the passages by position, a build that replaces the folder, the retriever."""
 
 import asyncio
+import fcntl
+import glob
 import json
 import os
 import shutil
@@ -150,13 +152,36 @@ def new_index(target: Path) -> Iterator[Path]:
         fault = f"{target} exists and is no index"
         raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for other in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
+        _locked(other, remove=True)
+    building.mkdir()
+    lock = _locked(building)
     try:
         yield building
         replace_folder(target, by=building)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked(folder: Path, *, remove: bool = False) -> int | None:
+    """An open lock on a folder, which the kernel ends with the process; None if a process holds one.
+
+    remove: remove the folder of a process that has ended instead, as one that was killed leaves it.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(opened)
+        return None
+    if not remove:
+        return opened
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(opened)
+    return None
 
 
 def write_meta(folder: Path, facts: dict[str, Json]) -> dict[str, Json]:

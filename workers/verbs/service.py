@@ -53,7 +53,7 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
     check_policy(settings)
     check_exposure(settings, now=time.time())
     check_port(settings.server)
-    open_database(settings).close()
+    open_database(settings, make=False).close()
     die_with_parent()
     with hold_store(settings, at=settings.server.url) or contextlib.nullcontext():
         _serve(settings)
@@ -123,7 +123,7 @@ def up(
         # What would end every worker is said here, not in their logs.
         check_indexes(settings)
         check_generators(settings, fetch=True)
-    database = open_database(settings, make=True, new_store=new_store)
+    database = open_database(settings, new_store=new_store)
     database.close()
     encoder = choose_encoder(settings)
     encoder.check()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.markup import escape
 
-from ragbandit.router.api.findings import Finding, of_settings, of_store, ping, tried
+from ragbandit.router.api.findings import Finding, of_disk, of_settings, of_store, ping, tried
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.named_sections import section_of
@@ -27,6 +27,7 @@ from ragbandit.router.serving.setup.requirements import (
     check_port,
     choices,
     has_store,
+    refusal_to_begin,
 )
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.check_process import check_reward_check
@@ -105,7 +106,10 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
     findings = [*of_settings(settings)]
     for name, (attempt, means) in attempts.items():
         findings += tried(name, attempt, means=means)
+    findings += tried("disk", lambda: of_disk(settings))
     if not has_store(settings):
+        if (refusal := refusal_to_begin(settings, make=True)) is not None:
+            findings.append(Finding("problem", "database", f"{refusal.message}; {start}", refusal.remedy or ""))
         return findings, [*attempts]
     from ragbandit.router.serving.setup.bootstrap import ledger_of
 

@@ -377,7 +377,12 @@ class Gate:
 def _only(headers: Headers, name: str) -> str:
     """The value of this header; "" where it is missing, or sent twice: a proxy may add its own to a forged one."""
     values = headers.getlist(name)
-    return values[0].strip() if len(values) == 1 else ""
+    if len(values) != 1:
+        return ""
+    try:  # read as Latin-1, which takes any bytes
+        return values[0].encode("latin-1").decode().strip()
+    except UnicodeDecodeError:
+        return values[0].strip()
 
 
 def caller_with(key: ApiKey) -> Caller:

@@ -127,6 +127,7 @@ def _mixture_of(decision: Decision) -> Mapping[str, Any] | None:
 #: counters of what did not agree
 Counter = Literal[
     "counter_mismatches",
+    "damages",
     "deep_mismatches",
     "ledger_mismatches",
     "propensity_mismatches",
@@ -172,6 +173,8 @@ class Verdict:
     archived: int = 0
     #: counters that differ from what is in the tables
     counter_mismatches: int = 0
+    #: places of the file that SQLite finds damaged; then nothing else is checked
+    damages: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property

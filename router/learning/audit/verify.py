@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 
 from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.learning.audit.checks import (
+    MOST_NAMED,
     PAGE,
     DeepCheck,
     Verdict,
@@ -36,7 +37,7 @@ from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.errors import SnapshotError, StoreError
+from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
 from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision, SnapshotInfo
 
 
@@ -55,6 +56,11 @@ def verify(
     deep: every pmf made again.
     """
     verdict = Verdict()
+    for place in ledger.database.damages(most=MOST_NAMED - 1):
+        verdict.fail("damages", f"the database is damaged: {place}")
+    if verdict.damages:
+        verdict.note(f"nothing else was checked; {RESTORE}")
+        return verdict
     _check_counters(ledger, verdict=verdict)
     live = _live(ledger, files=files, serving=serving, verdict=verdict)
     _check_draws(ledger, verdict=verdict, progress=progress)

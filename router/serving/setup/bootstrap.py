@@ -40,12 +40,13 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.outcome_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, missing_package
+from ragbandit.shared.steady_clock import steady_clock
 from ragbandit.shared.types import PolicyLabel
 
 log = logging.getLogger("ragbandit.bootstrap")
 
 
-def open_database(settings: Settings, *, make: bool = False, new_store: bool = False, writes: bool = True) -> Database:
+def open_database(settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True) -> Database:
     """The database of these settings, its schema checked. Raises StoreError, and ConfigError for what it lies in.
 
     make, new_store, writes: as of `connect_database`.
@@ -60,7 +61,7 @@ def open_database(settings: Settings, *, make: bool = False, new_store: bool = F
 
 
 def connect_database(
-    settings: Settings, *, make: bool = False, new_store: bool = False, writes: bool = True
+    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True
 ) -> Database:
     """The database of these settings, of whatever schema. Raises StoreError, and ConfigError for what it lies in.
 
@@ -123,7 +124,7 @@ def encoder_of(settings: Settings) -> Encoder:
     """`make_encoder` for the store of these settings, where there is one. Raises ConfigError, StoreError."""
     if not has_store(settings):
         return make_encoder(settings.encoder)
-    with contextlib.closing(open_database(settings, writes=False)) as database:
+    with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
         return make_encoder(settings.encoder, ledger=Ledger(database, label=PolicyLabel(settings.policy.label)))
 
 
@@ -131,7 +132,7 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
     """The encoder of a service on the store of these settings; only for `auto` it is opened. Raises StoreError."""
     if settings.encoder.model != AUTO:
         return choices(settings.encoder)[0]
-    with contextlib.closing(open_database(settings, writes=False)) as database:
+    with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
         ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
         origin = origin_in(database, label=ledger.label)
         return choices(settings.encoder, origin=origin, known=encoder_hash_of(ledger))[0]
@@ -201,7 +202,8 @@ def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learn
         with contextlib.suppress(QueueError):  # logged once per outage; routers look for snapshots by themselves too
             jobs.publish("snapshot")
 
-    return Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings, announce=announce)
+    files = SnapshotFiles(settings.snapshot_root)
+    return Learner(ledger, files=files, settings=settings, announce=announce, clock=steady_clock().now)
 
 
 @contextlib.contextmanager
@@ -210,7 +212,7 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
 
     Raises StoreError if there is no store, or of another version.
     """
-    with contextlib.closing(open_database(settings, writes=False)) as database:
+    with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
         yield Ledger(database, label=PolicyLabel(label))
 
 
@@ -241,7 +243,7 @@ def check_exposure(settings: Settings, *, now: float) -> None:
         return
     field, host = next(iter(exposed.items()))
     if has_store(settings):
-        with contextlib.closing(open_database(settings)) as database:
+        with contextlib.closing(open_database(settings, make=False)) as database:
             if KeyStore(database).in_force(now=now).unrevoked:
                 return
     raise ConfigError(

@@ -140,6 +140,19 @@ class Database:
         with self.read() as connection:
             return not inspect(connection).get_table_names()
 
+    def damages(self, *, most: int) -> list[str]:
+        """What SQLite itself finds damaged in its file, which it reads whole; so many places at most."""
+        if not self.is_sqlite:
+            return []
+        try:
+            with self.read() as connection:
+                places = connection.exec_driver_sql(f"PRAGMA quick_check({most})").scalars().all()
+        except StoreError as error:
+            if not error.lasting:
+                raise
+            return [error.message]
+        return [" ".join(str(place).split()) for place in places if place != "ok"]
+
     def copy_sqlite(self, target: Path) -> None:
         """Copy a database of SQLite into an empty file, while others write. Raises StoreError."""
         with self._wrapped(), self.engine.connect() as connection:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.setup.bootstrap import check_exposure, is_loopback
+from ragbandit.router.serving.setup.bootstrap import check_exposure, is_loopback, open_database
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError
 from tests.support.command import run
 
@@ -65,7 +64,7 @@ def test_an_unrevoked_key_or_the_setting_lets_it_start(tmp_path):
         check_exposure(settings, now=time.time())
     check_exposure(Settings(data_dir=str(tmp_path), server=server | {"open": True}), now=time.time())
     check_exposure(Settings(data_dir=str(tmp_path), server={}), now=time.time())
-    database = Database(settings.database)
+    database = open_database(settings)
     keys = KeyStore(database)
     new = keys.create(name="first", role="admin", now=time.time(), actor="cli:test")
     check_exposure(settings, now=time.time())

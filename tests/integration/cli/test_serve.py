@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 
 from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store
 from tests.support import command
 from tests.support.waiting import until
@@ -32,6 +34,7 @@ def test_one_service_for_a_sqlite_folder(tmp_path, monkeypatch):
     """A second `serve` on a SQLite folder, whatever its port, names the process and the address of the first."""
     (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
     monkeypatch.chdir(tmp_path)
+    open_database(load("config.yaml").settings).close()
     with hold_store(load("config.yaml").settings, at="http://127.0.0.1:8100"):
         done = command.run("serve", "--port", "18999")
     assert done.exit_code == 2
@@ -46,6 +49,7 @@ def test_serve_says_where_it_listens_and_ends_while_clients_wait(tmp_path):
     hung up hold nothing up, and it ends.
     """
     (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\nserver: {access_log: true}\n")
+    open_database(Settings(data_dir=str(tmp_path / ".ragbandit"))).close()
     command = [sys.executable, "-m", "ragbandit", "serve", "--port", "0", "--host", "127.0.0.1"]
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     body = b'{"question": "Who wrote Dracula?"}'

@@ -57,7 +57,7 @@ def create_key(
 
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all keys: what they may do, until when, and when they were last used."""
-    with _key_store(config) as store:
+    with _key_store(config, make=False) as store:
         keys, now = store.listed(), time.time()
     if as_json:
         print_json([_facts(key, now=now) for key in keys])
@@ -80,7 +80,7 @@ def revoke_key(
     as_json: JsonOption = False,
 ) -> None:
     """End a key: services refuse it within a second. With --replace another takes its place, and the key ends later."""
-    with _key_store(config) as store:
+    with _key_store(config, make=False) as store:
         now = time.time()
         if replace:
             new = store.rotate(_public_id(key), grace_s=_seconds(grace, now=now), actor=actor(), now=now)
@@ -94,8 +94,8 @@ def revoke_key(
 
 
 @contextmanager
-def _key_store(config: str | None) -> Iterator[KeyStore]:
-    with opened(config, make=True) as (_, ledger):
+def _key_store(config: str | None, *, make: bool = True) -> Iterator[KeyStore]:
+    with opened(config, registered=False, make=make) as (_, ledger):
         yield KeyStore(ledger.database)
 
 

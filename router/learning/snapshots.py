@@ -212,6 +212,7 @@ class Publisher:
         of: dict[str, Any] = {"algorithm": policy.algorithm, "params": policy.params, "encoder_hash": encoder_hash}
         known = self.ledger.latest_snapshots(limit=most + 1, **of)
         if not (known and known[0].version == info.version and self._is_whole(known[0])):
+            self.ledger.database.check_file()  # a folder that was moved away is not made again for a snapshot
             self.files.write(info, tensors, described)
             self.ledger.add_snapshot(info)
             self._at = time.monotonic()

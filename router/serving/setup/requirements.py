@@ -26,9 +26,8 @@ from ragbandit.shared.formats import printable
 
 def has_store(settings: Settings) -> bool:
     """Whether there may be a store: where there is none yet, no database engine need be loaded."""
-    path = settings.database.removeprefix("sqlite:///").partition("?")[0]
-    elsewhere = path == settings.database or path in ("", ":memory:") or path.startswith("file:")
-    return elsewhere or _has_bytes(Path(path))
+    file = sqlite_file(settings)
+    return file is None or _has_bytes(file)
 
 
 #: what a store of SQLite leaves beside its database, but for the index folders, which may be built before it
@@ -189,13 +188,11 @@ def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
 
 
 def sqlite_file(settings: Settings) -> Path | None:
-    """The file of a SQLite database; None for one in memory, and of another engine."""
-    from sqlalchemy.engine import make_url  # `validate` does without
-
-    url = make_url(settings.database)
-    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
-        return None
-    return None if str(url.database).startswith("file:") else Path(str(url.database))  # file: SQLite's own URLs
+    """The file of a SQLite database; None for one in memory or named by a URL of SQLite's own, and another engine."""
+    engine, _, place = settings.database.partition(":///")
+    path = place.partition("?")[0]
+    elsewhere = not engine.startswith("sqlite") or path in ("", ":memory:") or path.startswith("file:")
+    return None if elsewhere else Path(path)
 
 
 def _field(settings: Settings) -> str:

@@ -45,7 +45,8 @@ def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False)
     places = [folder / name for folder in {Path(settings.data_dir), file.parent} for name in _REMAINS]
     if "://" not in settings.snapshot_root:
         places.append(Path(settings.snapshot_root))
-    places += [file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")]
+    if not _has_bytes(file):  # else it belongs to this file: a start that was killed leaves one too
+        places.append(file.with_name(f"{file.name}-wal"))
     remains = sorted({str(place) for place in places if _has_bytes(place)})
     if remains and not new_store:
         return StoreError(

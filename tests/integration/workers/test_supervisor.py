@@ -14,7 +14,7 @@ from ragbandit.router.queue import redis_server
 from ragbandit.router.serving.setup.requirements import hold, hold_store
 from ragbandit.shared import child_process
 from ragbandit.shared.child_process import Child, end
-from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.workers.process import Supervisor
 
 #: notes when it is told to end, and ends when it was told so often (0: never)
@@ -105,6 +105,15 @@ def test_a_death_says_where_and_why(tmp_path, monkeypatch, caplog):
         f"answer-1 exited with status 2; last lines: loading | generator.model: gone; restarting; log: {log}"
     )
     assert two.getMessage() == f"answer-1 exited with status 3; it has logged nothing; restarting; log: {log}"
+
+
+def test_a_child_that_would_end_again_is_not_started_again(tmp_path, monkeypatch, caplog):
+    """The status of an end that no other start would mend ends the supervisor with the child's last lines."""
+    child = put_up(tmp_path, monkeypatch, f"echo the database is malformed; exit {child_process.LASTING}")
+    child.process.wait(10)
+    with pytest.raises(NotReady, match="the database is malformed"):
+        child.tend()
+    assert (child.restarts, [record.levelname for record in caplog.records]) == (0, ["ERROR"])
 
 
 def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, caplog):

@@ -45,6 +45,9 @@ def test_who_the_proxy_has_signed_in_acts_by_the_role_of_the_groups(arrive):
     done = browser("ml-team").send("/ui/switch", on="/ui/policies", to="champion", reason="storm")
     assert done.status_code == 303
     assert {(one.actor, one.action) for one in entries(service.router.database)} >= {("proxy:ann", "policy.kill")}
+    for name, sent in {"René.Łoś": "René.Łoś".encode(), "Zoë": "Zoë".encode("latin-1")}.items():
+        page = service.http.get("/ui/policies", headers=[("x-forwarded-groups", "ml-team"), ("x-forwarded-user", sent)])
+        assert name in page.text
     reader = browser("everybody")
     assert reader.http.post("/ui/switch", data={"to": "champion", "reason": "x"}).status_code == 403
 

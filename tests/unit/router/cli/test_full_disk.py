@@ -1,0 +1,47 @@
+"""Commands on a full disk end with one line that says so."""
+
+import errno
+import fcntl
+import os
+
+import click
+import pytest
+
+from ragbandit.router.cli.console import failing_well
+from ragbandit.router.serving.setup.requirements import hold
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded", "corpus.jsonl"),
+        OSError("8192 requested and 4064 written"),
+    ],
+    ids=["no file named", "quota", "numpy"],
+)
+def test_a_full_disk_is_one_line(error, capsys):
+    """Also where the error of the system names no file, and where numpy gives no number."""
+    with pytest.raises(click.exceptions.Exit) as ended, failing_well():
+        raise error
+    assert ended.value.exit_code == 2
+    assert "make room on this disk" in " ".join(capsys.readouterr().err.split())
+
+
+def test_other_errors_without_a_file_are_not_hidden():
+    """An error of a socket is not taken for one of a disk."""
+    with pytest.raises(ConnectionResetError), failing_well():
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+
+def test_a_lock_holds_on_a_full_disk(tmp_path, monkeypatch):
+    """The lock of a folder is taken although what it says of its process cannot be written."""
+
+    def full(_descriptor, _data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with hold(tmp_path / "service.lock", process="ragbandit serve", at="here", field="data_dir"):
+        monkeypatch.undo()
+        with (tmp_path / "service.lock").open("rb") as other, pytest.raises(OSError, match="unavailable"):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

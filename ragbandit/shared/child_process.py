@@ -79,14 +79,8 @@ class Child:
 
     def start(self) -> None:
         """Start the process."""
-        environment = (
-            os.environ
-            | self._environment
-            | {
-                PARENT_VARIABLE: str(os.getpid()),
-                OFFSET_VARIABLE: repr(steady_clock().offset),
-            }
-        )
+        ours = {PARENT_VARIABLE: str(os.getpid()), OFFSET_VARIABLE: repr(steady_clock().offset)}
+        environment = os.environ | self._environment | ours
         with append_private(self.log_file) as output:
             self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command

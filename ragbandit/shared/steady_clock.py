@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
+Clock = Callable[[], float]
+
 log = logging.getLogger("ragbandit.clock")
 
 #: set by `ragbandit up` for its children: seconds from the monotonic clock of this host to its clock
@@ -25,11 +27,7 @@ class SteadyClock:
     """offset: seconds from `monotonic` to `wall` when the clock was right; None: it is right now."""
 
     def __init__(
-        self,
-        *,
-        offset: float | None = None,
-        wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, *, offset: float | None = None, wall: Clock = time.time, monotonic: Clock = time.monotonic
     ) -> None:
         self._wall, self._monotonic = wall, monotonic
         self.offset = wall() - monotonic() if offset is None else offset

@@ -25,16 +25,10 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from ragbandit.shared.child_process import LASTING, PARENT_VARIABLE
 from ragbandit.shared.errors import RagBanditError, StoreError, missing_module
 from ragbandit.shared.formats import moment, one_line, printable
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
-
-NewStoreOption = Annotated[
-    bool,
-    typer.Option("--new-store", help="begin a new store of SQLite although parts of a former one are in its folder"),
-]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -128,8 +122,11 @@ def _fail(error: RagBanditError) -> NoReturn:
     errors.print(
         f"[red]{error.code}[/red] {escape(' '.join(one_line(error).split()))}", soft_wrap=True, highlight=False
     )
-    lasting = isinstance(error, StoreError) and error.lasting and PARENT_VARIABLE in os.environ
-    raise typer.Exit(LASTING if lasting else 2) from None
+    if isinstance(error, StoreError) and error.lasting:
+        from ragbandit.shared.child_process import LASTING, PARENT_VARIABLE  # help does without numpy
+
+        raise typer.Exit(LASTING if PARENT_VARIABLE in os.environ else 2) from None
+    raise typer.Exit(2) from None
 
 
 def print_json(value: object) -> None:

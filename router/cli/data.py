@@ -12,18 +12,8 @@ from typing import Annotated, Final
 import typer
 
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import (
-    ConfigOption,
-    JsonOption,
-    NewStoreOption,
-    bars,
-    console,
-    errors,
-    in_words,
-    print_json,
-    show,
-)
-from ragbandit.router.cli.store import opened, parse_time
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
+from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, reward_defaults, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
@@ -57,16 +47,15 @@ def migrate(
 ) -> None:
     """Bring the database to this version's schema."""
     settings = configuration.load(config).settings
-    make = wait is None
-    if make:
+    if wait is None:
         opening = connect_database(settings, new_store=new_store)
     else:
         opening = databases.Database(settings.database, make=False)
     with contextlib.closing(opening) as database:
         revision = (
             databases.migrate(database, pre=pre, data_dir=settings.data_dir)
-            if make
-            else databases.wait_for_schema(database, seconds=wait or 0.0)
+            if wait is None
+            else databases.wait_for_schema(database, seconds=wait)
         )
         url = database.url.render_as_string(hide_password=True)
     if as_json:

@@ -4,7 +4,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
@@ -16,6 +18,10 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import IMPORTED, Json, PolicyLabel
+
+NewStoreOption = Annotated[
+    bool, typer.Option("--new-store", help="Begin a new SQLite store although a former one has left files there.")
+]
 
 
 @contextmanager

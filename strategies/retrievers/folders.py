@@ -8,7 +8,7 @@ import os
 import shutil
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -172,14 +172,11 @@ def _locked(folder: Path, *, remove: bool = False) -> int | None:
     remove: remove the folder of a process that has ended instead, as one that was killed leaves it.
     """
     opened = os.open(folder, os.O_RDONLY)
-    try:
+    with suppress(OSError):
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(opened)
-        return None
-    if not remove:
-        return opened
-    shutil.rmtree(folder, ignore_errors=True)
+        if not remove:
+            return opened
+        shutil.rmtree(folder, ignore_errors=True)
     os.close(opened)
     return None
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,15 +10,8 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.api.findings import ping
-from ragbandit.router.cli.console import (
-    ConfigOption,
-    HostOption,
-    NewStoreOption,
-    PortOption,
-    console,
-    errors,
-    listen_on,
-)
+from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, errors, listen_on
+from ragbandit.router.cli.store import NewStoreOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO
@@ -27,12 +21,7 @@ from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
-from ragbandit.router.serving.setup.requirements import (
-    check_data_dir,
-    check_packages,
-    check_port,
-    hold_store,
-)
+from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, hold_store
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import ConfigError, QueueError, require_service
@@ -72,10 +61,7 @@ def _serve(settings: Settings) -> None:
     card = card_of(role="service")
     presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card)
 
-    def end() -> None:
-        server.should_exit = True
-
-    with store_watched(router.database, end=end):
+    with store_watched(router.database, end=partial(setattr, server, "should_exit", True)):
         with contextlib.suppress(KeyboardInterrupt):
             server.run()
         presence.close()

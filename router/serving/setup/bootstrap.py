@@ -10,6 +10,8 @@ import logging
 import socket
 from collections.abc import Iterator, Sequence
 
+from sqlalchemy import inspect
+
 from ragbandit.router.config.loading import changed_settings
 from ragbandit.router.config.settings import EncoderSettings, Settings
 from ragbandit.router.encoders.base import (
@@ -74,8 +76,10 @@ def connect_database(
         raise refusal
     database = Database(settings.database, make=make, read_only=not writable)
     try:
-        if refusal is not None and database.is_empty():
-            raise refusal
+        if refusal is not None:
+            with database.read() as connection:
+                if not inspect(connection).get_table_names():
+                    raise refusal
     except BaseException:
         database.close()
         raise

@@ -135,11 +135,6 @@ class Database:
             yield connection
             self.check_file()  # before the commit: a row in a file that no path names is lost
 
-    def is_empty(self) -> bool:
-        """Whether there is no table yet. Raises StoreError."""
-        with self.read() as connection:
-            return not inspect(connection).get_table_names()
-
     def damages(self, *, most: int) -> list[str]:
         """What SQLite itself finds damaged in its file, which it reads whole; so many places at most."""
         if not self.is_sqlite:

@@ -4,8 +4,8 @@ import errno
 import fcntl
 import os
 
-import click
 import pytest
+import typer
 
 from ragbandit.router.cli.console import failing_well
 from ragbandit.router.serving.setup.requirements import hold
@@ -22,7 +22,7 @@ from ragbandit.router.serving.setup.requirements import hold
 )
 def test_a_full_disk_is_one_line(error, capsys):
     """Also where the error of the system names no file, and where numpy gives no number."""
-    with pytest.raises(click.exceptions.Exit) as ended, failing_well():
+    with pytest.raises(typer.Exit) as ended, failing_well():
         raise error
     assert ended.value.exit_code == 2
     assert "make room on this disk" in " ".join(capsys.readouterr().err.split())

@@ -16,7 +16,7 @@ with new_index(pathlib.Path(sys.argv[1])) as folder:
 
 
 def test_a_build_removes_what_killed_builds_left(tmp_path):
-    """A later build of the same index removes the folder of one that was killed, and leaves one that runs, and others."""
+    """A later build of the same index removes the folder of one that was killed, and leaves those that run."""
     target = tmp_path / "my [index]"
     processes = []
     for name in (target, target, tmp_path / "another"):

@@ -92,6 +92,11 @@ def canonical(text: str) -> str:
     return unicodedata.normalize("NFKC", folded.replace("i\u0307", "i").replace("\u0131", "i"))
 
 
+def is_blank(text: str | None) -> bool:
+    """Whether nothing of the text can be seen: it is None, white space or invisible characters."""
+    return text is None or not canonical(text).strip()
+
+
 def words(text: str, *, joined: bool = False) -> list[str]:
     """The words of a text in their order; none if it has neither letters nor digits nor mathematical signs.
 

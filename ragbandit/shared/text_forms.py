@@ -26,11 +26,11 @@ _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\ufe0
 _ASCII = {
     **dict.fromkeys(map(ord, "\u2018\u2019\u201b\u2032\u02b9\u02bb\u02bc\u02bd\u00b4"), "'"),
     **dict.fromkeys(map(ord, "\u2014\u2015"), " - "),  # a dash between clauses
-    **{0x2212: "-", 0x207B: "-", 0x2044: "/", 0x266F: "#", 0x066B: ".", 0x066C: ","},
+    **{0x2122: " ", 0x2120: " ", 0x2212: "-", 0x207B: "-", 0x2044: "/", 0x266F: "#", 0x066B: ".", 0x066C: ","},
 }
 #: where compatibility forms would run into the digit before them: 10² is not 102, 2½ is not 21/2
-_RAISED = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070-\u207b\u00bc-\u00be\u2150-\u215e])")
-_NARROW_SPACE = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))")
+_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207b\u00bc-\u00be\u2150-\u215e](?<=[0-9].)")
+_NARROW_SPACE = re.compile(r"[\u00a0\u2009\u202f](?<=\d.)(?=\d{3}(?!\d))")
 _SEPARATED = re.compile(r"[,'](?<=\d[,'])\d")
 _NUMBER = re.compile(r"(?<!\d)\d++(?:[.,']++\d++)+")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?:[,']\d{2,3})*[,']\d{3}(?:\.\d+)?")
@@ -87,7 +87,7 @@ def canonical(text: str) -> str:
     """The form of the text that is compared; see the module."""
     if text.isascii():
         return text.lower()
-    spaced = _NARROW_SPACE.sub(",", _RAISED.sub(" ", text)).translate(_rules().replaced)
+    spaced = _NARROW_SPACE.sub(",", _RAISED.sub(r" \g<0>", text)).translate(_rules().replaced)
     folded = unicodedata.normalize("NFKC", spaced).casefold()
     return unicodedata.normalize("NFKC", folded.replace("i\u0307", "i").replace("\u0131", "i"))
 

@@ -10,7 +10,6 @@ alias, so that searches see the old passages or the new ones, whole. What the in
 
 import itertools
 import logging
-import re
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from elasticsearch.helpers import BulkIndexError, bulk
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError, encodable
 from ragbandit.shared.outbound import check_address, shown_address
+from ragbandit.shared.text_forms import words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.corpus import build_command
@@ -39,8 +39,33 @@ _BULK_BYTES = 10 * 1024 * 1024
 _BUILD_S: Final = 30.0
 #: bytes, a limit of the server
 _LONGEST_ID = 512
+#: characters of a server's reason that are repeated
+_REASON: Final = 500
+_LOG: Final = "see the Elasticsearch server's log"
+_REBUILD: Final = "the index has another mapping: build it again with `ragbandit index build`"
+#: (a part of an error's type or reason, what to do about it), the first that fits
+_REMEDIES: Final = (
+    ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
+    (
+        "read-only",
+        'make room if the disk is full, then set "index.blocks.read_only" and "index.blocks.read_only_allow_delete" to'
+        ' null (PUT /_all/_settings), or "cluster.blocks.read_only" (PUT /_cluster/settings)',
+    ),
+    ("[forbidden/", "remove the block that the reason names: PUT /_all/_settings or PUT /_cluster/settings"),
+    ("cluster_block", "wait until the cluster has a master and has recovered; GET /_cluster/health shows it"),
+    ("index_closed", "open the index: POST /INDEX/_open, or build it again with `ragbandit index build`"),
+    ("maximum", "delete indices that nobody uses, or raise the limit that the reason names"),
+    ("circuit_breaking", "give the server more memory, or try again with less load"),
+    ("mapping", _REBUILD),
+    ("parsing", _REBUILD),
+)
+#: the same by status
+_BY_STATUS: Final = {
+    413: "raise the limit of the proxy, or http.max_content_length of the server, or shorten the passages",
+    429: "the server is overloaded: try again later, or give it more memory",
+    **dict.fromkeys((502, 503, 504), "the server or a proxy in front of it is not ready: try again later"),
+}
 _URL_REMEDY = "write http://host:9200"
-_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 _FIELDS: Final = ["id", "title", "text", "url"]
 #: kept, and not searched
 _STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
@@ -94,9 +119,9 @@ class ElasticsearchRetriever(DatabaseRetriever):
         return self._matching(query, k=k) if self._encoder is None else super()._search(query, k=k)
 
     def _matching(self, query: str, *, k: int) -> list[Hit]:
-        words = _WORD.findall(query)
-        if len(words) > MAX_WORDS:
-            query = " ".join(list(dict.fromkeys(words))[:MAX_WORDS])
+        in_query = words(query)
+        if len(in_query) > MAX_WORDS:
+            query = " ".join(list(dict.fromkeys(in_query))[:MAX_WORDS])
         matches = [{"match": {field: {"query": self._storable(query)}}} for field in ("title", "text")]
         return self._hits(
             query={"bool": {"should": matches}}, sort=["_score", {"number": "asc"}], track_scores=True, size=k
@@ -170,23 +195,39 @@ class ElasticsearchRetriever(DatabaseRetriever):
         self._client.close()
 
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        """The client's error in our words: server down, index gone, key refused, or the server's own reason."""
-        log = "see the Elasticsearch server's log"
+        """The client's error with the server's own reason, and what to do about it."""
         if isinstance(error, BulkIndexError):
-            return kind(f"Elasticsearch refuses a passage: {error.errors[:1]}", remedy=log)
-        if not isinstance(error, ApiError):
+            item = next((row for entry in error.errors[:1] for row in entry.values()), {})
+            status, body, refused = item.get("status"), item, f"a passage, {str(item.get('_id'))[:80]!r}"
+        elif isinstance(error, ApiError):
+            status, body, refused = error.status_code, error.body, "the request"
+        else:
             reason = f"Elasticsearch does not answer: {error}"
             return kind(reason, field="retriever.url", remedy="start it, or correct retriever.url")
-        if error.status_code in (401, 403):
+        name, reason = _cause(body)
+        said = f"{status}, {': '.join(filter(None, (name, reason))) or str(error)[:_REASON]}"
+        if status == 401 or name == "security_exception" or (status == 403 and not name):
             remedy = "put a key that may read and write the index into the variable that retriever.api_key_env names"
-            return kind(f"Elasticsearch refuses us: {error}", field="retriever.api_key_env", remedy=remedy)
-        if error.status_code == 404:
+            return kind(f"Elasticsearch refuses us: {said}", field="retriever.api_key_env", remedy=remedy)
+        if status == 404 and name in ("", "index_not_found_exception"):
             remedy = build_command("elasticsearch", index=self.index)
             return kind(f"the index {self.index!r} does not exist", field="retriever.index", remedy=remedy)
-        return kind(f"Elasticsearch refuses the request: {error}", remedy=log)
+        signs = f"{name} {reason}".lower()
+        remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), _BY_STATUS.get(status, _LOG))
+        return kind(f"Elasticsearch refuses {refused}: {said}", remedy=remedy)
 
     #: the server takes UTF-8 only
     _storable = staticmethod(encodable)
+
+
+def _cause(body: object) -> tuple[str, str]:
+    """(type, reason) of an error's body, as far as the server gives them; of shards that failed, those of the first."""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return "", str(error or "")[:_REASON]
+    roots = [*(error.get("root_cause") or []), error.get("caused_by"), error]
+    cause: dict[str, object] = next((root for root in roots if isinstance(root, dict) and root.get("reason")), error)
+    return str(cause.get("type") or "")[:_REASON], str(cause.get("reason") or "")[:_REASON]
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:

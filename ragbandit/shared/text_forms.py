@@ -1,20 +1,15 @@
 """One form of a text for comparing answers and for searching: what readers cannot tell apart is the same text.
 
-The form is like Unicode's NFKC_Casefold (UAX 31): compatibility forms and letter case are folded, invisible characters
-are removed. Dashes, apostrophes and digits of every script become ASCII ones; the Turkish dotless i is i.
-
-Words are runs of letters, digits and combining marks. Scripts that are written without spaces give a word for each
-character with its marks. A number keeps its sign and its decimal point: -5, 1.5; the thousands separators of 1,000 are
-removed; 1,5 stays as it is written, since it can mean either. `C++` and `C#` keep their signs, and mathematical and
-currency signs outside ASCII are words. All other punctuation separates words, or joins them: see `words`.
+Like Unicode's NFKC_Casefold (UAX 31), with ASCII dashes, apostrophes and digits for those of every script, and the
+Turkish dotless i as i. Words are runs of letters, digits and combining marks, or characters of scripts without spaces.
+A number keeps its sign and its point (-5, 1.5), not its thousands separators; 1,5 can mean either, and stays as it is.
+`C++` and `C#` keep their signs; mathematical and currency signs outside ASCII are words.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable
 from functools import cache
 from itertools import chain
-from typing import NamedTuple
 
 #: letters of scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Tai, kana, Han, Bopomofo, Yi
 _SPACELESS = (
@@ -23,10 +18,10 @@ _SPACELESS = (
 )
 #: invisible characters that Unicode does not count among the format characters
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef"
-_ASCII = {
+_ASCII: dict[int, str | None] = {
     **dict.fromkeys(map(ord, "\u2018\u2019\u201b\u2032\u02b9\u02bb\u02bc\u02bd\u00b4"), "'"),
     **dict.fromkeys(map(ord, "\u2014\u2015"), " - "),  # a dash between clauses
-    **{0x2122: " ", 0x2120: " ", 0x2212: "-", 0x207B: "-", 0x2044: "/", 0x266F: "#", 0x066B: ".", 0x066C: ","},
+    **dict(zip(map(ord, "\u2122\u2120\u2212\u207b\u266f\u066b\u066c"), "  --#.,", strict=True)),
 }
 #: where compatibility forms would run into the digit before them: 10² is not 102, 2½ is not 21/2
 _RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207b\u00bc-\u00be\u2150-\u215e](?<=[0-9].)")
@@ -43,32 +38,22 @@ _INITIALS = re.compile(r"\.(?<=[^\W\d_]\.)(?=[^\W\d_](?![^\W_]))")
 _ARTICLES = re.compile(r"(?<![\w'.-])(?:(?:an|the)(?![\w'-])|a(?=[ \t]+[\"'(]*\w))")
 
 
-class _Rules(NamedTuple):
-    """Rules that depend on the categories of characters."""
-
-    replaced: dict[int, str | None]
-    word: re.Pattern[str]
-    #: apostrophes, underscores and hyphens inside words; a hyphen between digits separates them
-    joint: re.Pattern[str]
-
-
 @cache
-def _rules() -> _Rules:
+def _rules() -> tuple[dict[int, str | None], re.Pattern[str], re.Pattern[str]]:
+    """(character -> ASCII or None, words, apostrophes, underscores and hyphens inside words but not between digits)."""
     replaced: dict[int, str | None] = {}
     marks, symbols = [], []
     for character in map(chr, chain(range(0x80, 0x20000), range(0xE0000, 0xE0200))):
         match unicodedata.category(character):
-            case "Cf" | "Me":
-                replaced[ord(character)] = None
+            case "Cf" | "Me" | "Pd" as category:
+                replaced[ord(character)] = "-" if category == "Pd" else None
             case "Nd":
                 replaced[ord(character)] = str(unicodedata.decimal(character))
-            case "Pd":
-                replaced[ord(character)] = "-"
             case "Mn" | "Mc":
                 marks.append(character)
-            case "Sm" | "Sc":
+            case "Sm" | "Sc" if character != "\u2044":  # the stroke of a fraction separates, as "/" does
                 symbols.append(character)
-    replaced |= dict.fromkeys(map(ord, re.findall(f"[{_INVISIBLE}]", "".join(marks) + _INVISIBLE)))
+    replaced |= dict.fromkeys(map(ord, re.findall(f"[{_INVISIBLE}]", "".join(marks) + _INVISIBLE))) | _ASCII
     mark, letter = "".join(marks), f"[^\\W_{_SPACELESS}]"
     run = f"{letter}+(?:[{mark}]+{letter}*)*"
     run += rf"(?:[.,](?<=\d[.,])(?=\d){run})*"
@@ -76,18 +61,14 @@ def _rules() -> _Rules:
     # Most words end at a space or a mark: the first alternative takes these, in a third of the time.
     plain = rf"{letter}++(?=[\s.,](?!\d))"
     word = rf"{plain}|{run}(?:{signs})?|-(?<![\w)\]%-]-)(?=\d){run}|[{_SPACELESS}](?<=\w)[{mark}]*|[{''.join(symbols)}]"
-    return _Rules(
-        replaced={**replaced, **_ASCII},
-        word=re.compile(word),
-        joint=re.compile(rf"['_-](?<=[\w{mark}].)(?=\w)(?!(?<=\d-)\d)"),
-    )
+    return replaced, re.compile(word), re.compile(rf"['_-](?<=[\w{mark}].)(?=\w)(?!(?<=\d-)\d)")
 
 
 def canonical(text: str) -> str:
     """The form of the text that is compared; see the module."""
     if text.isascii():
         return text.lower()
-    spaced = _NARROW_SPACE.sub(",", _RAISED.sub(r" \g<0>", text)).translate(_rules().replaced)
+    spaced = _NARROW_SPACE.sub(",", _RAISED.sub(r" \g<0>", text)).translate(_rules()[0])
     folded = unicodedata.normalize("NFKC", spaced).casefold()
     return unicodedata.normalize("NFKC", folded.replace("i\u0307", "i").replace("\u0131", "i"))
 
@@ -115,13 +96,11 @@ def answer_words(text: str) -> list[str]:
 
 
 def _words(form: str, *, joined: bool) -> list[str]:
-    rules = _rules()
+    _, word, joint = _rules()
     if _SEPARATED.search(form):
         form = _NUMBER.sub(_plain_number, form)
-    form = _LEADING_POINT.sub("0.", form)
-    form = _INITIALS.sub("", _SIGN_BEFORE_CURRENCY.sub(r"\1-", form))
-    found: Iterable[str] = rules.word.findall(rules.joint.sub("", form) if joined else form)
-    return list(found)
+    form = _INITIALS.sub("", _SIGN_BEFORE_CURRENCY.sub(r"\1-", _LEADING_POINT.sub("0.", form)))
+    return word.findall(joint.sub("", form) if joined else form)
 
 
 def _plain_number(match: re.Match[str]) -> str:

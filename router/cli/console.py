@@ -82,7 +82,7 @@ def listen_on(*, host: str | None, port: int | None) -> None:
 
 @contextlib.contextmanager
 def failing_well() -> Iterator[None]:
-    """An error of ours, of a file, of memory or of an extra's package ends the command with one line and exit code 2."""
+    """A known error, a missing package or a lack of memory ends the command with one line and exit code 2."""
     try:
         yield
     except RagBanditError as error:

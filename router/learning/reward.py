@@ -15,7 +15,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,7 +47,7 @@ def normalise(text: str) -> str:
 
 
 def squad_words(text: str) -> list[str]:
-    """The words of a text as `normalise` has them: the published rule, which is for English."""
+    """The words of `normalise`."""
     return normalise(text).split()
 
 
@@ -169,8 +168,7 @@ class PairRules:
 
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
 
-#: name -> rules. "ours" is the rule of rewards; "ours_ascii" the same with SQuAD's words, which are for English and
-#: ASCII. The others are as published
+#: name -> rules. "ours" is the rule of rewards, "ours_ascii" the same with SQuAD's words; the others are as published
 FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
     {
         "2wiki": Rules(yes_no=True, empty="zero"),
@@ -226,11 +224,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-_MEASURES = {"exact_match": exact_match, "f1": f1, "containment": containment}
-_QUALITIES = {
-    **_MEASURES,
-    **{f"ascii_{name}": partial(measure, words=squad_words) for name, measure in _MEASURES.items()},
-}
+_QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 
 
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:
@@ -243,7 +237,8 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
         assert outcome is not None, "the learner waits for the outcome before it reads a label"
         if outcome.status == "failed" or is_blank(outcome.answer):
             return 0.0
-        return _QUALITIES[measure](outcome.answer, gold=feedback.value)
+        words = squad_words if measure.startswith("ascii_") else answer_words
+        return _QUALITIES[measure.removeprefix("ascii_")](outcome.answer or "", gold=feedback.value, words=words)
     assert isinstance(feedback.value, int | float)
     return float(feedback.value)
 

@@ -42,29 +42,18 @@ _LONGEST_ID = 512
 #: characters of a server's reason that are repeated
 _REASON: Final = 500
 _LOG: Final = "see the Elasticsearch server's log"
-_REBUILD: Final = "the index has another mapping: build it again with `ragbandit index build`"
-#: (a part of an error's type or reason, what to do about it), the first that fits
+#: (a part of an error's status, type or reason, what to do about it), the first that fits
 _REMEDIES: Final = (
     ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
-    (
-        "read-only",
-        'make room if the disk is full, then set "index.blocks.read_only" and "index.blocks.read_only_allow_delete" to'
-        ' null (PUT /_all/_settings), or "cluster.blocks.read_only" (PUT /_cluster/settings)',
-    ),
+    ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
     ("[forbidden/", "remove the block that the reason names: PUT /_all/_settings or PUT /_cluster/settings"),
     ("cluster_block", "wait until the cluster has a master and has recovered; GET /_cluster/health shows it"),
-    ("index_closed", "open the index: POST /INDEX/_open, or build it again with `ragbandit index build`"),
-    ("maximum", "delete indices that nobody uses, or raise the limit that the reason names"),
-    ("circuit_breaking", "give the server more memory, or try again with less load"),
-    ("mapping", _REBUILD),
-    ("parsing", _REBUILD),
+    ("mapping", "the index has another mapping: build it again with `ragbandit index build`"),
+    ("mapper", "the index has another mapping: build it again with `ragbandit index build`"),
+    ("<413>", "shorten the passages, or raise http.max_content_length of the server or the limit of the proxy"),
+    ("<429>", "the server is overloaded: try again later, or give it more memory"),
+    ("<50", "the server or a proxy in front of it is not ready: try again later, and see its log"),
 )
-#: the same by status
-_BY_STATUS: Final = {
-    413: "raise the limit of the proxy, or http.max_content_length of the server, or shorten the passages",
-    429: "the server is overloaded: try again later, or give it more memory",
-    **dict.fromkeys((502, 503, 504), "the server or a proxy in front of it is not ready: try again later"),
-}
 _URL_REMEDY = "write http://host:9200"
 _FIELDS: Final = ["id", "title", "text", "url"]
 #: kept, and not searched
@@ -197,8 +186,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
         """The client's error with the server's own reason, and what to do about it."""
         if isinstance(error, BulkIndexError):
-            item = next((row for entry in error.errors[:1] for row in entry.values()), {})
-            status, body, refused = item.get("status"), item, f"a passage, {str(item.get('_id'))[:80]!r}"
+            item: dict[str, Any] = next(iter(error.errors[0].values()))
+            status, body, refused = item.get("status"), item, f"the passage {str(item.get('_id'))[:80]!r}"
         elif isinstance(error, ApiError):
             status, body, refused = error.status_code, error.body, "the request"
         else:
@@ -212,8 +201,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
         if status == 404 and name in ("", "index_not_found_exception"):
             remedy = build_command("elasticsearch", index=self.index)
             return kind(f"the index {self.index!r} does not exist", field="retriever.index", remedy=remedy)
-        signs = f"{name} {reason}".lower()
-        remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), _BY_STATUS.get(status, _LOG))
+        signs = f"<{status}> {name} {reason}".lower()
+        remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), _LOG)
         return kind(f"Elasticsearch refuses {refused}: {said}", remedy=remedy)
 
     #: the server takes UTF-8 only
@@ -221,7 +210,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
 
 
 def _cause(body: object) -> tuple[str, str]:
-    """(type, reason) of an error's body, as far as the server gives them; of shards that failed, those of the first."""
+    """The type and the reason in an error's body, those of its first cause; "" for what it does not have."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return "", str(error or "")[:_REASON]

@@ -8,7 +8,7 @@ import shutil
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -130,33 +130,30 @@ class FolderRetriever(Retriever):
 
 
 class CurrentIndex(Retriever):
-    """The index that is in a folder now: an index that was built again is opened, whole, at the next search.
+    """The index that is in a folder now: after a build the next search opens the new one, whole.
 
-    Searches under way finish on the index that they began with. If a new index cannot be opened, the log says why, and
-    the one before is searched. open: raises ConfigError.
+    If that cannot be opened, the log says why, and the index before is searched. reader: raises ConfigError.
     """
 
-    def __init__(self, folder: Path, *, open: Callable[[], FolderRetriever]) -> None:
-        self._file, self._open, self._lock = folder / META, open, threading.Lock()
+    def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
+        self._file, self._reader, self._lock = folder / META, reader, threading.Lock()
         self._version = self._version_now()
-        self._index = open()
+        self._index = reader()
         self.name = self._index.name
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """`FolderRetriever.search` of the index that is there now."""
-        index = await asyncio.to_thread(self._current)
-        return await index.search(query, k=k)
+        """`FolderRetriever.search` of the current index."""
+        return await (await asyncio.to_thread(self._current)).search(query, k=k)
 
     async def close(self) -> None:
         """Nothing to give back: the mapped files go with the object."""
 
     def _version_now(self) -> tuple[int, int, int] | None:
         """Another value after every build; None while there is no index."""
-        try:
+        with suppress(OSError):
             status = self._file.stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+            return status.st_ino, status.st_mtime_ns, status.st_size
+        return None
 
     def _current(self) -> FolderRetriever:
         with self._lock:
@@ -165,7 +162,7 @@ class CurrentIndex(Retriever):
                 return self._index
             self._version = version
             try:
-                index = self._open()
+                index = self._reader()
             except ConfigError as error:
                 log.warning("the new index cannot be opened, and the one before is searched: %s", error)
                 return self._index

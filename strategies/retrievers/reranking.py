@@ -45,9 +45,10 @@ class RerankedRetriever(Retriever):
         self._retriever = retriever
         self._rerank = rerank
         self._depth = depth
-        self.name = self._full_name()
 
-    def _full_name(self) -> str:
+    @property
+    def name(self) -> str:  # type: ignore[override] # it changes when the retriever opens another index
+        """The retriever's name, the reranker's and the depth."""
         return f"{self._retriever.name}:reranked:{self._rerank.name}:{self._depth}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
@@ -59,7 +60,6 @@ class RerankedRetriever(Retriever):
         if k < 1:
             return ()
         hits = await self._retriever.search(query, k=max(k, self._depth))
-        self.name = self._full_name()  # its index may be another one now
         if not hits:
             return ()
         try:
@@ -143,9 +143,10 @@ class HybridRetriever(Retriever):
             raise InvalidInput(f"{depth} is below 1", field="depth", remedy="give at least 1")
         self._pair = (first, second)
         self._depth = depth
-        self.name = self._full_name()
 
-    def _full_name(self) -> str:
+    @property
+    def name(self) -> str:  # type: ignore[override] # it changes when one of the two opens another index
+        """Both names."""
         return f"hybrid:{self._pair[0].name}+{self._pair[1].name}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
@@ -153,9 +154,7 @@ class HybridRetriever(Retriever):
         if k < 1:
             return ()
         searches = [partial(retriever.search, query, k=max(k, self._depth)) for retriever in self._pair]
-        lists = await at_once(searches)
-        self.name = self._full_name()  # an index may be another one now
-        return fuse(lists, k=k)
+        return fuse(await at_once(searches), k=k)
 
     async def close(self) -> None:
         """Close both."""

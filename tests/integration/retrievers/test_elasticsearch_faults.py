@@ -12,8 +12,7 @@ from ragbandit.strategies.arms.basic import MultiStep
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES
-from tests.support.servers.scripted_http import json_reply
-from tests.support.servers.scripted_http import ScriptedHttp as Server
+from tests.support.servers.scripted_http import ScriptedHttp as Server, json_reply
 from tests.support.servers.tcp_proxy import TcpProxy
 
 es = pytest.importorskip("ragbandit.strategies.retrievers.elasticsearch", reason="pip install '.[elasticsearch]'")
@@ -70,7 +69,12 @@ def fault(kind, reason, **more):
     ("status", "body", "reason", "remedy"),
     [
         (429, fault("cluster_block_exception", FLOOD), "flood-stage", "make room on the server's disk"),
-        (403, fault("cluster_block_exception", "blocked by: [FORBIDDEN/5/index read-only]"), "FORBIDDEN/5", "read_only"),
+        (
+            403,
+            fault("cluster_block_exception", "blocked by: [FORBIDDEN/5/index read-only]"),
+            "FORBIDDEN/5",
+            "read_only",
+        ),
         (403, fault("cluster_block_exception", "blocked by: [FORBIDDEN/8/index write]"), "index write", "the block"),
         (503, fault("cluster_block_exception", "blocked by: [no master]"), "no master", "has a master"),
         (403, fault("security_exception", "unauthorized for [u]"), "unauthorized for", "put a key"),
@@ -78,7 +82,12 @@ def fault(kind, reason, **more):
         (401, None, "401", "put a key"),
         (413, None, "413", "http.max_content_length"),
         (429, fault("es_rejected_execution_exception", "queue is full"), "queue is full", "overloaded"),
-        (400, fault("x", "outer", root_cause=[{"type": "mapper_parsing_exception", "reason": "no text"}]), "no text", "build"),
+        (
+            400,
+            fault("x", "outer", root_cause=[{"type": "mapper_parsing_exception", "reason": "no text"}]),
+            "no text",
+            "build",
+        ),
         (502, {"error": None}, "502", "not ready"),
     ],
 )
@@ -96,7 +105,12 @@ def test_the_reason_of_a_refusal_reaches_the_reader(status, body, reason, remedy
 
 def test_the_reason_of_a_refused_passage_reaches_the_reader():
     """A passage that a bulk request could not store is named with the reason, without its text."""
-    item = {"_id": "7", "status": 403, "error": {"type": "cluster_block_exception", "reason": FLOOD}, "data": {"text": "z"}}
+    item = {
+        "_id": "7",
+        "status": 403,
+        "error": {"type": "cluster_block_exception", "reason": FLOOD},
+        "data": {"text": "z"},
+    }
     error = es.BulkIndexError("1 document(s) failed", [{"index": item}])
     worded = es.ElasticsearchRetriever("http://127.0.0.1:9", index="x")._worded(error, kind=ArmFailed)
     assert "'7': 403, cluster_block_exception: index [x] blocked" in worded.message

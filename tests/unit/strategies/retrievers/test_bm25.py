@@ -96,7 +96,7 @@ def test_words_of_every_script_are_found_whole(tmp_path, text, query, other):
 
 
 def test_an_index_of_the_earlier_format_is_searched_by_its_own_words(tmp_path, monkeypatch, caplog):
-    """An index of format 1 is named as outdated with the command to build it, and found by the words it was built of."""
+    """An index of format 1 is named as outdated, with the command to build it, and found by its own words."""
     terms = type(bm25._analyzer).terms
     monkeypatch.setattr(type(bm25._analyzer), "terms", partialmethod(terms, version=1))
     build_index([Passage(id="x", title="", text="का 3.5"), ROWS[0]], tmp_path / "i")
@@ -110,7 +110,7 @@ def test_an_index_of_the_earlier_format_is_searched_by_its_own_words(tmp_path, m
 
 def test_an_index_that_is_built_again_is_opened_at_the_next_search(folder, caplog):
     """A retriever that is open finds the passages of the new index under its new name; a broken one is not opened."""
-    current = CurrentIndex(folder, open=lambda: Bm25Retriever(folder))
+    current = CurrentIndex(folder, reader=lambda: Bm25Retriever(folder))
     both = HybridRetriever(current, second=current)
     reranked = RerankedRetriever(current, rerank=Shortest())
     before = [retriever.name for retriever in (current, both, reranked)]
@@ -118,7 +118,9 @@ def test_an_index_that_is_built_again_is_opened_at_the_next_search(folder, caplo
     build_index([ROWS[1]], folder)
     assert [ids(asyncio.run(retriever.search("vistula", k=3))) for retriever in (both, reranked)] == [["b"]] * 2
     after = [retriever.name for retriever in (current, both, reranked)]
-    assert all(name in other and name not in old for old, other, name in zip(before, after, [after[0]] * 3, strict=True))
+    assert all(
+        name in other and name not in old for old, other, name in zip(before, after, [after[0]] * 3, strict=True)
+    )
     meta = folder / "index.json"
     meta.rename(folder / "moved")
     assert ids(asyncio.run(current.search("vistula", k=3))) == ["b"]

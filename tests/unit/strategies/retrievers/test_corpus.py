@@ -225,7 +225,7 @@ def test_a_pdf_has_the_title_that_it_says(tmp_path, given, title):
 
 
 def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
-    """A broken PDF, another encoding, another kind, an empty or large file and links to nowhere or outside: the others are read."""
+    """Broken, empty, large and foreign files and links to nowhere or outside are left out; the others are read."""
     folder = documents(
         tmp_path / "docs",
         a_pdf=b"no pdf",

@@ -10,8 +10,9 @@ import shutil
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
 import numpy.typing as npt
 
@@ -210,18 +211,26 @@ class Folder:
 
 
 _GZIP = b"\x1f\x8b"
+#: longest line of a file of rows, bytes
+MAX_LINE: Final = 16 * 1024 * 1024
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """(number from 1, bytes) of every line that is not blank.
 
-    Raises InvalidInput for a file that cannot be read, has no row, or is a gzip that ends too early or is damaged:
-    then after its last whole row.
+    Raises InvalidInput for a file that cannot be read, has no row or a line above MAX_LINE, or is a gzip that ends too
+    early or is damaged: then after its last whole row.
     """
     number = rows = 0
     try:
         with open_binary(path) as stream:
-            for number, raw in enumerate(stream, start=1):
+            for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE + 1), b""), start=1):
+                if len(raw) > MAX_LINE:
+                    raise InvalidInput(
+                        f"line {number} has more than {MAX_LINE >> 20} MiB",
+                        field=str(path),
+                        remedy="write one JSON object a line, and cut long texts into parts",
+                    )
                 line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
                 if line.strip():
                     rows += 1

@@ -25,7 +25,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from ragbandit.shared.errors import RagBanditError, StoreError, missing_module
+from ragbandit.shared.errors import InvalidInput, RagBanditError, StoreError, missing_module
 from ragbandit.shared.formats import moment, one_line, printable
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
@@ -82,7 +82,7 @@ def listen_on(*, host: str | None, port: int | None) -> None:
 
 @contextlib.contextmanager
 def failing_well() -> Iterator[None]:
-    """An error of ours, of a file or of an extra's package ends the command with one line and exit code 2."""
+    """A known error, a missing package or a lack of memory ends the command with one line and exit code 2."""
     try:
         yield
     except RagBanditError as error:
@@ -92,6 +92,8 @@ def failing_well() -> Iterator[None]:
         if missing is None:
             raise
         _fail(missing)
+    except MemoryError:
+        _fail(InvalidInput("there is not enough memory for this", remedy="give it less at a time, or more memory"))
     except OSError as error:
         # numpy says "n requested and m written", without a number
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written")

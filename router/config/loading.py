@@ -220,9 +220,9 @@ class _OnceLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-        """A value; what has the form of a date or of a number and is none, as 2026-13-45, is refused at its place."""
+        """A value. A date or number that is none, as 2026-13-45, and a value that holds itself are refused."""
         try:
-            return super().construct_object(node, deep=deep)
+            return super().construct_object(node, deep=deep or True)  # deep: it cannot hold itself
         except (ValueError, KeyError, AttributeError):
             raise yaml.constructor.ConstructorError(None, None, "this is no value", node.start_mark) from None
 

@@ -373,8 +373,8 @@ CostWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT)]
 class RewardSettings(Section):
     """reward = clip(quality - weight * cost). `cost` maps cost terms to their price per unit."""
 
-    #: how a label becomes quality
-    quality: Literal["exact_match", "f1", "containment"] = "f1"
+    #: how a label becomes quality. "ascii_": as in earlier releases, for English in ASCII (docs/feedback.md)
+    quality: Literal["ascii_exact_match", "ascii_f1", "ascii_containment", "exact_match", "f1", "containment"] = "f1"
     #: lambda: what one unit of cost is worth in right answers; a right answer is worth 1 / weight units of cost.
     #: The ledger stays when you change it (docs/learning.md)
     weight: Annotated[float, Field(ge=0)] = 0.05

@@ -31,6 +31,7 @@ from ragbandit.router.config.sections import (
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 from ragbandit.shared.formats import known_choices
+from ragbandit.shared.types import MAX_ARMS
 
 __all__ = [
     "DEFAULT",
@@ -183,7 +184,7 @@ class Settings(Section):
     #: as {class: multi_step, grid: {rounds: [2, 4]}}; `facts` for what an arm shares with others, as {model: small}.
     #: docs/strategies.md says more
     arms: dict[Name, dict[str, Any]] = Field(
-        default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS), min_length=1
+        default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS), min_length=1, max_length=MAX_ARMS
     )
     #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
@@ -223,7 +224,9 @@ class Settings(Section):
     @classmethod
     def _bare_arms(cls, arms: object) -> object:
         # An arm without params is written `single_step:` in YAML, which reads as None.
-        return expanded({k: {} if v is None else v for k, v in arms.items()}) if isinstance(arms, dict) else arms
+        if not isinstance(arms, dict) or len(arms) > MAX_ARMS:
+            return arms  # pydantic refuses it
+        return expanded({k: {} if v is None else v for k, v in arms.items()})
 
     @model_validator(mode="before")
     @classmethod

@@ -13,13 +13,14 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.formats import known_choices
+from ragbandit.shared.text_forms import answer_words, is_blank
 from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward, RewardSource
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ _ANNOUNCED = re.compile(r".* answer is:? (.*)")
 _LISTING = str.maketrans("", "", '"[]')
 _CITATION = re.compile(r"\s*\[\d+\]")
 #: answers that HotpotQA and 2WikiMultihopQA do not compare word by word
-_WHOLE = frozenset({"yes", "no", "noanswer"})
+_WHOLE = (["yes"], ["no"], ["noanswer"])
+
+
+#: splits a text into the words that are compared
+Words = Callable[[str], list[str]]
 
 
 def normalise(text: str) -> str:
@@ -41,14 +46,20 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, *, gold: Sequence[str]) -> float:
-    """1.0 if the normalised prediction equals any normalised gold answer, else 0.0."""
-    return float(normalise(prediction) in {normalise(answer) for answer in gold})
+def squad_words(text: str) -> list[str]:
+    """The words of `normalise`."""
+    return normalise(text).split()
 
 
-def f1(prediction: str, *, gold: Sequence[str]) -> float:
-    """Best token F1 over the gold answers, in [0, 1]; where either side is empty, equality (SQuAD 2.0)."""
-    return max(_f1(normalise(prediction).split(), normalise(answer).split()) for answer in gold)
+def exact_match(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
+    """1.0 if the prediction has the words of any gold answer and no others, in their order, else 0.0."""
+    return float(words(prediction) in map(words, gold))
+
+
+def f1(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
+    """Best F1 of words over the gold answers, in [0, 1]. If a side has no words, 1.0 if both have none (SQuAD 2.0)."""
+    predicted = words(prediction)
+    return max(_f1(predicted, words(answer)) for answer in gold)
 
 
 def _f1(prediction: list[str], gold: list[str]) -> float:
@@ -61,14 +72,14 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def containment(prediction: str, *, gold: Sequence[str]) -> float:
-    """1.0 if a normalised gold answer stands in the normalised prediction as whole words, else 0.0.
+def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
+    """1.0 if the words of a gold answer stand in the prediction in one piece, else 0.0.
 
     The papers' Acc is a bare substring, by which "no" is found in "north" and an empty gold in everything; whole
     words and no empty gold are the difference.
     """
-    words = f" {normalise(prediction)} "
-    return float(any(f" {answer} " in words for answer in map(normalise, gold) if answer))
+    text = f" {' '.join(words(prediction))} "
+    return float(any(f" {' '.join(answer)} " in text for answer in map(words, gold) if answer))
 
 
 def last_announced(text: str) -> str:
@@ -100,6 +111,8 @@ class Rules:
     first_item: bool = False
     #: broken Unicode is repaired first, in prediction and gold, and curly quotes made straight (ftfy)
     repaired: bool = False
+    #: how texts become words
+    words: Words = squad_words
 
     def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
         """exact_match, f1 and accuracy of the prediction. Raises ConfigError where ftfy is wanted and missing."""
@@ -108,8 +121,8 @@ class Rules:
             prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
         answer = self._cut(prediction)
         return {
-            "exact_match": exact_match(answer, gold=golds),
-            "f1": max(self._f1(normalise(answer), gold=normalise(one)) for one in golds),
+            "exact_match": exact_match(answer, gold=golds, words=self.words),
+            "f1": max(self._f1(self.words(answer), gold=self.words(one)) for one in golds),
             "accuracy": self._accuracy(answer, gold=golds),
         }
 
@@ -119,16 +132,16 @@ class Rules:
         is_list = self.first_item and (text.startswith("[") or text.endswith("]"))
         return text.translate(_LISTING).partition(",")[0].strip() if is_list else text
 
-    def _f1(self, prediction: str, *, gold: str) -> float:
+    def _f1(self, prediction: list[str], *, gold: list[str]) -> float:
         if self.yes_no and prediction != gold and (prediction in _WHOLE or gold in _WHOLE):
             return 0.0
         if self.empty == "zero" and not (prediction and gold):
             return 0.0
-        return _f1(prediction.split(), gold.split())
+        return _f1(prediction, gold)
 
     def _accuracy(self, prediction: str, *, gold: Sequence[str]) -> float:
         if self.accuracy == "words":
-            return containment(prediction, gold=gold)
+            return containment(prediction, gold=gold, words=self.words)
         clean = str.lower if self.accuracy == "raw" else normalise
         return float(any(clean(answer) in clean(prediction) for answer in gold))
 
@@ -155,7 +168,7 @@ class PairRules:
 
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
 
-#: name -> rules. "ours" is what a reward is made of; the others are as published
+#: name -> rules. "ours" is the rule of rewards, "ours_ascii" the same with SQuAD's words; the others are as published
 FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
     {
         "2wiki": Rules(yes_no=True, empty="zero"),
@@ -165,7 +178,8 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
         "hotpotqa": Rules(aliases=False, yes_no=True, empty="zero"),
         "musique": Rules(),
         "nq": _ONE_HOP,
-        "ours": Rules(accuracy="words"),
+        "ours": Rules(accuracy="words", words=answer_words),
+        "ours_ascii": Rules(accuracy="words"),
         "squad": _ONE_HOP,
         "triviaqa": _ONE_HOP,
     }
@@ -184,7 +198,7 @@ def rules_of(family: str) -> Rules | PairRules:
 def judged(
     prediction: str | None, *, gold: Sequence[str] | Sequence[Sequence[str]], family: str = "ours"
 ) -> Mapping[str, float]:
-    """The family's measures of one answer, by name; all 0.0 for no answer (None or nothing but white space).
+    """The family's measures of one answer, by name; all 0.0 if it is None or blank.
 
     `gold`: the right answers, at least one; of family "asqa" a list of lists, see `PairRules`.
     Raises InvalidInput for an unknown family and for gold of the wrong shape.
@@ -192,7 +206,7 @@ def judged(
     rules = rules_of(family)
     _check_gold(gold, pairs=isinstance(rules, PairRules))
     measures = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
-    return measures if prediction and prediction.strip() else dict.fromkeys(measures, 0.0)
+    return dict.fromkeys(measures, 0.0) if is_blank(prediction) else measures
 
 
 def _check_gold(gold: Any, *, pairs: bool) -> None:
@@ -216,14 +230,15 @@ _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:
     """Quality in [0, 1] of one feedback (for kind "reward": its value, whatever the bounds allow).
 
-    A failed or empty answer has quality 0 by any label: a miss, however lenient the measure.
+    A failed or blank answer has quality 0 by any label: a miss, however lenient the measure.
     """
     if feedback.kind == "label":
         assert isinstance(feedback.value, tuple)
         assert outcome is not None, "the learner waits for the outcome before it reads a label"
-        if outcome.status == "failed" or not outcome.answer:
+        if outcome.status == "failed" or is_blank(outcome.answer):
             return 0.0
-        return _QUALITIES[measure](outcome.answer, gold=feedback.value)
+        words = squad_words if measure.startswith("ascii_") else answer_words
+        return _QUALITIES[measure.removeprefix("ascii_")](outcome.answer or "", gold=feedback.value, words=words)
     assert isinstance(feedback.value, int | float)
     return float(feedback.value)
 

@@ -10,7 +10,6 @@ It is an arm like any other: the policy learns for which questions it pays. Both
 
 import asyncio
 import math
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.text_forms import answer_words, is_blank, words
 from ragbandit.shared.types import Round
 from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.arms.steps import mean_logprob, together
@@ -230,7 +230,7 @@ class Cascade(ParamsArm[CascadeParams]):
     def _unfit(self, text: str, *, others: list[Answer | ArmFailed], scored: "_Scored") -> str | None:
         """Why the first answer will not do by what is known without a call; None: nothing is wrong."""
         params = self._params
-        if not text.strip():
+        if is_blank(text):
             return "it is empty"
         if params.abstains and _abstains(text, forms=self._forms):
             return "it abstains"
@@ -330,16 +330,17 @@ def _own_run(run: Run, *, generator: Generator, retriever: Retriever, stream: An
         run.scores.update(own.scores)
 
 
-def agree(one: str, other: str) -> bool:
-    """Whether two answers say the same: one's words are those of the other, or a part of them in their order."""
-    shorter, longer = sorted((_plain(one), _plain(other)), key=len)
+def agree(answer: str, other: str) -> bool:
+    """Whether two answers have the same words, or the words of one stand in the other in one piece."""
+    shorter, longer = sorted((" ".join(answer_words(text)) for text in (answer, other)), key=len)
     return shorter == longer or (bool(shorter) and f" {shorter} " in f" {longer} ")
 
 
 def _abstains(text: str, *, forms: tuple[str, ...]) -> bool:
-    words = _plain(text)
-    return not words or any(f"{words} ".startswith(f"{form} ") or f" {words}".endswith(f" {form}") for form in forms)
+    answer = _plain(text)
+    return not answer or any(f"{answer} ".startswith(f"{form} ") or f" {answer}".endswith(f" {form}") for form in forms)
 
 
 def _plain(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.casefold()))
+    """The words of a text, with apostrophes and hyphens as spaces: "don't" is the form "don t"."""
+    return " ".join(words(text))

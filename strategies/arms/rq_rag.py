@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from ragbandit.shared.text_forms import answer_words
 from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
 from ragbandit.strategies.arms.steps import answer_in, finished, gather, mean_logprob, partial_kept, stops_of
 from ragbandit.strategies.base import Need, Passage
@@ -204,14 +205,14 @@ def _listed(queries: Sequence[str]) -> str:
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
-    """The answer of the surest path, or the one given most often, ignoring case; "" if no path has one.
+    """The answer of the surest path, or the one given most often; "" if no path has one.
 
     Among equals the last one is taken: it stands on the most evidence.
     """
     given = [each for each in reversed(answers) if each.answer]
-    votes = Counter(each.answer.casefold() for each in given)
+    votes = Counter(tuple(answer_words(each.answer)) for each in given)
     if not given:
         return ""
     if choose == "confidence":
         return max(given, key=lambda each: each.confidence).answer
-    return max(given, key=lambda each: votes[each.answer.casefold()]).answer
+    return max(given, key=lambda each: votes[tuple(answer_words(each.answer))]).answer

@@ -3,8 +3,8 @@
 The folder holds one bm25s index for titles and one for texts, the passages themselves, and `index.json`, which says
 what it is. Arrays and passages are memory-mapped, so opening is quick and several workers share the pages.
 The scores of the two fields are added, as the Elasticsearch query of IRCoT and Adaptive-RAG adds its two matches;
-terms are made like those of Elasticsearch's english analyzer: possessive "'s" off, lower case, the 33 English stop
-words of Lucene, stemmed. Chinese and Japanese characters are single terms, as in Lucene's standard tokenizer.
+terms are made like those of Elasticsearch's english analyzer: possessive "'s" off, the 33 English stop words of Lucene
+left out, stemmed. What a word is, in every script, is in ragbandit/shared/text_forms.py.
 """
 
 import logging
@@ -19,6 +19,7 @@ import numpy as np
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
+from ragbandit.shared.text_forms import words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader, read_corpus
@@ -26,8 +27,8 @@ from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positi
 
 __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 
-#: version of the folder's layout and of how terms are made; another one cannot be read
-FORMAT = 1
+#: version of the folder's layout and of how terms are made
+FORMAT = 2
 
 _FIELDS = ("title", "text")
 #: passages between two reports of progress
@@ -37,8 +38,9 @@ _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
 
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 _POSSESSIVE = re.compile("['\u2019]s\\b")
+#: the words of format 1: runs of letters and digits, in which combining marks separate
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
+_EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
 
 # bm25s sets its logger to DEBUG on import, which would flood every handler of the root logger.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
@@ -50,9 +52,10 @@ class _Analyzer(threading.local):
     def __init__(self) -> None:
         self._stemmer = Stemmer.Stemmer(_ANALYZER["stemmer"])
 
-    def terms(self, text: str) -> list[str]:
-        words = _WORD.findall(_POSSESSIVE.sub("", text.lower()))
-        stems: list[str] = self._stemmer.stemWords([word for word in words if word not in _STOP_WORDS])
+    def terms(self, text: str, *, version: Json = FORMAT) -> list[str]:
+        text = _POSSESSIVE.sub("", text.lower())
+        all_words = words(text) if version == FORMAT else _EARLIER_WORD.findall(text)
+        stems: list[str] = self._stemmer.stemWords([word for word in all_words if word not in _STOP_WORDS])
         return stems
 
 
@@ -98,6 +101,7 @@ class Bm25Retriever(FolderRetriever):
 
     kind = "bm25"
     format = FORMAT
+    earlier_formats = frozenset({1})
 
     def __init__(self, folder: Path | str) -> None:
         super().__init__(folder)
@@ -108,7 +112,7 @@ class Bm25Retriever(FolderRetriever):
                 raise ValueError("its files do not belong together")
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
-        terms = _analyzer.terms(query)
+        terms = _analyzer.terms(query, version=self.meta["format"])
         scores = np.zeros(len(self), dtype=np.float32)  # (passages,)
         for index in self._indices:
             known = index.get_tokens_ids(terms) if terms else []

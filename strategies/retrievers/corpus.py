@@ -6,13 +6,15 @@ Documents are text, Markdown, HTML and PDF, cut where paragraphs and sentences e
 import hashlib
 import json
 import logging
+import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -25,6 +27,10 @@ log = logging.getLogger("ragbandit.documents")
 
 #: of a passage at most: some 130 words, which every encoder reads whole
 CHARACTERS = 800
+#: characters of a field of a corpus at most
+MAX_PASSAGE: Final = 1_000_000
+#: bytes of a document at most
+MAX_DOCUMENT: Final = 64 * 1024 * 1024
 
 #: between two lines of its own at the very beginning of a Markdown file
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -36,10 +42,10 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
     JSONL, plain or gzipped, is one object {"id", "title", "text", "url"} a line; other fields and blank lines are
-    passed over, a missing title is "", a missing or empty url none. See `read_folder` for folders, which are cut into
-    passages; `leave_out` is theirs.
-    Raises InvalidInput naming the file, the line or row (from 1) and the field: broken JSON, a missing text, an id used
-    twice.
+    skipped. A number is taken as its text; a title or url that is missing, null or NaN is empty. See `read_folder` for
+    folders, which are cut into passages, and for `leave_out`.
+    Raises InvalidInput naming the file, the line or row (from 1) and the field: broken JSON, a missing id or text, a
+    value above MAX_PASSAGE, an id used twice.
     """
     source = Path(path)
     if source.is_dir():
@@ -76,25 +82,34 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
             columns = [name for name in ("id", "title", "text", "url") if name in file.schema_arrow.names]
             batches = file.iter_batches(columns=columns)
             rows = (row for batch in batches for row in batch.to_pylist())
-            for number, row in enumerate(rows, start=1):
-                # A null title is none, as where the column is missing.
-                yield number, {key: value for key, value in row.items() if value is not None}
+            yield from enumerate(rows, start=1)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error
 
 
 def _read_row(row: Mapping[str, object], *, where: str) -> Passage:
-    values: dict[str, str] = {}
-    for name in ("id", "title", "text"):
-        value = row.get(name, "" if name == "title" else None)
-        if not isinstance(value, str) or (name != "title" and not value.strip()):
-            fault = "is missing" if name not in row else f"is {value!r}"
+    values = {name: _as_text(row.get(name), name=name, where=where) for name in ("id", "title", "text", "url")}
+    for name in ("id", "text"):
+        if not values[name].strip():
+            fault = "is missing" if row.get(name) is None else f"is {row[name]!r:.80}"
             raise InvalidInput(f"{where}: {name!r} {fault}", field=name, remedy="give a string with text in it")
-        values[name] = value
-    url = row.get("url")
-    if url is not None and not isinstance(url, str):
-        raise InvalidInput(f"{where}: 'url' is {url!r}", field="url", remedy="give a string, or leave it out")
-    return Passage(**values, url=url or None)
+    return Passage(id=values["id"], title=values["title"], text=values["text"], url=values["url"].strip() or None)
+
+
+def _as_text(value: object, *, name: str, where: str) -> str:
+    """A field as text: numbers as data frames write them, where 1.0 stands for 1; null and NaN are empty."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        remedy = "give a string" if name in ("id", "text") else "give a string, or leave it out"
+        raise InvalidInput(f"{where}: {name!r} is {value!r:.80}", field=name, remedy=remedy)
+    text = str(value)
+    if len(text) > MAX_PASSAGE:
+        fault = f"{where}: {name!r} has {len(text):,} characters, and {MAX_PASSAGE:,} are allowed"
+        raise InvalidInput(fault, field=name, remedy="cut it into passages, or give a folder of documents")
+    return text
 
 
 def model_text(text: str, *, title: str) -> str:
@@ -113,16 +128,16 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
     A passage has at most CHARACTERS of them; its id is the document's path in the folder, "#" and its number from 1,
     its url that path, its title the document's own (of Markdown "title:" in the front matter, which is no text, or the
     first heading of the first level), or the name of its file. Whatever gives no text is left out: files of other
-    kinds, what cannot be read (a broken PDF, text that is not UTF-8), what holds no text (a scanned PDF), folders
-    behind a link.
+    kinds, what cannot be read (a broken PDF, text that is not UTF-8), what holds no text (a scanned PDF), files above
+    MAX_DOCUMENT, folders behind a link, and files outside of the folder, to which a link leads.
     leave_out: called with the path in the folder and the reason; the log names each where none is given.
     Raises InvalidInput if no document is left; ConfigError without the packages.
     """
-    documents = 0
+    documents, root = 0, os.path.realpath(folder)
     for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
         name = path.relative_to(folder).as_posix()
         try:
-            title, text = _read_document(path)
+            title, text = _read_document(path, root=root)
             pieces = list(_cut(text, markdown=path.suffix.lower() == ".md"))
             if not pieces:
                 raise InvalidInput("it holds no text")
@@ -143,15 +158,19 @@ def _cut(text: str, *, markdown: bool) -> Iterator[str]:
     return (piece for piece in splitter.chunks(text) if piece.strip())
 
 
-def _read_document(path: Path) -> tuple[str, str]:
+def _read_document(path: Path, *, root: str) -> tuple[str, str]:
     """(title, text). Raises InvalidInput with the reason for which it is left out."""
     if path.is_dir():
         raise InvalidInput("a link to a folder is not followed")
+    if not Path(os.path.realpath(path)).is_relative_to(root):
+        raise InvalidInput("it is a link to a file outside of the folder")
     read = _READERS.get(path.suffix.lower())
     if read is None:
         raise InvalidInput(f"not one of {', '.join(_READERS)}")
     if not path.is_file():
         raise InvalidInput("it is no file, or a link to none")
+    if path.stat().st_size > MAX_DOCUMENT:
+        raise InvalidInput(f"it has more than {MAX_DOCUMENT >> 20} MiB")
     return read(path)
 
 

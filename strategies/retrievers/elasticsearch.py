@@ -10,7 +10,6 @@ alias, so that searches see the old passages or the new ones, whole. What the in
 
 import itertools
 import logging
-import re
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from elasticsearch.helpers import BulkIndexError, bulk
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError, encodable
 from ragbandit.shared.outbound import check_address, shown_address
+from ragbandit.shared.text_forms import words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.corpus import build_command
@@ -39,8 +39,22 @@ _BULK_BYTES = 10 * 1024 * 1024
 _BUILD_S: Final = 30.0
 #: bytes, a limit of the server
 _LONGEST_ID = 512
+#: characters of a server's reason that are repeated
+_REASON: Final = 500
+_LOG: Final = "see the Elasticsearch server's log"
+#: (a part of an error's status, type or reason, what to do about it), the first that fits
+_REMEDIES: Final = (
+    ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
+    ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
+    ("[forbidden/", "remove the block that the reason names: PUT /_all/_settings or PUT /_cluster/settings"),
+    ("cluster_block", "wait until the cluster has a master and has recovered; GET /_cluster/health shows it"),
+    ("mapping", "the index has another mapping: build it again with `ragbandit index build`"),
+    ("mapper", "the index has another mapping: build it again with `ragbandit index build`"),
+    ("<413>", "shorten the passages, or raise http.max_content_length of the server or the limit of the proxy"),
+    ("<429>", "the server is overloaded: try again later, or give it more memory"),
+    ("<50", "the server or a proxy in front of it is not ready: try again later, and see its log"),
+)
 _URL_REMEDY = "write http://host:9200"
-_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 _FIELDS: Final = ["id", "title", "text", "url"]
 #: kept, and not searched
 _STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
@@ -94,9 +108,9 @@ class ElasticsearchRetriever(DatabaseRetriever):
         return self._matching(query, k=k) if self._encoder is None else super()._search(query, k=k)
 
     def _matching(self, query: str, *, k: int) -> list[Hit]:
-        words = _WORD.findall(query)
-        if len(words) > MAX_WORDS:
-            query = " ".join(list(dict.fromkeys(words))[:MAX_WORDS])
+        in_query = words(query)
+        if len(in_query) > MAX_WORDS:
+            query = " ".join(list(dict.fromkeys(in_query))[:MAX_WORDS])
         matches = [{"match": {field: {"query": self._storable(query)}}} for field in ("title", "text")]
         return self._hits(
             query={"bool": {"should": matches}}, sort=["_score", {"number": "asc"}], track_scores=True, size=k
@@ -170,23 +184,39 @@ class ElasticsearchRetriever(DatabaseRetriever):
         self._client.close()
 
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        """The client's error in our words: server down, index gone, key refused, or the server's own reason."""
-        log = "see the Elasticsearch server's log"
+        """The client's error with the server's own reason, and what to do about it."""
         if isinstance(error, BulkIndexError):
-            return kind(f"Elasticsearch refuses a passage: {error.errors[:1]}", remedy=log)
-        if not isinstance(error, ApiError):
+            item: dict[str, Any] = next(iter(error.errors[0].values()))
+            status, body, refused = item.get("status"), item, f"the passage {str(item.get('_id'))[:80]!r}"
+        elif isinstance(error, ApiError):
+            status, body, refused = error.status_code, error.body, "the request"
+        else:
             reason = f"Elasticsearch does not answer: {error}"
             return kind(reason, field="retriever.url", remedy="start it, or correct retriever.url")
-        if error.status_code in (401, 403):
+        name, reason = _cause(body)
+        said = f"{status}, {': '.join(filter(None, (name, reason))) or str(error)[:_REASON]}"
+        if status == 401 or name == "security_exception" or (status == 403 and not name):
             remedy = "put a key that may read and write the index into the variable that retriever.api_key_env names"
-            return kind(f"Elasticsearch refuses us: {error}", field="retriever.api_key_env", remedy=remedy)
-        if error.status_code == 404:
+            return kind(f"Elasticsearch refuses us: {said}", field="retriever.api_key_env", remedy=remedy)
+        if status == 404 and name in ("", "index_not_found_exception"):
             remedy = build_command("elasticsearch", index=self.index)
             return kind(f"the index {self.index!r} does not exist", field="retriever.index", remedy=remedy)
-        return kind(f"Elasticsearch refuses the request: {error}", remedy=log)
+        signs = f"<{status}> {name} {reason}".lower()
+        remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), _LOG)
+        return kind(f"Elasticsearch refuses {refused}: {said}", remedy=remedy)
 
     #: the server takes UTF-8 only
     _storable = staticmethod(encodable)
+
+
+def _cause(body: object) -> tuple[str, str]:
+    """The type and the reason in an error's body, those of its first cause; "" for what it does not have."""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return "", str(error or "")[:_REASON]
+    roots = [*(error.get("root_cause") or []), error.get("caused_by"), error]
+    cause: dict[str, object] = next((root for root in roots if isinstance(root, dict) and root.get("reason")), error)
+    return str(cause.get("type") or "")[:_REASON], str(cause.get("reason") or "")[:_REASON]
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:

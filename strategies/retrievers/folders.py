@@ -4,10 +4,12 @@ import asyncio
 import fcntl
 import glob
 import json
+import logging
 import os
 import shutil
+import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +22,8 @@ from ragbandit.shared.files import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import PassageReader, build_command
+
+log = logging.getLogger("ragbandit.index")
 
 #: the files that every index in a folder has: what it is, its passages as JSONL, where each line begins
 META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
@@ -55,12 +59,16 @@ class FolderRetriever(Retriever):
 
     #: of `retriever.name`
     kind: ClassVar[str]
-    #: version of the folder's layout; another one cannot be read
+    #: version of the folder's layout and of how words are made
     format: ClassVar[int | str]
+    #: earlier versions that can be read
+    earlier_formats: ClassVar[frozenset[int | str]] = frozenset()
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
         self.meta = self.read_meta(self._folder)
+        if "outdated" in self.meta:
+            log.warning("the index in %s is outdated: %s", self._folder, self.meta["outdated"])
         with self._whole():
             self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
             self._passages = PassageFile(self._folder)
@@ -81,8 +89,10 @@ class FolderRetriever(Retriever):
         except (OSError, ValueError) as error:
             raise cls._fault(folder, f"is damaged: {error}") from error
         version = meta.get("format") if isinstance(meta, dict) else None
-        if version != cls.format or not isinstance(meta, dict):
+        if version not in {cls.format, *cls.earlier_formats} or not isinstance(meta, dict):
             raise cls._fault(folder, f"has format {version!r}, and this version reads {cls.format!r}")
+        if version != cls.format:
+            meta["outdated"] = f"of format {version}, now {cls.format}; {build_command(cls.kind, index=folder)}"
         return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
@@ -119,6 +129,48 @@ class FolderRetriever(Retriever):
     def _fault(cls, folder: Path, fault: str) -> ConfigError:
         remedy = build_command(cls.kind, index=folder)
         return ConfigError(f"{folder} {fault}", field="retriever.index", remedy=remedy)
+
+
+class CurrentIndex(Retriever):
+    """The index that is in a folder now: after a build the next search opens the new one, whole.
+
+    If that cannot be opened, the log says why, and the index before is searched. reader: raises ConfigError.
+    """
+
+    def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
+        self._file, self._reader, self._lock = folder / META, reader, threading.Lock()
+        self._version = self._version_now()
+        self._index = reader()
+        self.name = self._index.name
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """`FolderRetriever.search` of the current index."""
+        return await (await asyncio.to_thread(self._current)).search(query, k=k)
+
+    async def close(self) -> None:
+        """Nothing to give back: the mapped files go with the object."""
+
+    def _version_now(self) -> tuple[int, int, int] | None:
+        """Another value after every build; None while there is no index."""
+        with suppress(OSError):
+            status = self._file.stat()
+            return status.st_ino, status.st_mtime_ns, status.st_size
+        return None
+
+    def _current(self) -> FolderRetriever:
+        with self._lock:
+            version = self._version_now()
+            if version in (None, self._version):
+                return self._index
+            self._version = version
+            try:
+                index = self._reader()
+            except ConfigError as error:
+                log.warning("the new index cannot be opened, and the one before is searched: %s", error)
+                return self._index
+            if self._version_now() == version:  # otherwise its files may be of two builds: the next search opens it
+                self._index, self.name = index, index.name
+            return self._index
 
 
 def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from itertools import islice, pairwise
 from typing import Protocol
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.shared.text_forms import words
 from ragbandit.strategies.base import Hit, Passage, Retriever, at_once
 
 log = logging.getLogger("ragbandit.reranking")
@@ -42,10 +42,14 @@ class RerankedRetriever(Retriever):
     def __init__(self, retriever: Retriever, *, rerank: Reranker, depth: int = 50) -> None:
         if depth < 1:
             raise InvalidInput(f"{depth} is below 1", field="depth", remedy="give at least 1")
-        self.name = f"{retriever.name}:reranked:{rerank.name}:{depth}"
         self._retriever = retriever
         self._rerank = rerank
         self._depth = depth
+
+    @property
+    def name(self) -> str:  # type: ignore[override] # it changes when the retriever opens another index
+        """The retriever's name, the reranker's and the depth."""
+        return f"{self._retriever.name}:reranked:{self._rerank.name}:{self._depth}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """The at most k best by the reranker, with its scores.
@@ -137,9 +141,13 @@ class HybridRetriever(Retriever):
     def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50) -> None:
         if depth < 1:
             raise InvalidInput(f"{depth} is below 1", field="depth", remedy="give at least 1")
-        self.name = f"hybrid:{first.name}+{second.name}"
         self._pair = (first, second)
         self._depth = depth
+
+    @property
+    def name(self) -> str:  # type: ignore[override] # it changes when one of the two opens another index
+        """Both names."""
+        return f"hybrid:{self._pair[0].name}+{self._pair[1].name}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """The at most k best of both, best first. Raises ArmFailed if one of them fails."""
@@ -152,9 +160,6 @@ class HybridRetriever(Retriever):
         """Close both."""
         for retriever in self._pair:
             await retriever.close()
-
-
-_WORD = re.compile(r"\w+")
 
 
 class MemoryRetriever(Retriever):
@@ -183,7 +188,7 @@ class MemoryRetriever(Retriever):
         if number in self._fail_at:
             raise ArmFailed(f"the retriever fails at search {number}")
         wanted = _words(query)
-        hits = [Hit(passage=passage, score=float(len(wanted & words))) for passage, words in self._passages]
+        hits = [Hit(passage=passage, score=float(len(wanted & known))) for passage, known in self._passages]
         # sorted() keeps the order of equal scores.
         return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
 
@@ -207,4 +212,4 @@ class NoRetriever(Retriever):
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.lower()))
+    return frozenset(words(text))

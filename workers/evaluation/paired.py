@@ -19,6 +19,7 @@ from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.confidence_sequences import log_mean_exp
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.text_forms import is_blank
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
 from ragbandit.strategies.base import Passage, Request
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
@@ -181,11 +182,11 @@ class PairedRun:
     async def _answered(self, row: LabelledQuestion, work: Work) -> StoredAnswer:
         answers = self.bench.answers
         stored = answers.found.get(work.key)
-        if stored is not None and (row.answers or stored.score is not None or not stored.answer):
+        if stored is not None and (row.answers or stored.score is not None or is_blank(stored.answer)):
             return stored
         outcome = await self.bench.answer(work)
         self.spent += outcome.cost.dollars
-        if not row.answers and self.judge is not None and outcome.answer:
+        if not row.answers and self.judge is not None and not is_blank(outcome.answer):
             answers.add(outcome, work=work, score=await self._judged(row, outcome))
         if self.budget is not None and self.spent >= self.budget and self.ended is None:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
@@ -238,7 +239,7 @@ class PairedRun:
     def _quality(self, row: LabelledQuestion, stored: StoredAnswer) -> float | None:
         if row.answers:
             return quality_of(labelled_quality(row, stored, family=self.family), reward=self.settings.reward)
-        return 0.0 if stored.failed or not stored.answer else stored.score
+        return 0.0 if stored.failed or is_blank(stored.answer) else stored.score
 
     async def _look(self) -> None:
         """Look at the verdict where it is time to."""

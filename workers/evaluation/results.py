@@ -196,7 +196,8 @@ def quality_of(judged_as: AnswerQuality, *, reward: RewardSettings) -> float:
     measures = judged_as.measures
     if "str_em" in measures:
         return measures["str_em"]
-    return measures["answered"] * measures["word_f1"] if "answered" in measures else measures[_QUALITY[reward.quality]]
+    name = _QUALITY[reward.quality.removeprefix("ascii_")]
+    return measures["answered"] * measures["word_f1"] if "answered" in measures else measures[name]
 
 
 #: failures that are described; all are counted

@@ -22,6 +22,7 @@ from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.databases import DatabaseRetriever
+from ragbandit.strategies.retrievers.folders import CurrentIndex
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever, Reranker
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _bm25(settings: Settings) -> Kind:
 
     folder = index_folder(settings)
     return Kind(
-        open=lambda: bm25.Bm25Retriever(folder),
+        open=lambda: CurrentIndex(folder, reader=lambda: bm25.Bm25Retriever(folder)),
         build=lambda rows, progress: bm25.build_index(rows(), folder, progress=progress),
         read=lambda: bm25.Bm25Retriever.read_meta(folder),
         location={"folder": str(folder)},
@@ -208,7 +209,7 @@ def _dense(settings: Settings) -> Kind:
     folder, model = index_folder(settings), settings.retriever.model
     folder = folder if folder.name.endswith("-dense") else folder.with_name(f"{folder.name}-dense")
     return Kind(
-        open=lambda: sentences.DenseRetriever(folder, encoder=_encoder(model)),
+        open=lambda: CurrentIndex(folder, reader=lambda: sentences.DenseRetriever(folder, encoder=_encoder(model))),
         build=lambda rows, progress: sentences.build_index(rows(), folder, encoder=_encoder(model), progress=progress),
         read=lambda: sentences.DenseRetriever.read_meta(folder),
         location={"folder": str(folder)},

@@ -357,8 +357,8 @@ class OutcomeBody(RequestBody):
     """The decision that /v1/route returned."""
     status: OutcomeStatus = "answered"
     """How the pipeline ended."""
-    answer: Annotated[Text, limits(ANY_TEXT)] = None
-    """The answer; a label is compared with it."""
+    answer: Annotated[Text, limits(STORABLE, maxLength=MAX_TEXT)] = None
+    """The answer; a label is compared with it. A blank one is wrong by every label."""
     steps: Annotated[int | float, wanted("a finite number"), limits(_FROM_0)] = 0.0
     """Rounds of search and generation; by default the reward charges them alone, and a cost is refused without them."""
     cost: Annotated[
@@ -366,9 +366,9 @@ class OutcomeBody(RequestBody):
         limits(properties=_COSTS, additionalProperties=False),
     ] = Field(default_factory=dict)
     """What else it used, by the names of Cost, for example dollars."""
-    stop_reason: Annotated[str, limits(ANY_TEXT, maxLength=64)] = ""
+    stop_reason: Annotated[str, limits(STORABLE, maxLength=64)] = ""
     """Why it stopped, in a word of yours."""
-    error: Annotated[Text, limits(pattern=ANY_TEXT["pattern"])] = None
+    error: Annotated[Text, limits(STORABLE)] = None
     """What failed; of a longer text the first 20,000 characters are kept."""
 
 

@@ -37,6 +37,7 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import lines, naming, parsed
 from ragbandit.shared.types import (
     IMPORTED,
+    MAX_ARMS,
     ArmName,
     Decision,
     DecisionId,
@@ -120,7 +121,7 @@ class _Line(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    correct: dict[str, _Quality]
+    correct: Annotated[dict[str, _Quality], Field(max_length=MAX_ARMS)]
     steps: _Amounts
     #: of every arm; left out where the key is something else of the writer's
     seconds: Annotated[_Amounts, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = {}

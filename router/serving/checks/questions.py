@@ -35,14 +35,14 @@ def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: s
         )
 
 
-def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str = "") -> str:
+def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str = "", blank: bool = False) -> str:
     """Text that can be stored, encoded and read: not blank, not too long, valid Unicode.
 
-    most: characters. advice: added to the remedy of a text that is too long.
+    most: characters. advice: added to the remedy of a text that is too long. blank: it may be empty or blank.
     """
     if not isinstance(text, str):
         raise InvalidInput(f'"{field}" must be text, not {type(text).__name__}', field=field, remedy="send a string")
-    if not text.strip():
+    if not blank and not text.strip():
         remedy = "send at least one character that is not a space"
         raise InvalidInput(f'"{field}" is empty', field=field, remedy=remedy)
     if len(text) > most:
@@ -205,8 +205,7 @@ def _check_context(context: Mapping[str, Json], *, most_bytes: int) -> None:
         checked_text(key, field="context")
         field = f"context.{key}"
         if isinstance(value, str):
-            if value.strip():  # empty and blank values are values
-                checked_text(value, field=field)
+            checked_text(value, field=field, blank=True)
         elif isinstance(value, float) and not math.isfinite(value):
             raise InvalidInput(f'"{field}" is not a finite number', field=field, remedy="send null or leave it out")
         elif isinstance(value, list | tuple):
@@ -248,8 +247,7 @@ def check_message(message: object) -> None:
             f"a message has the role {message.role!r:.40}", field="messages", remedy=f"use one of {', '.join(_ROLES)}"
         )
     checked_type(message.text, str, field="messages", wanted="messages of text")
-    if message.text.strip():
-        checked_text(message.text, field="messages")
+    checked_text(message.text, field="messages", blank=True)
 
 
 def _check_sticky_turns(turns: object, *, most: int) -> None:

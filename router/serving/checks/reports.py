@@ -171,8 +171,8 @@ def made_outcome(
     checked_type(stop_reason, str, field="stop_reason", wanted="text")
     texts = (("answer", answer, MAX_TEXT), ("error", error, MAX_TEXT), ("stop_reason", stop_reason, _MAX_REASON))
     for field, text, most in texts:
-        if text is not None and text != "":
-            checked_text(text, field=field, most=most)
+        if text is not None:
+            checked_text(text, field=field, most=most, blank=True)
     return Outcome(
         decision_id=DecisionId(decision_id),
         status=status,

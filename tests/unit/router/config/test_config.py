@@ -9,6 +9,7 @@ from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import MAX_ARMS
 from tests.support.cases import every_case
 
 SHIPPED = Path(__file__).parents[4] / "config.yaml"
@@ -268,6 +269,8 @@ def test_policy_that_cannot_decide_is_refused(policy, field):
         ("snapshots: 2026-13-45", "this is no value (line 1, column 12)"),
         ("arms: !!bool maybe", "this is no value (line 1, column 7)"),
         ("? [a, b]\n: c", "it is no YAML (TypeError)"),
+        ("arms: {a: &x {run_by: caller, own: *x}}", "recursive node (line 1, column 11)"),
+        ("a: &x [1, [2, *x]]", "recursive node (line 1, column 4)"),
     ],
 )
 def test_broken_yaml_is_refused(written, text, said):
@@ -275,6 +278,14 @@ def test_broken_yaml_is_refused(written, text, said):
     error = refused(written(text))
     assert error.field == "config"
     assert said in error.message
+
+
+def test_too_many_arms_are_refused(written):
+    """A file with more arms than one policy can choose between is refused by their number, before they are read."""
+    arms = ",".join(f"a{number}: {{run_by: caller}}" for number in range(MAX_ARMS + 1))
+    error = refused(written(f"arms: {{{arms}}}"))
+    assert error.field == "arms"
+    assert "at most 1000 items, not 1001" in error.message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Reward: the papers' measures with our differences named, cost, clip and aggregation."""
 
 import math
+from functools import partial
 
 import pytest
 from hypothesis import assume, given, strategies as st
@@ -15,6 +16,7 @@ from ragbandit.router.learning.reward import (
     explicit_reward,
     f1,
     quality_of,
+    squad_words,
 )
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import COST_TERMS, Cost, DecisionId, Feedback, FeedbackId, Outcome
@@ -55,7 +57,10 @@ def explicit(*feedback, outcome=None, how="first", **settings):
     ("measure", "prediction", "gold", "value"),
     [
         (f1, "the city of Paris, France", "Paris", 0.4),
-        (f1, "The", "a", 1.0),  # both empty after normalising: equal (SQuAD 2.0)
+        (f1, "The", "a", 0.0),
+        (partial(f1, words=squad_words), "The", "a", 1.0),  # both empty after normalising: equal (SQuAD 2.0)
+        (f1, "它在大阪", "大阪", 2 / 3),
+        (containment, "它在大阪。", "大阪", 1.0),
         (f1, "The", "Paris", 0.0),
         (f1, "Paris", "the", 0.0),
         (f1, "Paris", "paris.", 1.0),
@@ -73,7 +78,9 @@ def explicit(*feedback, outcome=None, how="first", **settings):
         (containment, "no, it is not", "no", 1.0),
         (exact_match, "the Paris!", "paris", 1.0),
         (exact_match, "Paris, France", "Paris", 0.0),
-        (exact_match, "The", "a", 1.0),
+        (exact_match, "The", "a", 0.0),
+        (partial(exact_match, words=squad_words), "The", "a", 1.0),
+        (exact_match, "«São Tomé»", "SA\u0303O TOME\u0301", 1.0),
     ],
 )
 def test_measures_by_hand(measure, prediction, gold, value):
@@ -83,12 +90,21 @@ def test_measures_by_hand(measure, prediction, gold, value):
 
 @pytest.mark.parametrize("measure", ["exact_match", "f1", "containment"])
 @pytest.mark.parametrize(
-    ("answer", "status"), [("", "answered"), (None, "answered"), ("Paris", "failed"), (None, "failed")]
+    ("answer", "status"),
+    [("", "answered"), (None, "answered"), (" \n\u200b", "answered"), ("Paris", "failed"), (None, "failed")],
 )
 def test_no_answer_and_a_failed_one_have_quality_0(measure, answer, status):
-    """An empty answer and a failed outcome are a miss by any label, also by one that normalises to nothing."""
+    """A blank answer and a failed outcome are a miss by any label, also by one that normalises to nothing."""
     label = made_feedback("label", ("The", "Paris"))
     assert quality_of(label, outcome=made_outcome(answer, status=status), measure=measure) == 0.0
+
+
+def test_the_rule_for_ascii_stays_under_its_name():
+    """A label compared by ascii_f1 and ascii_exact_match has the quality that releases before 1.0 gave it."""
+    label, outcome = made_feedback("label", ("Nîmes",)), made_outcome("“Nîmes”")
+    qualities = [explicit(label, outcome=outcome, quality=name).quality for name in ("f1", "ascii_f1")]
+    assert qualities == [1.0, 0.0]
+    assert explicit(label, outcome=made_outcome("Nîmes!"), quality="ascii_exact_match").preset == "ascii_exact_match"
 
 
 @steady

@@ -183,6 +183,16 @@ def test_good_outcome_passes(status):
     assert less == replace(made, answer=None, cost=Cost(), steps=0.0, error="timed out")
 
 
+@pytest.mark.parametrize("text", ["", " ", "\n\t", "\u3000"])
+def test_blank_texts_of_an_outcome_pass(text):
+    """A blank answer, error or reason is stored as it is; one that is too long or holds NUL is refused."""
+    made = outcome(answer=text, error=text, stop_reason=text, steps=1)
+    assert (made.answer, made.error, made.stop_reason) == (text, text, text)
+    for wrong in (" " * 100_001, " \x00"):
+        with pytest.raises(InvalidInput):
+            outcome(answer=wrong, steps=1)
+
+
 @pytest.mark.parametrize(
     ("reward", "cost", "field"),
     [

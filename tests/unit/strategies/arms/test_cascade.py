@@ -70,6 +70,9 @@ def reasons(outcome):
         ("pass", {"abstains": True, "forms": ["pass"]}, "Stoker", "it abstains"),
         ("unknown", {"abstains": True, "forms": ["pass"]}, "unknown", "it stands"),
         ("", {"empty": True}, "Stoker", "it is empty"),
+        ("I don\u2019t know.", {"abstains": True}, "Stoker", "it abstains"),
+        ("…", {"abstains": True}, "Stoker", "it abstains"),
+        ("\u200b", {"empty": True}, "Stoker", "it is empty"),
         ("Shelley", {"other": "Mary Shelley"}, "Shelley", "it stands"),
         ("Shelley", {"other": "Stoker", "then": "Bram"}, "Bram", "other says something else"),
         ("Shelley", {"check": "own:check"}, "Stoker", "its check gave 0.2"),
@@ -182,7 +185,22 @@ def test_no_words_are_given_while_it_decides():
 
 @pytest.mark.parametrize(
     ("one", "other", "same"),
-    [("A", "a)", True), ("Paris", "in Paris, France", True), ("4", "42", False), ("", "x", False), ("", " ", True)],
+    [
+        *[
+            ("A", "a)", True),
+            ("Paris", "in Paris, France", True),
+            ("4", "42", False),
+            ("", "x", False),
+            ("", " ", True),
+        ],
+        *[
+            ("”Łódź”", "ŁO\u0301DZ\u0301", True),
+            ("大阪", "答案是大阪。", True),
+            ("2.5", "5", False),
+            ("3", "-3", False),
+        ],
+        *[("C", "C++", False), ("?", "...", False), ("the Alps", "Alps", True)],
+    ],
 )
 def test_answers_agree_by_their_words(one, other, same):
     """One is the other, or a part of it, whatever case and punctuation."""

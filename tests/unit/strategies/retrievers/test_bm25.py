@@ -3,14 +3,18 @@
 import asyncio
 import json
 import math
+from functools import partialmethod
 
 import pytest
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers import bm25
 from ragbandit.strategies.retrievers.bm25 import FORMAT, Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
-from tests.support.arms.rerankers import ids
+from ragbandit.strategies.retrievers.folders import CurrentIndex
+from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
+from tests.support.arms.rerankers import Shortest, ids
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS
 
 ROWS = [
@@ -74,6 +78,59 @@ def test_words_are_matched_by_stem_without_case_and_possessive(folder):
     assert search(folder, "the of and") == search(folder, "zzz qqq") == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "other"),
+    [
+        ("வணக்கம் தமிழ்", "வணக்கம்", "வண"),
+        ("Ça coûte 3.5 € à Nîmes", "NI\u0302MES 3.5", "5"),
+        ("der Ｆｌｕﬀ ge\u00admacht", "fluff gemacht", "macht"),
+        ("مُحَمَّد كَاتِب", "كَاتِب", "ك"),
+        ("ไปเชียงใหม่", "เชียงใหม่", "ข"),
+    ],
+)
+def test_words_of_every_script_are_found_whole(tmp_path, text, query, other):
+    """A query in another normal form finds the passage, and a part of one of its words does not."""
+    build_index([Passage(id="x", title="", text=text), ROWS[0]], tmp_path / "i")
+    assert ids(search(tmp_path / "i", query)) == ["x"]
+    assert search(tmp_path / "i", other) == ()
+
+
+def test_an_index_of_the_earlier_format_is_searched_by_its_own_words(tmp_path, monkeypatch, caplog):
+    """An index of format 1 is named as outdated, with the command to build it, and found by its own words."""
+    terms = type(bm25._analyzer).terms
+    monkeypatch.setattr(type(bm25._analyzer), "terms", partialmethod(terms, version=1))
+    build_index([Passage(id="x", title="", text="का 3.5"), ROWS[0]], tmp_path / "i")
+    monkeypatch.undo()
+    meta = json.loads((tmp_path / "i" / "index.json").read_text())
+    (tmp_path / "i" / "index.json").write_text(json.dumps({**meta, "format": 1}))
+    assert ids(search(tmp_path / "i", "कि")) == ids(search(tmp_path / "i", "5")) == ["x"]
+    assert "ragbandit index build" in Bm25Retriever.read_meta(tmp_path / "i")["outdated"]
+    assert "is outdated" in caplog.text
+
+
+def test_an_index_that_is_built_again_is_opened_at_the_next_search(folder, caplog):
+    """A retriever that is open finds the passages of the new index under its new name; a broken one is not opened."""
+    current = CurrentIndex(folder, reader=lambda: Bm25Retriever(folder))
+    both = HybridRetriever(current, second=current)
+    reranked = RerankedRetriever(current, rerank=Shortest())
+    before = [retriever.name for retriever in (current, both, reranked)]
+    assert ids(asyncio.run(both.search("vistula", k=3))) == ["a", "b", "c"]
+    build_index([ROWS[1]], folder)
+    assert [ids(asyncio.run(retriever.search("vistula", k=3))) for retriever in (both, reranked)] == [["b"]] * 2
+    after = [retriever.name for retriever in (current, both, reranked)]
+    assert all(
+        name in other and name not in old for old, other, name in zip(before, after, [after[0]] * 3, strict=True)
+    )
+    meta = folder / "index.json"
+    meta.rename(folder / "moved")
+    assert ids(asyncio.run(current.search("vistula", k=3))) == ["b"]
+    meta.write_text("{")
+    assert [ids(asyncio.run(current.search("vistula", k=3))) for _ in range(2)] == [["b"]] * 2
+    assert caplog.text.count("the one before is searched") == 1
+    build_index(ROWS, folder)
+    assert ids(asyncio.run(current.search("vistula", k=3))) == ["a", "b", "c"]
+
+
 def test_the_index_says_what_it_is(folder):
     """index.json holds format, number of passages, sha256, time and settings; building again gives the same sha256."""
     meta = json.loads((folder / "index.json").read_text())
@@ -111,7 +168,7 @@ def test_another_format_names_the_command(folder):
     """An index of another format version is refused with the command that rebuilds it."""
     meta = json.loads((folder / "index.json").read_text())
     (folder / "index.json").write_text(json.dumps({**meta, "format": 99}))
-    with pytest.raises(ConfigError, match=r"has format 99, and this version reads 1 .*ragbandit index build"):
+    with pytest.raises(ConfigError, match=r"has format 99, and this version reads 2 .*ragbandit index build"):
         Bm25Retriever(folder)
 
 
@@ -153,8 +210,9 @@ def test_an_empty_corpus_is_refused(tmp_path):
         ('{"id": "b", "title": "t"}', r"text: \S+corpus.jsonl, line 3: 'text' is missing"),
         ('{"id": "b", "text": "  "}', r"text: \S+corpus.jsonl, line 3: 'text' is '  '"),
         ('{"text": "t"}', r"id: \S+corpus.jsonl, line 3: 'id' is missing"),
-        ('{"id": 7, "text": "t"}', r"id: \S+corpus.jsonl, line 3: 'id' is 7"),
-        ('{"id": "b", "text": "t", "title": null}', r"title: \S+corpus.jsonl, line 3: 'title' is None"),
+        ('{"id": [7], "text": "t"}', r"id: \S+corpus.jsonl, line 3: 'id' is \[7\]"),
+        ('{"id": "b", "text": null}', r"text: \S+corpus.jsonl, line 3: 'text' is missing"),
+        ('{"id": "b", "text": "t", "title": true}', r"title: \S+corpus.jsonl, line 3: 'title' is True"),
     ],
 )
 def test_a_broken_row_names_line_and_field(tmp_path, line, message):

@@ -2,14 +2,16 @@
 
 import gzip
 import json
+import math
 import os
 
 import numpy as np
 import pytest
 
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files import MAX_LINE
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import passage_line, read_corpus
+from ragbandit.strategies.retrievers.corpus import MAX_DOCUMENT, MAX_PASSAGE, passage_line, read_corpus
 from ragbandit.strategies.retrievers.folders import OFFSETS, PASSAGES, PassageFile
 
 
@@ -30,15 +32,42 @@ def test_parquet_gives_what_jsonl_gives(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("values", "passage"),
+    [
+        ({"id": 12, "text": "t", "title": None, "url": None}, Passage(id="12", title="", text="t")),
+        ({"id": 3.0, "text": "t", "title": 1984, "url": " "}, Passage(id="3", title="1984", text="t")),
+        ({"id": "x", "text": "t", "title": math.nan, "url": math.nan}, Passage(id="x", title="", text="t")),
+    ],
+)
+def test_null_and_numbers_are_read_as_text(tmp_path, values, passage):
+    """A null or NaN title or url is empty and a number is its text, in JSON Lines as in Parquet."""
+    lines = write_rows(tmp_path / "corpus.jsonl", json.dumps(values).encode())
+    table = write_parquet(tmp_path / "corpus.parquet", {key: [value] for key, value in values.items()})
+    assert [*read_corpus(lines), *read_corpus(table)] == [passage, passage]
+
+
+def test_a_line_and_a_passage_have_a_longest_length(tmp_path):
+    """A passage above a million characters, and a line that does not end, are errors that name the line."""
+    long = json.dumps({"id": "a", "text": "x" * (MAX_PASSAGE + 1)}).encode()
+    with pytest.raises(InvalidInput, match=r"line 1: 'text' has 1,000,001 characters"):
+        list(read_corpus(write_rows(tmp_path / "corpus.jsonl", long)))
+    packed = tmp_path / "endless.jsonl.gz"
+    packed.write_bytes(gzip.compress(b'{"id": "a", "text": "t"}\n' + b"x" * (MAX_LINE + 1)))
+    with pytest.raises(InvalidInput, match=r"line 2 has more than 16 MiB"):
+        list(read_corpus(packed))
+
+
+@pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"id": ["a", "a"], "text": ["x", "y"]}, "row 2: 'a' was used before, on row 1"),
         ({"id": ["a"]}, "row 1: 'text' is missing"),
-        ({"id": [1], "text": ["x"]}, "row 1: 'id' is 1"),
+        ({"id": [True], "text": ["x"]}, "row 1: 'id' is True"),
+        ({"id": ["a", None], "text": ["x", "y"]}, "row 2: 'id' is missing"),
     ],
 )
 def test_parquet_faults_name_the_row(tmp_path, columns, message):
-    """An id used twice, a missing text and an id that is no string are errors with the row."""
+    """An id used twice, a missing text and an id that is no text are errors with the row."""
     with pytest.raises(InvalidInput, match=message):
         list(read_corpus(write_parquet(tmp_path / "corpus.parquet", columns)))
 
@@ -196,7 +225,7 @@ def test_a_pdf_has_the_title_that_it_says(tmp_path, given, title):
 
 
 def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
-    """A broken PDF, another encoding, another kind, an empty file and links to nowhere: the others are read."""
+    """Broken, empty, large and foreign files and links to nowhere or outside are left out; the others are read."""
     folder = documents(
         tmp_path / "docs",
         a_pdf=b"no pdf",
@@ -210,9 +239,14 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
     (tmp_path / "more").mkdir()
     (folder / "g").symlink_to(tmp_path / "more")
     os.mkfifo(folder / "h.txt")
+    (tmp_path / "more" / "secret.txt").write_text("the key is 1234")
+    (folder / "i.txt").symlink_to("../more/secret.txt")
+    (folder / "z2.txt").symlink_to(folder / "z.txt")
+    with (folder / "j.txt").open("wb") as file:
+        file.truncate(MAX_DOCUMENT + 1)
     left = {}
     found = list(read_corpus(folder, leave_out=left.__setitem__))
-    assert [row.id for row in found] == ["z.txt#1"]
+    assert [row.id for row in found] == ["z.txt#1", "z2.txt#1"]
     assert left == {
         "a.pdf": left["a.pdf"],
         "b.txt": "it is not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of data",
@@ -222,6 +256,8 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
         "f.txt": "it is no file, or a link to none",
         "g": "a link to a folder is not followed",
         "h.txt": "it is no file, or a link to none",
+        "i.txt": "it is a link to a file outside of the folder",
+        "j.txt": "it has more than 64 MiB",
     }
     assert left["a.pdf"].startswith("it cannot be read: PdfStreamError")
     caplog.clear()

@@ -1,0 +1,111 @@
+"""One form of a text for comparing answers and for searching: what readers cannot tell apart is the same text.
+
+Like Unicode's NFKC_Casefold (UAX 31), with ASCII dashes, apostrophes and digits for those of every script, and the
+Turkish dotless i as i. Words are runs of letters, digits and combining marks, or characters of scripts without spaces.
+A number keeps its sign and its point (-5, 1.5), not its thousands separators; 1,5 can mean either, and stays as it is.
+`C++` and `C#` keep their signs; mathematical and currency signs outside ASCII are words.
+"""
+
+import re
+import unicodedata
+from functools import cache
+from itertools import chain
+
+#: letters of scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Tai, kana, Han, Bopomofo, Yi
+_SPACELESS = (
+    "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005-\u312f\u31a0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\ua48f\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+)
+#: invisible characters that Unicode does not count among the format characters
+_INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_ASCII: dict[int, str | None] = {
+    **dict.fromkeys(map(ord, "\u2018\u2019\u201b\u2032\u02b9\u02bb\u02bc\u02bd\u00b4"), "'"),
+    **dict.fromkeys(map(ord, "\u2014\u2015"), " - "),  # a dash between clauses
+    **dict(zip(map(ord, "\u2122\u2120\u2212\u207b\u266f\u066b\u066c"), "  --#.,", strict=True)),
+}
+#: where compatibility forms would run into the digit before them: 10² is not 102, 2½ is not 21/2
+_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207b\u00bc-\u00be\u2150-\u215e](?<=[0-9].)")
+_NARROW_SPACE = re.compile(r"[\u00a0\u2009\u202f](?<=\d.)(?=\d{3}(?!\d))")
+_SEPARATED = re.compile(r"[,'](?<=\d[,'])\d")
+_NUMBER = re.compile(r"(?<!\d)\d++(?:[.,']++\d++)+")
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?:[,']\d{2,3})*[,']\d{3}(?:\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"(?:\d{1,3}|[1-9]\d{0,2}(?:\.\d{3})+),\d+")
+_LEADING_POINT = re.compile(r"\.(?<![\w.]\.)(?=\d)")
+_SIGN_BEFORE_CURRENCY = re.compile("-(?<!\\w-)([$\u00a2-\u00a5\u20a0-\u20cf])(?=[\\d.])")
+#: the full stops of "U.S.A." and "Ph.D"
+_INITIALS = re.compile(r"\.(?<=[^\W\d_]\.)(?=[^\W\d_](?![^\W_]))")
+#: an article in front of a word; an "a" in another place may be an option, as in "A." or "(a)"
+_ARTICLES = re.compile(r"(?<![\w'.-])(?:(?:an|the)(?![\w'-])|a(?=[ \t]+[\"'(]*\w))")
+
+
+@cache
+def _rules() -> tuple[dict[int, str | None], re.Pattern[str], re.Pattern[str]]:
+    """(character -> ASCII or None, words, apostrophes, underscores and hyphens inside words but not between digits)."""
+    replaced: dict[int, str | None] = {}
+    marks, symbols = [], []
+    for character in map(chr, chain(range(0x80, 0x20000), range(0xE0000, 0xE0200))):
+        match unicodedata.category(character):
+            case "Cf" | "Me" | "Pd" as category:
+                replaced[ord(character)] = "-" if category == "Pd" else None
+            case "Nd":
+                replaced[ord(character)] = str(unicodedata.decimal(character))
+            case "Mn" | "Mc":
+                marks.append(character)
+            case "Sm" | "Sc" if character != "\u2044":  # the stroke of a fraction separates, as "/" does
+                symbols.append(character)
+    replaced |= dict.fromkeys(map(ord, re.findall(f"[{_INVISIBLE}]", "".join(marks) + _INVISIBLE))) | _ASCII
+    mark, letter = "".join(marks), f"[^\\W_{_SPACELESS}]"
+    run = f"{letter}+(?:[{mark}]+{letter}*)*"
+    run += rf"(?:[.,](?<=\d[.,])(?=\d){run})*"
+    signs = r"(?<=[^\W\d_])(?:\+\+|[+#]+(?![\w+#]))|(?<=\b[a-z])-(?=[^\w-]*\Z)"
+    # Most words end at a space or a mark: the first alternative takes these, in a third of the time.
+    plain = rf"{letter}++(?=[\s.,](?!\d))"
+    word = rf"{plain}|{run}(?:{signs})?|-(?<![\w)\]%-]-)(?=\d){run}|[{_SPACELESS}](?<=\w)[{mark}]*|[{''.join(symbols)}]"
+    return replaced, re.compile(word), re.compile(rf"['_-](?<=[\w{mark}].)(?=\w)(?!(?<=\d-)\d)")
+
+
+def canonical(text: str) -> str:
+    """The form of the text that is compared; see the module."""
+    if text.isascii():
+        return text.lower()
+    spaced = _NARROW_SPACE.sub(",", _RAISED.sub(r" \g<0>", text)).translate(_rules()[0])
+    folded = unicodedata.normalize("NFKC", spaced).casefold()
+    return unicodedata.normalize("NFKC", folded.replace("i\u0307", "i").replace("\u0131", "i"))
+
+
+def is_blank(text: str | None) -> bool:
+    """Whether nothing of the text can be seen: it is None, white space or invisible characters."""
+    return text is None or not canonical(text).strip()
+
+
+def words(text: str, *, joined: bool = False) -> list[str]:
+    """The words of a text in their order; none if it has neither letters nor digits nor mathematical signs.
+
+    joined: apostrophes, underscores and hyphens inside a word are removed ("don't" is "dont"); otherwise they separate.
+    """
+    return _words(canonical(text), joined=joined)
+
+
+def answer_words(text: str) -> list[str]:
+    """The words of an answer, joined, without English articles. Empty for blank text only.
+
+    If nothing else is left, the articles stay, and a text without words is one word as it is: "..." is not "?".
+    """
+    form = canonical(text)
+    return _words(_ARTICLES.sub(" ", form), joined=True) or _words(form, joined=True) or "".join(form.split()).split()
+
+
+def _words(form: str, *, joined: bool) -> list[str]:
+    _, word, joint = _rules()
+    if _SEPARATED.search(form):
+        form = _NUMBER.sub(_plain_number, form)
+    form = _INITIALS.sub("", _SIGN_BEFORE_CURRENCY.sub(r"\1-", _LEADING_POINT.sub("0.", form)))
+    return word.findall(joint.sub("", form) if joined else form)
+
+
+def _plain_number(match: re.Match[str]) -> str:
+    """Digits with separators: a number without its thousands separators, or the numbers of a list."""
+    number = match[0]
+    if _GROUPED.fullmatch(number):
+        return re.sub("[,']", "", number)
+    return number if _DECIMAL_COMMA.fullmatch(number) else re.sub("[,']", " ", number)

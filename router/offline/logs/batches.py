@@ -20,10 +20,11 @@ from ragbandit.router.offline.estimation.bandit_log import (
     BY_FEATURES,
     BY_ID,
     BY_TEXT,
-    ROUNDING,
+    LARGEST,
     Log,
     keys_of_bytes,
     possible,
+    slack,
 )
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
@@ -320,8 +321,12 @@ class _DecodedBatch:
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
         """Raises InvalidInput for a value that does not follow from its parts."""
         value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
+        for name, values in numbers.items():
+            if len(wrong := np.flatnonzero(~(np.abs(values) <= LARGEST))):
+                row, remedy = int(wrong[0]), f"log a finite number, at most {LARGEST:g}"
+                raise self._wrong(row, f"reward.{name}", f"is {values[row]:g}", remedy)
         computed = np.clip(quality - weight * cost, numbers["minimum"], numbers["maximum"])
-        wrong = np.flatnonzero(np.abs(computed - value) > ROUNDING)
+        wrong = np.flatnonzero(np.abs(computed - value) > slack(np.abs(quality) + np.abs(weight * cost)))
         if len(wrong):
             row = int(wrong[0])
             parts = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
@@ -334,7 +339,7 @@ class _DecodedBatch:
         logged = _floats(self.batch.column("propensity"))
         probability = np.take_along_axis(pmf, np.maximum(action, 0)[:, None], axis=1)[:, 0]
         # A row without propensity says nothing that could be wrong; one whose arm is unknown fails Log's own check.
-        wrong = np.flatnonzero((np.abs(logged - probability) > ROUNDING) & (action >= 0))
+        wrong = np.flatnonzero((np.abs(logged - probability) > slack(probability)) & (action >= 0))
         if len(wrong):
             row = int(wrong[0])
             reason = f"{float(logged[row])!r}, but the pmf gives the drawn arm {float(probability[row])!r}"

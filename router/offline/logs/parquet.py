@@ -5,8 +5,7 @@ the first row holds as a list of numbers (a candidate's pmf) becomes a column of
 the column `extra`, as JSON. A replay reads the same files as arrays (`ParquetSource`).
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import (
@@ -33,7 +31,6 @@ from ragbandit.router.offline.logs import (
 from ragbandit.router.offline.logs.batches import (
     COLUMNS,
     LINE,
-    NUMBERS,
     PARTS,
     REWARD,
     REWARD_WORDS,
@@ -41,7 +38,9 @@ from ragbandit.router.offline.logs.batches import (
     record_batch,
     reward_column,
 )
+from ragbandit.router.offline.logs.columns import NEEDED, TIMES, batch_of, check_columns, exact
 from ragbandit.router.offline.logs.jsonl import rows_of
+from ragbandit.router.offline.logs.values import converted, in_order, mapping, probabilities
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
@@ -82,6 +81,7 @@ def _opened(path: Place, **options: Any) -> Any:
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
     with opened(place_of(path)) as file:
+        check_columns(file.schema_arrow, NEEDED, place=shown(place_of(path)))
         pieces = (cells for batch in file.iter_batches(batch_size=PIECE) for cells in _records(batch))
         number = 0
         try:
@@ -98,6 +98,9 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
 
 def _records(batch: Any) -> Iterator[Record]:
     """A batch's rows; features as arrays, since a list of Python's numbers takes ten times the room."""
+    for name in set(batch.schema.names) & TIMES:
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, name, exact(batch.column(at), COLUMNS[name], is_time=True))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
         return
@@ -107,32 +110,13 @@ def _records(batch: Any) -> Iterator[Record]:
 
 
 def _record_of(cells: Record) -> Record:
-    """The record: JSON text read, `extra` spread out, empty cells of unknown columns left out."""
+    """The record: `extra` spread out, empty cells of unknown columns and empty members of structs left out."""
     record = {key: value for key, value in cells.items() if key in OURS or (value is not None and key != "extra")}
     for key in _OPEN:
-        if isinstance(record.get(key), str):
-            record[key] = _json(record[key], field=key)
-    if isinstance(reward := record.get("reward"), dict):
-        read = {
-            part: _json(reward[part], field=f"reward.{part}")
-            for part in _OPEN_PARTS
-            if isinstance(reward.get(part), str)
-        }
-        record["reward"] = reward | read
-    if isinstance(record.get("pmf"), dict) and "arms" not in record:
-        record["pmf"] = {arm: p for arm, p in record["pmf"].items() if p is not None}
+        if isinstance(members := record.get(key), dict):
+            record[key] = {name: value for name, value in members.items() if value is not None}
     extra = cells.get("extra")
-    return record | (_json(extra, field="extra") if isinstance(extra, str) else {})
-
-
-def _json(text: str, *, field: str) -> Record:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not JSON: {error}", field=field, remedy="write a JSON object as text") from error
-    if not isinstance(value, dict):
-        raise InvalidInput(f"is a {type(value).__name__}", field=field, remedy="write a JSON object as text")
-    return value
+    return record if extra is None else record | converted(mapping, extra, field="extra")
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
@@ -203,8 +187,6 @@ Item = TypeVar("Item")
 BATCH = 32_768
 #: rows of Python's own that are held at once, as a part of a batch, and of the first page: it tells the arms
 _PAGES, FIRST = 8, 64
-#: columns that every log has
-_NEEDED = ("id", "arms", "pmf", "arm", "reward")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,29 +206,28 @@ class ParquetSource:
             if not file.metadata.num_rows:  # as engines write for a partition of nothing
                 return
             known = file.schema_arrow.names
+            check_columns(file.schema_arrow, [name for name in columns if name != TEXTLESS], place=shown(self.path))
             leaves = [file.schema.column(at) for at in range(len(file.schema))]
             textless = TEXTLESS in columns and _may_lack_text(file.metadata, leaves)
-        for name in columns:
-            if name not in known and (name not in OURS or name in _NEEDED) and name != TEXTLESS:
-                raise InvalidInput(
-                    "there is no such column",
-                    field=f"{shown(self.path)} {name}",
-                    remedy=f"log id, arms, pmf, arm and reward; the file has {', '.join(known)}",
-                )
         wanted = [name for name in columns if name in known]
         wanted += ["features"] if textless and "features" in known else []
+        wanted += [] if "arms" in known or "pmf" in wanted else ["pmf"]
         # Few texts are read once each: arms, and what may be a segment. Not the ids and questions.
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
+        own = [name for name in columns if name not in OURS]
         line = 1
-        place = shown(self.path)
         with _opened(self.path, read_dictionary=texts) as file:
             # Never across row groups: their dictionaries differ, and nested ones cannot be joined.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(batch_size=BATCH, row_groups=[group], columns=wanted):
+                    named = partial(self._named, line)
                     lines = pa.array(np.arange(line, line := line + batch.num_rows))
-                    batch = _with_reward(_typed(batch, place=place), defaults=self.defaults, place=place)
+                    batch = batch_of(batch, defaults=self.defaults, own=own, named=named)
                     yield batch.append_column(LINE, lines)
+
+    def _named(self, first: int, row: int, field: str) -> str:
+        return f"{self.place} {first + row} {field}"
 
     @property
     def place(self) -> str:
@@ -266,59 +247,6 @@ def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:
         return True
     told = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
     return not all(each and each.has_min_max and each.null_count == 0 and each.min >= "!" for each in told)
-
-
-def _typed(batch: Any, *, place: str) -> Any:
-    """The batch with the types of COLUMNS, times as seconds since 1970. Raises InvalidInput where Arrow has no cast."""
-    for at, name in enumerate(batch.schema.names):
-        column, kind = batch.column(at), COLUMNS.get(name, NUMBERS)
-        if name == "reward" or _is_kind(column.type, kind):
-            continue
-        if pa.types.is_timestamp(column.type) and kind == pa.float64():
-            column = compute.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(kind), 1e6)
-        batch = batch.set_column(at, name, _cast(column, kind, field=f"{place} {name}"))
-    return batch
-
-
-def _is_kind(written: Any, kind: Any) -> bool:
-    """Whether a column of this type is read as one of another: text may be dictionary-encoded, or large."""
-    written = written.value_type if pa.types.is_dictionary(written) else written
-    if pa.types.is_list(written) and pa.types.is_list(kind):
-        return _is_kind(written.value_type, kind.value_type)
-    return bool(written == kind or (kind == pa.string() and pa.types.is_large_string(written)))
-
-
-def _cast(column: Any, kind: Any, *, field: str) -> Any:
-    try:
-        return column.cast(kind)
-    except pa.ArrowException as error:
-        raise InvalidInput(f"cannot be read as {kind}: {error}", field=field, remedy="write that type") from error
-
-
-def _with_reward(batch: Any, *, defaults: Defaults, place: str) -> Any:
-    """The batch with the reward as a struct of its parts; those left out are filled in as in a row of JSONL."""
-    at = batch.schema.get_field_index("reward")
-    if at < 0:
-        return batch
-    column, given = batch.column(at), {"value": batch.column(at)}
-    if pa.types.is_struct(column.type):
-        given = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
-    needed = (*REWARD, "preset", "source")
-    if all(name in given and not given[name].null_count for name in needed):
-        return batch
-    names = [name for name in dict.fromkeys((*given, *needed)) if name in PARTS]
-    parts = {name: given.get(name, pa.nulls(len(column))) for name in names}
-    parts = {name: _cast(cells, PARTS[name], field=f"{place} reward") for name, cells in parts.items()}
-    whole, fill = parts["quality"].is_null(), compute.coalesce
-    parts["quality"], parts["cost"] = fill(parts["quality"], parts["value"]), fill(parts["cost"], 0.0)
-    parts["weight"] = fill(parts["weight"], compute.if_else(whole, 0.0, defaults.weight))
-    parts |= {name: fill(parts[name], getattr(defaults, name)) for name in ("minimum", "maximum")}
-    earned = compute.subtract(parts["quality"], compute.multiply(parts["weight"], parts["cost"]))
-    earned = compute.min_element_wise(compute.max_element_wise(earned, parts["minimum"]), parts["maximum"])
-    parts["value"] = fill(parts["value"], earned)
-    parts["preset"] = fill(parts["preset"], compute.if_else(whole, "reward", "quality"))
-    parts["source"] = fill(parts["source"], "explicit")
-    return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:
@@ -354,12 +282,8 @@ def row_name(row: Logged) -> str:
 
 def _own_pmf(row: Logged, name: str) -> list[float]:
     """A candidate's pmf that stands in the row, in the order of its arms: a list, or {arm: probability}."""
-    arms, value = row.decision.arms, row.extra.get(name)
-    if isinstance(value, Mapping) and set(value) <= set(arms):
-        value = [value.get(arm, 0.0) for arm in arms]
-    numbers = [each for each in value if type(each) in (int, float)] if isinstance(value, list) else []
-    if isinstance(value, list) and len(arms) == len(numbers) == len(value):
-        return numbers
-    reason = "is missing" if value is None else f"{value!r:.80} does not fit the arms {', '.join(arms)}"
-    remedy = "give a list aligned with arms, or an object from arm to probability"
-    raise InvalidInput(reason, field=f"{row_name(row)} {name}", remedy=remedy)
+    field, arms = f"{row_name(row)} {name}", row.decision.arms
+    if name not in row.extra:
+        raise InvalidInput("is missing", field=field, remedy="give a list aligned with arms, or an object by arm")
+    pmf: list[float] = in_order(converted(probabilities, row.extra[name], field=field), arms=arms, field=field)
+    return pmf

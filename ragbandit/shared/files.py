@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
@@ -240,6 +241,27 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
     if not rows:
         raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")
+
+
+#: bytes of a pipe that are kept to be read again
+_MOST_PIPED = 1 << 30
+
+
+@contextlib.contextmanager
+def rereadable(path: Path) -> Iterator[Path]:
+    """The file, or for a pipe a temporary copy of what it sends: it can be read twice. Raises InvalidInput."""
+    if not path.is_fifo():
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, path.name)
+        with path.open("rb") as stream, copy.open("wb") as kept:
+            while data := stream.read(1 << 20):
+                kept.write(data)
+                if kept.tell() > _MOST_PIPED:
+                    message = f"sends more than {_MOST_PIPED >> 20} MB"
+                    raise InvalidInput(message, field=str(path), remedy="save it, and give the file")
+        yield copy
 
 
 def open_binary(path: Path) -> BinaryIO:

@@ -16,8 +16,10 @@ None, NaN, NaT and NA are no value. `KINDS` says what each field is.
 import base64
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -36,7 +38,7 @@ _UNITS: Final = ((1e14, "milliseconds"), (1e17, "microseconds"), (math.inf, "nan
 _FLAGS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
-def number(value: Any) -> float:
+def number(value: Any, *, most: float = sys.float_info.max) -> float:
     """A finite number. Raises ValueError with the remedy."""
     value = plain(value)
     if isinstance(value, str):
@@ -45,8 +47,8 @@ def number(value: Any) -> float:
         amount = float(value)
     except (TypeError, ValueError, OverflowError):
         amount = math.nan
-    if not abs(amount) <= LARGEST:
-        raise ValueError(f"Give a finite number, at most {LARGEST:g}")
+    if not abs(amount) <= most:
+        raise ValueError(f"Give a finite number, at most {most:g}")
     return amount
 
 
@@ -220,7 +222,9 @@ KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 #: part of a reward -> its conversion
 PART_KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(("value", "quality", "cost", "weight", "minimum", "maximum", "sample_weight"), number),
+    **dict.fromkeys(
+        ("value", "quality", "cost", "weight", "minimum", "maximum", "sample_weight"), partial(number, most=LARGEST)
+    ),
     **dict.fromkeys(("terms", "surrogates"), mapping),
     **dict.fromkeys(("preset", "source", "judged_by"), text),
 }

@@ -109,7 +109,7 @@ def test_a_file_off_the_scale_is_refused_whole(there):
 
 
 def test_a_mended_file_supersedes_an_earlier_one(there):
-    """With --replace what earlier imports said of the same decisions is superseded or taken back, as often as wanted."""
+    """With --replace what earlier imports said of the same decisions is superseded or taken back, once."""
     world, take = there
     one, two = decided(world, 2)
     wrong = [

@@ -177,12 +177,13 @@ def reward(value: Any) -> dict[str, Any]:
 
 def in_order(given: Any, *, arms: Sequence[str], field: str) -> Any:
     """Probabilities in the order of these arms, 0 for those that are not named. Raises InvalidInput for other arms."""
-    if isinstance(given, Mapping):
-        if not set(given) <= set(arms):
-            remedy = "log one probability per arm: a list aligned with arms, or an object from arm to probability"
-            raise InvalidInput(f"does not fit the arms {', '.join(arms)}", field=field, remedy=remedy)
-        return [given.get(arm, 0.0) for arm in arms]
-    return given
+    if given is None:
+        return None
+    named = isinstance(given, Mapping)
+    if not (set(given) <= set(arms) if named else len(given) == len(arms)):
+        remedy = "log one probability per arm: a list aligned with arms, or an object from arm to probability"
+        raise InvalidInput(f"does not fit the arms {', '.join(arms)}", field=field, remedy=remedy)
+    return [given.get(arm, 0.0) for arm in arms] if named else given
 
 
 def unknown_part(_: Any) -> None:

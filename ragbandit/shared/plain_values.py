@@ -1,5 +1,6 @@
 """Values of data frames and arrays as Python's own, by their methods: numpy, pandas and Arrow are not imported."""
 
+import math
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -47,7 +48,7 @@ def plain_tree(value: Any) -> Any:
         return {str(key): plain_tree(each) for key, each in value.items() if each is None or not is_missing(each)}
     if isinstance(value, list | tuple):
         return [plain_tree(each) for each in value]
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

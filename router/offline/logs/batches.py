@@ -325,7 +325,11 @@ class _DecodedBatch:
             if len(wrong := np.flatnonzero(~(np.abs(values) <= LARGEST))):
                 row, remedy = int(wrong[0]), f"log a finite number, at most {LARGEST:g}"
                 raise self._wrong(row, f"reward.{name}", f"is {values[row]:g}", remedy)
-        computed = np.clip(quality - weight * cost, numbers["minimum"], numbers["maximum"])
+        low, high = numbers["minimum"], numbers["maximum"]
+        if len(wrong := np.flatnonzero((value < low - slack(low)) | (value > high + slack(high)))):
+            row, remedy = int(wrong[0]), "declare the bounds that the rewards have (minimum, maximum)"
+            raise self._wrong(row, "reward", f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]", remedy)
+        computed = np.clip(quality - weight * cost, low, high)
         wrong = np.flatnonzero(np.abs(computed - value) > slack(np.abs(quality) + np.abs(weight * cost)))
         if len(wrong):
             row = int(wrong[0])
@@ -366,10 +370,18 @@ class _DecodedBatch:
         if name not in self.batch.schema.names:
             return np.full(self.batch.num_rows, "", dtype=np.object_)
 
+        def member(text: Any) -> object:
+            try:
+                return _member(str(text or "{}"), field)
+            except ValueError as error:
+                row = self.batch.column(name).to_pylist().index(text)
+                remedy = "Give an object, or its JSON as text"
+                raise self._wrong(row, name, f"{text!r:.40} cannot be used", remedy) from error
+
         def words(texts: Any) -> list[str]:
             values: list[object] = texts.to_pylist()
             if name == "context":
-                values = [_member(str(text or "{}"), field) for text in values]
+                values = [member(text) for text in values]
             return [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
 
         return _looked_up(self.batch.column(name), words, null="")
@@ -440,9 +452,8 @@ def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64
 
 
 def _member(text: str, key: str) -> object:
-    """A context's value under this key."""
-    try:
-        context = json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"is not JSON: {error}", field="context", remedy="write a JSON object as text") from error
-    return context.get(key) if isinstance(context, Mapping) else None
+    """A context's value under this key. Raises ValueError for text that is no JSON object."""
+    context = json.loads(text)
+    if not isinstance(context, Mapping):
+        raise ValueError("it is no object")
+    return context.get(key)

@@ -41,7 +41,7 @@ def check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
     """
     _check_names(schema, place=place)
     known = schema.names
-    by_name = "pmf" in known and not _is_list(schema.field("pmf").type)
+    by_name = "pmf" in known and not _is_aligned(schema.field("pmf").type)
     for name in columns:
         if name in known or (name in OURS and name not in NEEDED) or (name == "arms" and by_name):
             continue
@@ -72,7 +72,7 @@ def exact(column: Any, wanted: Any, *, is_time: bool = False) -> Any:
             column = compute.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(wanted), 1e6)
         elif _TYPES.is_null(written) or _converts(written, wanted):
             column = column.cast(pa.int8()) if _TYPES.is_boolean(written) else column
-            column = column.cast(wanted)
+            column = column.cast(wanted, safe=False)  # whole numbers above 2^53 are rounded, as in JSON
     if wanted == pa.float64() and column.type == wanted and compute.any(compute.is_nan(column)).as_py():
         column = compute.if_else(compute.is_nan(column), None, column)
     return column
@@ -107,6 +107,11 @@ def _is_amount(kind: Any) -> bool:
 
 def _is_list(kind: Any) -> bool:
     return bool(_TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind))
+
+
+def _is_aligned(kind: Any) -> bool:
+    """Whether it holds lists of numbers in the order of the arms, not pairs of arm and number."""
+    return _is_list(kind) and not _TYPES.is_nested(kind.value_type)
 
 
 def column_of(column: Any, name: str, *, kind: Callable[[Any], Any], wanted: Any, named: Named) -> Any:
@@ -147,7 +152,7 @@ def batch_of(batch: Any, *, defaults: Defaults, own: Sequence[str], named: Named
 def _aligned(batch: Any, *, own: Sequence[str], named: Named) -> Any:
     """The batch with probabilities that stand by arm in the order of the arms, which may follow from the pmf."""
     names = batch.schema.names
-    by_name = [name for name in ("pmf", *own) if name in names and not _is_list(batch.column(name).type)]
+    by_name = [name for name in ("pmf", *own) if name in names and not _is_aligned(batch.column(name).type)]
     if not by_name:
         return batch
     given = {

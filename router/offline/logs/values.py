@@ -73,7 +73,7 @@ def seconds(value: Any) -> float:
 def _written_time(value: Any) -> float:
     try:
         return seconds_of(value.replace(" UTC", "+00:00"))
-    except (AttributeError, ValueError, OverflowError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         return math.nan
 
 

@@ -291,7 +291,9 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An `object_pairs_hook`. Raises ValueError for a key that stands twice: the second would win silently."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r:.80} stands twice in one object")
     return mapping
 
 

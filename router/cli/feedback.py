@@ -263,8 +263,7 @@ class _Import:
         for number, item in good:
             chain = chains.pop(item.id, [])
             same = bool(chain) and feedback_row(chain[-1])["body_hash"] == feedback_row(item)["body_hash"]
-            key = chain[-1].id if same else _next_id(item.id, chain)
-            superseding.append((number, replace(item, id=key)))
+            superseding.append((number, replace(item, id=chain[-1].id if same else _next_id(item.id, chain))))
         for key, chain in chains.items():
             if key not in said and chain[-1].value is not None:
                 now = superseding[-1][1].received_at

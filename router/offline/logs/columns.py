@@ -206,7 +206,7 @@ def _given_parts(column: Any, *, named: Named) -> dict[str, Any]:
             for row, value in enumerate(column.to_pylist())
         ]
         given = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, cells in given.items():
         known = name in PARTS
         made = column_of(

@@ -222,8 +222,9 @@ def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]
     if words.max(initial=0) <= _WORDS:
         return _keys_of_padded(text, lengths=lengths)
     if len(long := np.flatnonzero(lengths > _LONG)):
-        ends = np.cumsum(lengths)
-        digests = [hashlib.blake2b(text[ends[at] - lengths[at] : ends[at]].tobytes(), digest_size=8).digest() for at in long]
+        ends = np.cumsum(lengths)[long]
+        texts = [text[end - size : end].tobytes() for end, size in zip(ends, lengths[long], strict=True)]
+        digests = [hashlib.blake2b(one, digest_size=8).digest() for one in texts]
         short = np.setdiff1d(np.arange(len(lengths)), long)
         keys = np.empty(len(lengths), dtype=np.uint64)
         keys[long] = np.frombuffer(b"".join(digests), dtype="<u8")

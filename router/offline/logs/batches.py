@@ -54,6 +54,7 @@ COLUMNS: Final[Mapping[str, Any]] = {
 PARTS: Final[Mapping[str, Any]] = {
     part: _NUMBER if kind is float else _TEXT for part, kind in get_type_hints(Reward).items()
 }
+_NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 #: remedy for rows that offer different arms
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: JSON of a decision that was not drawn: a turn that stayed on an earlier one's arm, or an arm pinned by the kill
@@ -321,6 +322,8 @@ class _DecodedBatch:
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
         """Raises InvalidInput for a value that does not follow from its parts."""
         value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
+        if np.isnan(quality).any():
+            raise self._wrong(int(np.isnan(quality).argmax()), "reward", "is missing", _NEEDED_IN_ROWS)
         for name, values in numbers.items():
             if len(wrong := np.flatnonzero(~(np.abs(values) <= LARGEST))):
                 row, remedy = int(wrong[0]), f"log a finite number, at most {LARGEST:g}"
@@ -405,7 +408,7 @@ class _DecodedBatch:
         column = self.batch.column(name)
         if column.null_count:
             missing = np.flatnonzero(~column.is_valid().to_numpy(zero_copy_only=False))
-            raise self._wrong(int(missing[0]), name, "is missing", "a row needs id, arms, pmf, arm and reward")
+            raise self._wrong(int(missing[0]), name, "is missing", _NEEDED_IN_ROWS)
         return column
 
     def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import (
@@ -27,20 +28,22 @@ from ragbandit.router.offline.logs import (
     column_values,
     place_of,
     shown,
+    usable_rows,
 )
 from ragbandit.router.offline.logs.batches import (
     COLUMNS,
     LINE,
+    NUMBERS,
     PARTS,
     REWARD,
     REWARD_WORDS,
     TEXTLESS,
     record_batch,
     reward_column,
+    row_named,
 )
-from ragbandit.router.offline.logs.columns import NEEDED, TIMES, batch_of, check_columns, exact
 from ragbandit.router.offline.logs.jsonl import rows_of
-from ragbandit.router.offline.logs.values import converted, in_order, mapping, probabilities
+from ragbandit.router.offline.logs.values import KINDS, LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
@@ -53,6 +56,126 @@ PIECE = 2048
 #: objects without a schema of their own
 _OPEN = ("context", "budget", "aim", "facts")
 _OPEN_PARTS = ("terms", "surrogates")
+
+
+#: columns that every log has; arms may follow from a pmf by arm
+_NEEDED = ("id", "arms", "pmf", "arm", "reward")
+_TIMES = frozenset(name for name, kind in KINDS.items() if kind is seconds)
+_TYPES = pa.types
+
+
+def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
+    """Raises InvalidInput for a column that is needed and missing, and for a name that stands twice.
+
+    columns: those that are wanted; of ours only NEEDED must be there.
+    """
+    _check_names(schema, place=place)
+    known = schema.names
+    by_name = "pmf" in known and not _has_lists(schema.field("pmf").type)
+    for name in columns:
+        if name in known or (name in OURS and name not in _NEEDED) or (name == "arms" and by_name):
+            continue
+        remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(known)}"
+        raise InvalidInput("there is no such column", field=f"{place} {name}", remedy=remedy)
+
+
+def _check_names(fields: Any, *, place: str, path: str = "") -> None:
+    names = [one.name for one in fields]
+    for one in fields:
+        if names.count(one.name) > 1:
+            remedy = "name every column once: a join keeps the columns of both sides"
+            raise InvalidInput("this column stands twice", field=f"{place} {path}{one.name}", remedy=remedy)
+        if _TYPES.is_struct(one.type):
+            _check_names(one.type, place=place, path=f"{path}{one.name}.")
+
+
+def _exact(column: Any, wanted: Any) -> Any:
+    """A column with the wanted type, times as seconds since 1970, and without NaN if it is of numbers."""
+    if not _is_kind(column.type, wanted):
+        if _TYPES.is_date(column.type):
+            column = column.cast(pa.timestamp("ms"))
+        if _TYPES.is_timestamp(column.type):
+            column = compute.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(wanted), 1e6)
+        else:
+            column = column.cast(pa.int8()) if _TYPES.is_boolean(column.type) else column
+            column = column.cast(wanted, safe=False)  # whole numbers above 2^53 are rounded, as in JSON
+    if wanted == pa.float64() and compute.any(compute.is_nan(column)).as_py():
+        column = compute.if_else(compute.is_nan(column), None, column)
+    return column
+
+
+def _has_exact(schema: Any, names: Iterable[str]) -> bool:
+    """Whether Arrow converts these columns exactly; values of other types are converted one by one, row by row."""
+    for name in names:
+        kind = schema.field(name).type
+        if name == "reward" and _TYPES.is_struct(kind):
+            if not all(part.name in PARTS and _converts(part.type, PARTS[part.name]) for part in kind):
+                return False
+        elif name in _TIMES and (_TYPES.is_timestamp(kind) or _TYPES.is_date(kind)):
+            continue
+        elif not _converts(kind, pa.float64() if name == "reward" else COLUMNS.get(name, NUMBERS)):
+            return False
+    return True
+
+
+def _is_kind(written: Any, wanted: Any) -> bool:
+    """Whether a column of this type is read as one of another: text may be dictionary-encoded, or large."""
+    written = written.value_type if _TYPES.is_dictionary(written) and wanted == pa.string() else written
+    if _TYPES.is_list(written) and _TYPES.is_list(wanted):
+        inner, text = written.value_type, wanted.value_type == pa.string()
+        inner = inner.value_type if _TYPES.is_dictionary(inner) and text else inner
+        return bool(inner == wanted.value_type or (text and _TYPES.is_large_string(inner)))
+    return bool(written == wanted or (wanted == pa.string() and _TYPES.is_large_string(written)))
+
+
+def _converts(written: Any, wanted: Any) -> bool:
+    """Whether Arrow casts every value of the one type to the other, and means the same by it."""
+    if _is_kind(written, wanted) or _TYPES.is_null(written):
+        return True
+    if _is_list(written) and _is_list(wanted):
+        inner = written.value_type
+        text = _TYPES.is_string(inner) or _TYPES.is_large_string(inner)
+        return text if wanted.value_type == pa.string() else _is_amount(inner)
+    if wanted == pa.float64():
+        return _is_amount(written) or bool(_TYPES.is_boolean(written))
+    if wanted == pa.string():
+        return bool(_TYPES.is_integer(written))
+    return bool(wanted == pa.int64() and _TYPES.is_signed_integer(written))
+
+
+def _is_amount(kind: Any) -> bool:
+    return bool(_TYPES.is_floating(kind) or _TYPES.is_integer(kind) or _TYPES.is_decimal(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(_TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind))
+
+
+def _has_lists(kind: Any) -> bool:
+    """Whether it holds lists of numbers in the order of the arms, not pairs of arm and number."""
+    return _is_list(kind) and not _TYPES.is_nested(kind.value_type)
+
+
+def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
+    """The batch with the reward as a struct of its parts; those left out are filled in as in a row of JSONL."""
+    at = batch.schema.get_field_index("reward")
+    if at < 0:
+        return batch
+    column, given = batch.column(at), {"value": batch.column(at)}
+    if _TYPES.is_struct(column.type):
+        given = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
+    parts = {name: _exact(cells, PARTS[name]) for name, cells in given.items()}
+    parts |= {n: pa.nulls(len(column), PARTS[n]) for n in (*REWARD, "preset", "source") if n not in parts}
+    whole, fill = parts["quality"].is_null(), compute.coalesce
+    parts["quality"], parts["cost"] = fill(parts["quality"], parts["value"]), fill(parts["cost"], 0.0)
+    parts["weight"] = fill(parts["weight"], compute.if_else(whole, 0.0, defaults.weight))
+    parts |= {name: fill(parts[name], getattr(defaults, name)) for name in ("minimum", "maximum")}
+    earned = compute.subtract(parts["quality"], compute.multiply(parts["weight"], parts["cost"]))
+    earned = compute.min_element_wise(compute.max_element_wise(earned, parts["minimum"]), parts["maximum"])
+    parts["value"] = fill(parts["value"], earned)
+    parts["preset"] = fill(parts["preset"], compute.if_else(whole, "reward", "quality"))
+    parts["source"] = fill(parts["source"], "explicit")
+    return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 
 def opened(path: Place, **options: Any) -> Any:
@@ -81,7 +204,7 @@ def _opened(path: Place, **options: Any) -> Any:
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
     with opened(place_of(path)) as file:
-        check_columns(file.schema_arrow, NEEDED, place=shown(place_of(path)))
+        _check_columns(file.schema_arrow, _NEEDED, place=shown(place_of(path)))
         pieces = (cells for batch in file.iter_batches(batch_size=PIECE) for cells in _records(batch))
         number = 0
         try:
@@ -98,9 +221,9 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
 
 def _records(batch: Any) -> Iterator[Record]:
     """A batch's rows; features as arrays, since a list of Python's numbers takes ten times the room."""
-    for name in set(batch.schema.names) & TIMES:
-        at = batch.schema.get_field_index(name)
-        batch = batch.set_column(at, name, exact(batch.column(at), COLUMNS[name], is_time=True))
+    for at, name in enumerate(batch.schema.names):
+        if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):  # finer and in more zones than Python's
+            batch = batch.set_column(at, name, _exact(batch.column(at), COLUMNS[name]))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
         return
@@ -206,28 +329,41 @@ class ParquetSource:
             if not file.metadata.num_rows:  # as engines write for a partition of nothing
                 return
             known = file.schema_arrow.names
-            check_columns(file.schema_arrow, [name for name in columns if name != TEXTLESS], place=shown(self.path))
+            _check_columns(file.schema_arrow, [name for name in columns if name != TEXTLESS], place=shown(self.path))
             leaves = [file.schema.column(at) for at in range(len(file.schema))]
             textless = TEXTLESS in columns and _may_lack_text(file.metadata, leaves)
-        wanted = [name for name in columns if name in known]
-        wanted += ["features"] if textless and "features" in known else []
-        wanted += [] if "arms" in known or "pmf" in wanted else ["pmf"]
+            wanted = [name for name in columns if name in known]
+            wanted += ["features"] if textless and "features" in known else []
+            if ("arms" in columns and "arms" not in known) or not _has_exact(file.schema_arrow, wanted):
+                rows = partial(read, self.path, defaults=self.defaults)
+                usable = partial(usable_rows, path=self.path, skip=False, bad=[])
+                yield from RowsSource(rows=lambda: usable(rows()), place=self.place).batches(columns)
+                return
         # Few texts are read once each: arms, and what may be a segment. Not the ids and questions.
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
-        own = [name for name in columns if name not in OURS]
         line = 1
         with _opened(self.path, read_dictionary=texts) as file:
             # Never across row groups: their dictionaries differ, and nested ones cannot be joined.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(batch_size=BATCH, row_groups=[group], columns=wanted):
-                    named = partial(self._named, line)
                     lines = pa.array(np.arange(line, line := line + batch.num_rows))
-                    batch = batch_of(batch, defaults=self.defaults, own=own, named=named)
-                    yield batch.append_column(LINE, lines)
+                    batch = self._typed(batch.append_column(LINE, lines))
+                    yield _with_reward(batch, defaults=self.defaults)
 
-    def _named(self, first: int, row: int, field: str) -> str:
-        return f"{self.place} {first + row} {field}"
+    def _typed(self, batch: Any) -> Any:
+        """The batch with the types of COLUMNS. Raises InvalidInput for times that count no seconds."""
+        for at, name in enumerate(batch.schema.names):
+            if name == "reward":
+                continue
+            column = batch.column(at)
+            if (typed := _exact(column, COLUMNS.get(name, NUMBERS))) is not column:
+                batch = batch.set_column(at, name, typed)
+            late = np.abs(typed.to_numpy(zero_copy_only=False)) >= LATEST if name in _TIMES else np.zeros(1)
+            if late.any():
+                row = int(np.argmax(late))
+                converted(seconds, typed[row].as_py(), field=f"{row_named(batch, row, place=self.place)} {name}")
+        return batch
 
     @property
     def place(self) -> str:

@@ -1,7 +1,7 @@
 """One conversion of values for logs: what each field takes, from whatever file or type a value comes.
 
-A value of JSON Lines, of a data frame or of numpy is converted here by itself; `columns` converts Arrow's columns, and
-asks here for every type that Arrow does not convert exactly. So all readers take and refuse the same values:
+Values of JSON Lines, of data frames and of numpy are converted here. `parquet` reads as columns what Arrow converts
+exactly, and files with any other type row by row, with the same values: so all readers take and refuse the same.
 
     number    a number, true or false (1 or 0), a decimal, a number as text
     time      seconds since 1970, a date or time (UTC unless it says otherwise), one as ISO 8601 text
@@ -186,11 +186,6 @@ def in_order(given: Any, *, arms: Sequence[str], field: str) -> Any:
     return [given.get(arm, 0.0) for arm in arms] if named else given
 
 
-def unknown_part(_: Any) -> None:
-    """A part that no reward has. Raises ValueError with the remedy."""
-    raise ValueError(f"It is not permitted; the parts of a reward are {', '.join(PART_KINDS)}")
-
-
 def features(value: object) -> Features:
     """float32, shape (d,), of base64 of little-endian bytes, a list of numbers, or an array. Raises ValueError."""
     try:
@@ -222,7 +217,7 @@ KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "reward": reward,
 }
 #: part of a reward -> its conversion
-PART_KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
+_PART_KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(
         ("value", "quality", "cost", "weight", "minimum", "maximum", "sample_weight"), partial(number, most=LARGEST)
     ),
@@ -247,5 +242,6 @@ def values_of(record: Mapping[str, Any]) -> dict[str, Any]:
         if name in record and not is_missing(record[name])
     }
     for name, part in given.get("reward", {}).items():
-        given["reward"][name] = converted(PART_KINDS.get(name, unknown_part), part, field=f"reward.{name}")
+        if name in _PART_KINDS:  # the row refuses other parts
+            given["reward"][name] = converted(_PART_KINDS[name], part, field=f"reward.{name}")
     return given

@@ -130,7 +130,7 @@ def import_(
     scale: Annotated[str, typer.Option(help="scale of ratings that are numbers: 0-1 or 1-5")] = "0-1",
     supersede: Annotated[
         bool,
-        typer.Option("--replace", help="supersede what earlier imports said of the decisions that the file judges"),
+        typer.Option("--replace", help="supersede earlier imports on the decisions that the file judges"),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -138,9 +138,9 @@ def import_(
     """Import feedback from a file of JSON Lines: of another tool's export, or of your own logs.
 
     Each line judges one decision by a rating, label, reward or event. A file with a rating off the scale, or a reward
-    out of its bounds, is refused before anything is kept. Of other files good lines are kept, those that cannot be used
-    are counted and listed, and the command then ends with 1. What is kept already is not counted twice: import the
-    mended file again, with --replace if what it said before was wrong.
+    out of its bounds, is refused before anything is stored. Lines that cannot be used are counted and listed, the others
+    are stored, and the command then ends with 1. Importing a line twice stores it once: import the corrected file again,
+    with --replace if earlier judgements were wrong.
     """
     fields = {"decision_id": id_field, "rating": rating_field, "label": label_field, "reward": reward_field}
     fields |= {"event": event_field, "source": source_field, "rater": rater_field, "feedback_id": key_field}

@@ -181,7 +181,7 @@ def advise(
     pmfs, notes = _asked(policy, weights, name=name, log=log, folds=folds, settings=settings, progress=progress)
     if outcomes is None:
         result = _replayed(log, pmfs, folds=ask.folds, progress=progress)
-        if result.faults:  # of the policy's weights
+        if result.faults:  # the weights of the policy contradict the log
             return _of_wrong_log(result.faults, rows=rows)
         known = _estimated(result, name=name, arms=log.log.arms)
         notes = (*notes, *result.notes, *(f"{arm} {words}" for arm, words in untried.items()))

@@ -16,7 +16,7 @@ from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings, T
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, surely_effective_rows
 
-#: a pmf sums to 1 within this; numbers of 32 bits beside numbers of 64 bits are equal within this share of their size
+#: a pmf sums to 1 within this; two numbers are equal if they differ by this share, as 32 bits from 64 bits do
 SUM_TOLERANCE = 1e-6
 #: no arm is drawn with less: a softmax without a floor computes such numbers, and cubes of their weights overflow
 LEAST_PROBABILITY = 1e-80

@@ -157,7 +157,7 @@ def drawn(batch: Any) -> Flags:
 
 
 def drawn_rows(batch: Any) -> Any:
-    """The batch with these rows alone."""
+    """The batch without the rows that were not drawn."""
     here = drawn(batch)
     return batch if here.all() else batch.filter(pa.array(here))
 
@@ -455,8 +455,8 @@ def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64
 
 
 def _member(text: str, key: str) -> object:
-    """A context's value under this key. Raises ValueError for text that is no JSON object."""
+    """A context's value under this key. Raises ValueError unless the text is a JSON object."""
     context = json.loads(text)
     if not isinstance(context, Mapping):
-        raise ValueError("it is no object")
+        raise ValueError("not an object")
     return context.get(key)

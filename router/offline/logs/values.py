@@ -138,7 +138,7 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def _parsed(value: Any) -> Any:
-    """The value of JSON that is text; any other value, and text that is no JSON, as it is."""
+    """Parse text that is JSON; return any other value as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -148,7 +148,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _of_pairs(pairs: Sequence[Any]) -> Any:
-    """The object of pairs of a key and a value, as Arrow gives maps; what holds no such pairs as it is."""
+    """The object of a list of pairs (key, value), which is how Arrow gives maps; return any other list as it is."""
     items = [tuple(pair.values()) if isinstance(pair, Mapping) else pair for pair in pairs]
     if not all(isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str) for item in items):
         return pairs

@@ -193,7 +193,7 @@ def test_json_lines_take_the_same_values(tmp_path):
 
 
 def test_keys_of_long_texts():
-    """A text of many bytes has a key of its own, the same whatever stands beside it."""
+    """A text of many bytes has a key of its own, whatever other texts the column has."""
     long, short = b"x" * 200_000, b"short"
     lengths = np.array([len(short), len(long), len(short)])
     keys = keys_of_bytes(np.frombuffer(short + long + short, np.uint8), lengths=lengths)

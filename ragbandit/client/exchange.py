@@ -25,6 +25,7 @@ from ragbandit.shared.errors import (
     Unauthorized,
 )
 from ragbandit.shared.outbound import pause_before_retry, retry_after_s
+from ragbandit.shared.plain_values import for_json
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import OutcomeStatus
 
@@ -166,7 +167,7 @@ def check_size(size: int, *, call: Call, ends: float) -> None:
 def encoded(body: object) -> bytes:
     """The body as JSON in UTF-8. Raises InvalidInput for what JSON cannot hold."""
     try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=for_json).encode()
     except (TypeError, ValueError, RecursionError) as error:
         message = f"the request cannot be sent as JSON: {error}"
         raise InvalidInput(message, remedy="send text in UTF-8, finite numbers, booleans, lists and dicts") from error

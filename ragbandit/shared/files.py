@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
@@ -251,6 +252,27 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")
 
 
+#: bytes of a pipe that are kept to be read again
+_MOST_PIPED = 1 << 30
+
+
+@contextlib.contextmanager
+def rereadable(path: Path) -> Iterator[Path]:
+    """The file, or for a pipe a temporary copy of what it sends: it can be read twice. Raises InvalidInput."""
+    if not path.is_fifo():
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, path.name)
+        with path.open("rb") as stream, copy.open("wb") as kept:
+            while data := stream.read(1 << 20):
+                kept.write(data)
+                if kept.tell() > _MOST_PIPED:
+                    message = f"sends more than {_MOST_PIPED >> 20} MB"
+                    raise InvalidInput(message, field=str(path), remedy="save it, and give the file")
+        yield copy
+
+
 def open_binary(path: Path) -> BinaryIO:
     """The file open for reading, unpacked if it is a gzip by its name or by its first bytes."""
     packed = path.suffix == ".gz"
@@ -278,7 +300,9 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An `object_pairs_hook`. Raises ValueError for a key that stands twice: the second would win silently."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r:.80} stands twice in one object")
     return mapping
 
 

@@ -4,7 +4,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,7 +15,17 @@ from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
 from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, reward_defaults, write_rows
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs import (
+    FORMATS,
+    BadRow,
+    Logged,
+    format_of,
+    read_rows,
+    reward_defaults,
+    usable_rows,
+    write_rows,
+)
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.serving.setup.bootstrap import connect_database
 from ragbandit.router.storage import erasure as erasure
@@ -24,7 +34,7 @@ from ragbandit.router.storage.sql import database as databases
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
-from ragbandit.shared.files import private_folder, whole_file, write_file
+from ragbandit.shared.files import private_folder, rereadable, whole_file, write_file
 
 #: A process of another host that died while it erased lets the next one begin after that long. No transaction of it
 #: takes longer.
@@ -244,27 +254,27 @@ def import_(
         raise InvalidInput(
             f"{label!r} is no name of a ledger", field="label", remedy="use 1 to 40 of a-z, 0-9 and underscore"
         )
-    with opened(config, label=label, make=True) as (settings, ledger):
-        rows = read_rows(file, format=log_format, defaults=reward_defaults(settings.reward))
-        reading = _GoodRows(file=file, skip_bad=skip_bad)
+    with rereadable(file) as readable, opened(config, label=label, make=True) as (settings, ledger):
+        reading = _Reading(file=readable, format=log_format, settings=settings, skip_bad=skip_bad)
         try:
             with bars(errors) as progress:
                 take_in(
                     ledger,
-                    reading.rows(rows),
+                    reading.rows,
                     origin=log_format,
                     source=str(file),
                     lease_s=settings.learning.lease_s,
                     progress=partial(reading.note, progress),
                 )
         except RagBanditError as error:
-            so_far = (
-                f"{reading.taken.added} rows were added; the corrected file can be imported again and adds the rest"
-            )
+            added = reading.taken.added
+            so_far = f"{added} rows were added; the same file again adds the rest" if added else "nothing was imported"
             remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
             raise type(error)(error.message, field=error.field, remedy=remedy) from error
+        for bad in reading.bad[:MOST_NAMED]:
+            errors.say(f"left out: {file}:{bad.line} {bad.field} {bad.reason} ({bad.remedy})")
         last_seq = ledger.last_seq()
-    counts, left_out = {**asdict(reading.taken), "bad": reading.bad}, sorted(reading.left_out)
+    counts, left_out = {**asdict(reading.taken), "bad": len(reading.bad)}, sorted(reading.left_out)
     if as_json:
         print_json({**counts, "left_out": left_out, "label": label, "last_seq": last_seq})
     else:
@@ -276,31 +286,26 @@ def import_(
         console.say(f"next: ragbandit replay --label {label} --policy ...{where}")
 
 
-class _GoodRows:
-    """The good rows of a file, and what was met on the way."""
+@dataclass(kw_only=True)
+class _Reading:
+    """The rows of a file that can be used, and facts about the others."""
 
-    def __init__(self, *, file: Path, skip_bad: bool) -> None:
-        self.file = file
-        self.skip_bad = skip_bad
-        self.bad = 0
-        #: keys that the store has no place for
-        self.left_out: set[str] = set()
-        #: rows imported so far
-        self.taken = ImportCounts()
+    file: Path
+    format: str
+    settings: Settings
+    skip_bad: bool
+    bad: list[BadRow] = field(default_factory=list)
+    #: keys that the store has no place for
+    left_out: set[str] = field(default_factory=set)
+    #: rows imported so far
+    taken: ImportCounts = field(default_factory=ImportCounts)
 
-    def rows(self, entries: Iterator[Logged | BadRow]) -> Iterator[Logged]:
-        """The rows that can be used. Raises InvalidInput at the first that cannot, unless they are skipped."""
-        for row in entries:
-            if isinstance(row, Logged):
-                self.left_out.update(row.extra)
-                yield row
-                continue
-            self.bad += 1
-            fault = InvalidInput(row.reason, field=f"{self.file}:{row.line} {row.field}".rstrip(), remedy=row.remedy)
-            if not self.skip_bad:
-                raise fault
-            if self.bad <= MOST_NAMED:
-                errors.say(f"left out: {fault}")
+    def rows(self) -> Iterator[Logged]:
+        """The rows from the first one on. Raises InvalidInput at the end for those that cannot be used."""
+        entries = read_rows(self.file, format=self.format, defaults=reward_defaults(self.settings.reward))
+        for row in usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
+            self.left_out.update(row.extra)
+            yield row
 
     def note(self, progress: Callable[[str, int, int], None], taken: ImportCounts) -> None:
         """Show how far it is; the number of rows is not known before the end of the file."""

@@ -143,6 +143,8 @@ KINDS: Final = ("rater", "import", "key", "role", "tenant")
 LEAST_LABELLED: Final = 0.2
 #: what the rater of feedback begins with that comes from a file of another system
 IMPORTED_RATER: Final = "import:"
+#: stands in an id between the id of the feedback that it supersedes and a number; no caller's id may hold it
+SUPERSEDES: Final = "~"
 
 
 class KeyDirectory:
@@ -232,7 +234,7 @@ def is_retraction(item: Feedback) -> bool:
 
 def _key(item: Feedback) -> tuple[str, ...]:
     if item.rater is None and item.api_key is None:
-        return (item.id,)
+        return (item.id.partition(SUPERSEDES)[0],)
     return (item.source, item.api_key or "", item.rater or "", item.kind, item.event or "")
 
 

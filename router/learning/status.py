@@ -116,6 +116,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
     decided = last_seq + counts.waiting + counts.closed + counts.quarantined
     unlabelled = decided - (decided_then or last_seq)
     is_silent = serving is None and diagnosis is None
+    waits = (now - max(row.received_at, row.decided_at + rule.wait_s) for row in learned_next)
     learning = None if is_silent else read_diagnosis(diagnosis, unlabelled=unlabelled)
     return Status(
         counters=counts,
@@ -123,7 +124,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         snapshot=None if newest is None else newest.version,
         snapshot_last_seq=0 if newest is None else newest.last_seq,
         behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
-        lag_s=max([0.0, *(now - max(row.received_at, row.decided_at + rule.wait_s) for row in learned_next)]),
+        lag_s=0.0 if serving is None else max([0.0, *waits]),
         unanswered=counts_of_label["unanswered"],
         missing_outcome=counts_of_label["missing_outcome"],
         learning=learning,

@@ -53,7 +53,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Matrix, TableRow, Vector, finite_json
 
-Kind = Literal["route", "fix", "not enough"]
+Kind = Literal["route", "fix", "not enough", "wrong log"]
 #: of the intervals
 CONFIDENCE: Final = 0.95
 #: right answers a question that an arm may have less than the best, and be called as good
@@ -137,6 +137,8 @@ class Advice:
     price: Price | None = None
     notes: tuple[str, ...] = ()
     ask: Ask = field(default_factory=Ask)
+    #: arm that the log cannot judge -> why, and what would change that
+    untried: Mapping[ArmName, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; None for a number that is not known."""
@@ -160,8 +162,11 @@ def advise(
     Raises InvalidInput for fewer questions than folds.
     """
     ask = ask or Ask()
+    outcomes = outcomes_of([row for row in rows if row.reward.has_parts] or rows)
+    faults, untried = ((), {}) if outcomes is not None else _checked(rows, folds=ask.folds, source=source)
+    if faults:
+        return _of_wrong_log(faults, rows=rows)
     rows = [row for row in rows if row.reward.has_parts] or rows
-    outcomes = outcomes_of(rows)
     judged = rows if outcomes is None else outcomes.rows
     log = memory_log(judged, mixed_arms=True, described=source)
     question = numbered(judged)
@@ -176,13 +181,15 @@ def advise(
     pmfs, notes = _asked(policy, weights, name=name, log=log, folds=folds, settings=settings, progress=progress)
     if outcomes is None:
         result = _replayed(log, pmfs, folds=ask.folds, progress=progress)
+        if result.faults:  # the weights of the policy contradict the log
+            return _of_wrong_log(result.faults, rows=rows)
         known = _estimated(result, name=name, arms=log.log.arms)
-        notes = (*notes, *result.notes, *result.faults)
+        notes = (*notes, *result.notes, *(f"{arm} {words}" for arm, words in untried.items()))
     else:
         shares = {label: _by_question(pmf, question) for label, pmf in pmfs.items()}
         known = _counted(outcomes, shares, settings=settings, confidence=ask.confidence)
     labels = weights.values()
-    standings = _with_roles([one for one in known if one.name not in labels])
+    standings = _with_roles([one for one in known if one.name not in labels], untried=untried)
     frontier = [Point(name=one.name, quality=one.quality, cost=one.cost) for one in known if one.name in labels]
     best = next(one for one in standings if "best fixed" in one.roles)
     advice = Advice(
@@ -197,6 +204,7 @@ def advise(
         price=price,
         notes=notes,
         ask=ask,
+        untried=untried,
     )
     if outcomes is not None and ask.everything:
         common: dict[str, Any] = {"policy": policy, "ask": ask, "settings": settings, "progress": progress}
@@ -307,6 +315,28 @@ def _line(
     )
 
 
+def _of_wrong_log(faults: Sequence[str], *, rows: Sequence[Logged]) -> Advice:
+    sentence, questions = f"this log is wrong: {'; '.join(faults)}", len({row.decision.query.text for row in rows})
+    counts: dict[str, Any] = {"questions": questions, "rows": len(rows)}
+    return Advice(verdict="wrong log", sentence=sentence, best="", by="replay", standings=(), **counts)
+
+
+def _checked(rows: Sequence[Logged], *, folds: int, source: str) -> tuple[Sequence[str], dict[ArmName, str]]:
+    """Faults of the log as replay finds them, and the arms that it cannot judge, each with the reason."""
+    log = memory_log(rows, mixed_arms=True, described=source)
+    result = _replayed(log, {}, folds=folds, progress=no_progress)
+    untried = {}
+    for one in result.candidates:
+        arm = ArmName(one.name.removeprefix("fixed:"))
+        drawn = int(np.count_nonzero(log.log.action == log.log.arms.index(arm)))
+        if not drawn:
+            untried[arm] = "cannot be judged: it was never drawn, and more rows like these would not change that"
+        elif one.verdict == "cannot be judged" or one.missing is not None:
+            times = "once" if drawn == 1 else f"{drawn:,} times"
+            untried[arm] = f"cannot be judged: it was drawn {times}, too seldom"
+    return result.faults, untried
+
+
 def _replayed(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress) -> ReplayResult:
     fixed = [one for one in baselines(log.log.arms) if one.kind == "fixed"]
     specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
@@ -345,10 +375,11 @@ def _estimated(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> l
     ]
 
 
-def _with_roles(standings: Sequence[Standing]) -> tuple[Standing, ...]:
-    """The arms that a verdict names, marked as such."""
+def _with_roles(standings: Sequence[Standing], *, untried: Mapping[ArmName, str]) -> tuple[Standing, ...]:
+    """The arms that a verdict names, marked as such: none that the log cannot judge, unless it can judge none."""
     policy, *fixed = standings
     whole = [one for one in fixed if one.questions == policy.questions]
+    whole = [one for one in whole if one.name.removeprefix("always ") not in untried] or whole
     best = max(whole, key=lambda one: one.reward.value)
     good = [one for one in whole if one.quality.value >= best.quality.value - AS_GOOD]
     roles = {
@@ -368,7 +399,7 @@ def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
         (low, high), chance = gain.interval, control is not None and control.value >= gain.value  # by permuted outcomes
         fixed = high < worth and advice.questions >= FEWEST_TO_FIX
         verdict = "route" if low > 0.0 and not chance else "fix" if fixed else "not enough"
-    verdict = "fix" if advice.ask.alone else verdict
+    verdict = "fix" if advice.ask.alone else "not enough" if advice.untried and verdict == "fix" else verdict
     interval = "" if gain.low is None else f" ({gain.low:+.3f} to {gain.high:+.3f})"
     value = f"learned routing is worth {gain.value:+.3f}{interval} a question over always {advice.best}"
     if verdict == "fix":
@@ -377,6 +408,9 @@ def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
     elif verdict == "route":
         ours, theirs = advice.standings[0], next(one for one in advice.standings if "best fixed" in one.roles)
         words = f"{value}, {_cost(ours, theirs)}{_break_even(advice)}"
+    elif advice.untried:
+        reasons = "; ".join(f"{arm} {why}" for arm, why in advice.untried.items())
+        words = f"{reasons}. Offer {', '.join(advice.untried)} for a while, with a probability that is logged"
     else:
         words = f"{value}; {_forecast(gain, questions=advice.questions, worth=worth)}"
     return replace(advice, verdict=verdict, sentence=f"{verdict}: {words}")

@@ -221,7 +221,7 @@ def enter(
 
     taken = take_in(
         ledger,
-        rows,
+        lambda: rows,
         origin=material.origin,
         source=material.source,
         lease_s=settings.learning.lease_s,

@@ -50,7 +50,7 @@ from ragbandit.workers.wiring.loading import ArmLoader
 #: origin of the rows that the store has already
 STORE: Final = "store"
 #: exit codes of the verdicts, for pipelines
-EXITS: Final = {"route": 0, "fix": 3, "not enough": 4}
+EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 
 
 def advise_verb(
@@ -86,7 +86,7 @@ def advise_verb(
     Runs the configured arms on labelled questions, the same ones, and stops as soon as it knows; or takes outcomes
     that are there. Example: ragbandit advise questions.jsonl --budget 5
 
-    Exit 0: route. 3: fix. 4: not enough. 2: what was asked for cannot be done.
+    Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or what was asked for cannot be done.
     """
     if sum(one is not None for one in (questions, table, log)) > 1:
         raise InvalidInput("give one of QUESTIONS, --table and --log", field="table", remedy="one file at a time")
@@ -108,7 +108,8 @@ def advise_verb(
         alone = len(facts.get("left", ())) == len(material.arms) - 1
         confidence = ask.confidence if questions is None else shared_confidence(facts["of"])
         advice = sources.advice(material, ask=replace(ask, alone=alone, confidence=confidence))
-        facts |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
+        if advice.verdict != "wrong log":
+            facts |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
     shown = partial(print_advice, advice, facts=facts, notes=notes, settings=settings)
     if report is not None:
@@ -326,6 +327,9 @@ def print_advice(
 ) -> None:
     """The page: the verdict, then what says so."""
     console.print(escape(advice.sentence), soft_wrap=True, highlight=False, style="bold")
+    if advice.verdict == "wrong log":
+        console.print("give the probabilities that the arms were drawn with; `ragbandit replay` shows each arm")
+        return
     console.print(_standings(advice, cost="steps" if list(settings.reward.cost) == ["steps"] else "cost"))
     lines = list(_evidence(advice))
     if advice.frontier:

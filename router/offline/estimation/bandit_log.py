@@ -3,6 +3,7 @@
 n decisions over K arms. The checks are here too: nothing is estimated from a row that cannot be true.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,17 +16,35 @@ from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings, T
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, surely_effective_rows
 
-#: a pmf sums to 1 within this
+#: a pmf sums to 1 within this; two numbers are equal if they differ by this share, as 32 bits from 64 bits do
 SUM_TOLERANCE = 1e-6
 #: no arm is drawn with less: a softmax without a floor computes such numbers, and cubes of their weights overflow
 LEAST_PROBABILITY = 1e-80
-#: a number may lie outside its declared bounds by rounding only
+#: numbers are equal within this, however small they are
 ROUNDING = 1e-9
+#: no number is larger: squares of weighted rewards stay finite
+LARGEST = 1e60
 #: how a row's question is known: by its text; by its features, where the log keeps no text; by the decision's id, where
 #: it has neither: then a repeated question is not recognised
 BY_TEXT, BY_FEATURES, BY_ID = range(3)
 #: longest bytes, in words of eight, that are padded to one width whatever the others are
 _WORDS = 16
+#: texts of more bytes are hashed by themselves: a step for every word of theirs would take minutes
+_LONG = 1 << 17
+
+
+def slack(size: Any) -> Any:
+    """How far two numbers of about this size (or arrays of them) may lie apart by rounding."""
+    return ROUNDING + SUM_TOLERANCE * abs(size)
+
+
+def propensity_fault(probability: float) -> tuple[str, str]:
+    """Why no arm can have been drawn with this probability, and the remedy."""
+    reason = f"is {probability:.9g}"
+    if 0.0 < probability < LEAST_PROBABILITY:
+        remedy = "log the probability that the drawn arm had, or leave the row out (--skip-bad)"
+        return f"{reason}: too small to be a probability that was drawn", remedy
+    return f"{reason}, outside (0, 1]", "log the probability that the drawn arm had"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +167,14 @@ class Log:
         good = (self.action >= 0) & (self.action < len(self.arms))
         yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
         drawn = pmf[rows, np.where(good, self.action, 0)]
-        remedy = "log the probability that the drawn arm had"
         good = (drawn >= LEAST_PROBABILITY) & (drawn <= 1.0 + SUM_TOLERANCE)
-        yield "propensity", good, lambda row: f"is {drawn[row]:.9g}", remedy
+        reason, remedy = propensity_fault(float(drawn[np.argmin(good)])) if len(self) else ("", "")
+        yield "propensity", good, lambda _: reason, remedy
+        remedy = f"log a finite number, at most {LARGEST:g}"
         for name in ("quality", "cost", "made_at", "reward"):
             values: Vector = getattr(self, name)
-            yield name, np.isfinite(values), lambda row, v=values: f"is {v[row]}", "log a finite number"  # type: ignore[misc]
-        low, high = self.minimum - ROUNDING, self.maximum + ROUNDING
+            yield name, np.abs(values) <= LARGEST, lambda row, v=values: f"is {v[row]}", remedy  # type: ignore[misc]
+        low, high = self.minimum - slack(self.minimum), self.maximum + slack(self.maximum)
         yield (
             "reward",
             (self.reward >= low) & (self.reward <= high),
@@ -201,6 +221,15 @@ def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]
     words = -(-lengths // 8)
     if words.max(initial=0) <= _WORDS:
         return _keys_of_padded(text, lengths=lengths)
+    if len(long := np.flatnonzero(lengths > _LONG)):
+        ends = np.cumsum(lengths)[long]
+        texts = [text[end - size : end].tobytes() for end, size in zip(ends, lengths[long], strict=True)]
+        digests = [hashlib.blake2b(one, digest_size=8).digest() for one in texts]
+        short = np.setdiff1d(np.arange(len(lengths)), long)
+        keys = np.empty(len(lengths), dtype=np.uint64)
+        keys[long] = np.frombuffer(b"".join(digests), dtype="<u8")
+        keys[short] = keys_of_bytes(text[np.repeat(lengths <= _LONG, lengths)], lengths=lengths[short])
+        return keys
     # One long text must not pad all others to its length: rows of about one length are padded together.
     keys, sizes = np.zeros(len(lengths), dtype=np.uint64), np.ceil(np.log2(np.maximum(words, _WORDS))).astype(np.intp)
     for size in np.unique(sizes):

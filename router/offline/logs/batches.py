@@ -20,10 +20,11 @@ from ragbandit.router.offline.estimation.bandit_log import (
     BY_FEATURES,
     BY_ID,
     BY_TEXT,
-    ROUNDING,
+    LARGEST,
     Log,
     keys_of_bytes,
     possible,
+    slack,
 )
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
@@ -53,6 +54,7 @@ COLUMNS: Final[Mapping[str, Any]] = {
 PARTS: Final[Mapping[str, Any]] = {
     part: _NUMBER if kind is float else _TEXT for part, kind in get_type_hints(Reward).items()
 }
+_NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 #: remedy for rows that offer different arms
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: JSON of a decision that was not drawn: a turn that stayed on an earlier one's arm, or an arm pinned by the kill
@@ -155,7 +157,7 @@ def drawn(batch: Any) -> Flags:
 
 
 def drawn_rows(batch: Any) -> Any:
-    """The batch with these rows alone."""
+    """The batch without the rows that were not drawn."""
     here = drawn(batch)
     return batch if here.all() else batch.filter(pa.array(here))
 
@@ -320,8 +322,18 @@ class _DecodedBatch:
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
         """Raises InvalidInput for a value that does not follow from its parts."""
         value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
-        computed = np.clip(quality - weight * cost, numbers["minimum"], numbers["maximum"])
-        wrong = np.flatnonzero(np.abs(computed - value) > ROUNDING)
+        if np.isnan(quality).any():
+            raise self._wrong(int(np.isnan(quality).argmax()), "reward", "is missing", _NEEDED_IN_ROWS)
+        for name, values in numbers.items():
+            if len(wrong := np.flatnonzero(~(np.abs(values) <= LARGEST))):
+                row, remedy = int(wrong[0]), f"log a finite number, at most {LARGEST:g}"
+                raise self._wrong(row, f"reward.{name}", f"is {values[row]:g}", remedy)
+        low, high = numbers["minimum"], numbers["maximum"]
+        if len(wrong := np.flatnonzero((value < low - slack(low)) | (value > high + slack(high)))):
+            row, remedy = int(wrong[0]), "declare the bounds that the rewards have (minimum, maximum)"
+            raise self._wrong(row, "reward", f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]", remedy)
+        computed = np.clip(quality - weight * cost, low, high)
+        wrong = np.flatnonzero(np.abs(computed - value) > slack(np.abs(quality) + np.abs(weight * cost)))
         if len(wrong):
             row = int(wrong[0])
             parts = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
@@ -334,7 +346,7 @@ class _DecodedBatch:
         logged = _floats(self.batch.column("propensity"))
         probability = np.take_along_axis(pmf, np.maximum(action, 0)[:, None], axis=1)[:, 0]
         # A row without propensity says nothing that could be wrong; one whose arm is unknown fails Log's own check.
-        wrong = np.flatnonzero((np.abs(logged - probability) > ROUNDING) & (action >= 0))
+        wrong = np.flatnonzero((np.abs(logged - probability) > slack(probability)) & (action >= 0))
         if len(wrong):
             row = int(wrong[0])
             reason = f"{float(logged[row])!r}, but the pmf gives the drawn arm {float(probability[row])!r}"
@@ -361,10 +373,18 @@ class _DecodedBatch:
         if name not in self.batch.schema.names:
             return np.full(self.batch.num_rows, "", dtype=np.object_)
 
+        def member(text: Any) -> object:
+            try:
+                return _member(str(text or "{}"), field)
+            except ValueError as error:
+                row = self.batch.column(name).to_pylist().index(text)
+                remedy = "Give an object, or its JSON as text"
+                raise self._wrong(row, name, f"{text!r:.40} cannot be used", remedy) from error
+
         def words(texts: Any) -> list[str]:
             values: list[object] = texts.to_pylist()
             if name == "context":
-                values = [_member(str(text or "{}"), field) for text in values]
+                values = [member(text) for text in values]
             return [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
 
         return _looked_up(self.batch.column(name), words, null="")
@@ -388,7 +408,7 @@ class _DecodedBatch:
         column = self.batch.column(name)
         if column.null_count:
             missing = np.flatnonzero(~column.is_valid().to_numpy(zero_copy_only=False))
-            raise self._wrong(int(missing[0]), name, "is missing", "a row needs id, arms, pmf, arm and reward")
+            raise self._wrong(int(missing[0]), name, "is missing", _NEEDED_IN_ROWS)
         return column
 
     def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
@@ -435,9 +455,8 @@ def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64
 
 
 def _member(text: str, key: str) -> object:
-    """A context's value under this key."""
-    try:
-        context = json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"is not JSON: {error}", field="context", remedy="write a JSON object as text") from error
-    return context.get(key) if isinstance(context, Mapping) else None
+    """A context's value under this key. Raises ValueError unless the text is a JSON object."""
+    context = json.loads(text)
+    if not isinstance(context, Mapping):
+        raise ValueError("not an object")
+    return context.get(key)

@@ -22,17 +22,20 @@ import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
     StringConstraints,
     with_config,
 )
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
+from ragbandit.router.offline.estimation.bandit_log import (
+    LEAST_PROBABILITY,
+    SUM_TOLERANCE,
+    propensity_fault,
+    slack,
+)
 from ragbandit.router.offline.logs import (
     OURS,
     BadRow,
@@ -44,26 +47,13 @@ from ragbandit.router.offline.logs import (
     record_of,
     sayable,
 )
+from ragbandit.router.offline.logs.values import in_order, values_of
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import lines, new_lines, parsed
-from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, Features, JudgedBy, Query, Reward, RewardSource, RunBy
-
-
-def _features(value: object) -> Features:
-    """float32, shape (d,), from base64 of little-endian bytes, a list of numbers, or an array."""
-    try:
-        if isinstance(value, str):
-            features = np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4").astype(np.float32)
-        else:
-            with np.errstate(over="ignore"):  # it is infinite then, and refused below
-                features = np.asarray(value, dtype=np.float32)
-    except (ValueError, TypeError, OverflowError):
-        features = np.empty(0, dtype=np.float32)
-    if features.ndim != 1 or not features.size or not np.isfinite(features).all():
-        raise PydanticCustomError("features", "Give a list of finite numbers, or base64 of float32")
-    return features
+from ragbandit.shared.plain_values import plain_tree
+from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, JudgedBy, Query, Reward, RewardSource, RunBy
 
 
 def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
@@ -74,17 +64,13 @@ def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
 _Text = Annotated[str, _upto(None)]
 _Text64 = Annotated[str, _upto(64)]
 _Name = Annotated[str, _upto(64, least=1)]
-_Names = Annotated[tuple[_Text64, ...], Field(strict=False)]
-_Numbers = Annotated[tuple[float, ...], Field(strict=False)]
+_Names = tuple[_Text64, ...]
+_Numbers = tuple[float, ...]
 _Whole = Annotated[int, Field(gt=0, lt=2**63)]
 _Positive = Annotated[float, Field(gt=0.0)]
 
 
-def _digits(value: object) -> object:
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
-
-
-@with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
+@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
 class _Caps(TypedDict, total=False):
     rounds: _Whole
     passages: _Whole
@@ -93,7 +79,7 @@ class _Caps(TypedDict, total=False):
     dollars: _Positive
 
 
-@with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
+@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
 class _Parts(TypedDict, total=False):
     value: float
     quality: float
@@ -110,9 +96,9 @@ class _Parts(TypedDict, total=False):
 
 
 class _Row(BaseModel):
-    """A record with the values of what is left out; None where they follow from the others."""
+    """A record of converted values, with those that are left out; None if they follow from the others."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     id: _Name
     seq: _Whole | None = None
@@ -124,7 +110,7 @@ class _Row(BaseModel):
     budget: _Caps = {}
     price: Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value)] | None = None
     aim: dict[str, float] = {}
-    arms: Annotated[tuple[_Name, ...], Field(strict=False)]
+    arms: tuple[_Name, ...]
     pmf: _Numbers
     scores: _Numbers | None = None
     arm: _Text64
@@ -132,7 +118,7 @@ class _Row(BaseModel):
     policy: Annotated[str, _upto(40)] = "imported"
     version: Annotated[str, _upto(128)] = ""
     encoder_hash: _Text64 = ""
-    seed: Annotated[int, BeforeValidator(_digits), Field(ge=0, lt=2**64)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     floor: float = 0.0
     explored: bool | None = None
     fault: _Text | None = None
@@ -144,7 +130,7 @@ class _Row(BaseModel):
     feedback_at: float | None = None
     learned_at: float | None = None
     late: bool = False
-    features: Annotated[Any, PlainValidator(_features)] = None
+    features: Any = None
 
 
 #: what a decision has as it stands in the record
@@ -178,16 +164,11 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
 
 
 def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
-    given = {key: record[key] for key in OURS if record.get(key) is not None}
-    reward, pmf = given.get("reward"), given.get("pmf")
-    if reward is not None:  # raw_quality, which earlier releases wrote, is left out
-        parts = reward if isinstance(reward, dict) else {"value": reward}
-        given["reward"] = {name: part for name, part in parts.items() if part is not None and name != "raw_quality"}
+    given = values_of(record)
+    pmf = given.get("pmf")
     if isinstance(pmf, dict):
         given["arms"] = arms = given.get("arms", list(pmf))
-        if not isinstance(arms, list | tuple) or set(pmf) != set(map(str, arms)):
-            raise InvalidInput("does not fit the arms", field="pmf", remedy="log one probability per arm")
-        given["pmf"] = [pmf[arm] for arm in arms]
+        given["pmf"] = in_order(pmf, arms=arms, field="pmf")
     row = checked(_Row, given)
     _check_draw(row)
     drawn, asked = row.arms.index(row.arm), ("text", "context", "tenant", "aim")
@@ -206,7 +187,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
         decision=Decision(query=query, **decided),
         reward=_reward(dict(row.reward), defaults=defaults),
         seq=row.seq or line,
-        extra=_extra({key: value for key, value in record.items() if key not in OURS}),
+        extra=_extra(plain_tree({key: value for key, value in record.items() if key not in OURS})),
         line=line,
         **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
     )
@@ -238,14 +219,10 @@ def _check_draw(row: _Row) -> None:
             f"{len(scores or ())} numbers for {len(arms)} arms",
             "give one per arm",
         ),
+        (not LEAST_PROBABILITY <= propensity <= 1.0 + SUM_TOLERANCE, "propensity", *propensity_fault(propensity)),
+        (not LEAST_PROBABILITY <= drawn <= 1.0 + SUM_TOLERANCE, "propensity", *propensity_fault(drawn)),
         (
-            not 0.0 < propensity <= 1.0,
-            "propensity",
-            f"{propensity:.9g} is outside (0, 1]",
-            "log the probability the drawn arm had",
-        ),
-        (
-            abs(propensity - drawn) > ROUNDING,
+            abs(propensity - drawn) > slack(drawn),
             "propensity",
             f"{propensity!r}, but the pmf gives the drawn arm {drawn!r}",
             "log both from the same draw, after the floor",
@@ -274,13 +251,13 @@ def _reward(parts: Record, *, defaults: Defaults) -> Reward:
     low, high = parts["minimum"], parts["maximum"]
     value = min(max(parts["quality"] - parts["weight"] * parts["cost"], low), high)
     logged = parts.get("value", value)
-    if not low - ROUNDING <= logged <= high + ROUNDING:
+    if not low - slack(low) <= logged <= high + slack(high):
         raise InvalidInput(
             f"{logged!r} lies outside [{low:g}, {high:g}]",
             field="reward",
             remedy="declare the bounds that the rewards have (minimum, maximum)",
         )
-    if abs(logged - value) > ROUNDING:
+    if abs(logged - value) > slack(abs(parts["quality"]) + abs(parts["weight"] * parts["cost"])):
         raise InvalidInput(
             f"{logged!r}, but its parts give {value!r}",
             field="reward.value",

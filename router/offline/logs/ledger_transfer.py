@@ -12,10 +12,10 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, islice
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, and_, delete, insert, select
 
@@ -23,11 +23,19 @@ from ragbandit.router.learning.audit.checks import draw_fault, seed_fault
 from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.estimation import Tally
 from ragbandit.router.offline.logs import Logged
+from ragbandit.router.serving.checks.questions import ID_PATTERN
 from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
-from ragbandit.router.storage.rows.conversion import Row, decision_row, feedback_row, update_row, update_value
+from ragbandit.router.storage.rows.conversion import (
+    Row,
+    canonical,
+    decision_row,
+    feedback_row,
+    update_row,
+    update_value,
+)
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
@@ -43,6 +51,8 @@ T = TypeVar("T")
 PAGE = 500
 #: columns of a decision and of an update that are the same whenever a row is made
 _DRAWN, _OF_ANSWER = ("arm", "arms", "pmf"), ("quality", "cost")
+#: in the facts of a decision that has another id than its row in the log
+LOGGED_ID: Final = "logged_id"
 #: how the version of a snapshot ends: its last update, and the first digits of its sha256
 _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
@@ -120,7 +130,7 @@ def _is_more(note: Row) -> bool:
 
 def take_in(
     ledger: Ledger,
-    rows: Iterable[Logged],
+    rows: Callable[[], Iterable[Logged]],
     *,
     origin: str,
     source: str = "",
@@ -132,16 +142,22 @@ def take_in(
 ) -> ImportCounts:
     """Append the rows to the ledger in their order, a page per transaction; the same row again adds nothing.
 
-    origin: the format, kept in the facts of rows that were made elsewhere. source: the file, for messages. progress:
-    told after every page what has become of the rows. remade: the rows are made again each time, so that times,
-    features and the weight of cost may be others than before; the arm, its quality and its cost must be the same.
-    patience_s: how long to wait for the ledger's learner. Raises NotReady where it holds on, and Conflict naming the
-    line where an id stands for something else; the pages before it are kept.
+    rows: gives them from the first one on, twice: all of them are checked before the first one is written, so that a
+    log that cannot be imported leaves nothing behind. origin: the format, kept in the facts of rows that were made
+    elsewhere. source: the file, for messages. progress: called after every page with the counts so far. remade: the
+    rows are made again each time, so that times, features and the weight of cost may be others than before; the arm,
+    its quality and its cost must be the same. patience_s: how long to wait for the ledger's learner.
+    Raises NotReady if the learner holds on to it, and Conflict naming the line if an id stands for something else.
     """
     holder = lease_holder("import")
-    encoder: str | None = None
     known = known_secret(ledger.database, name=DRAWS)
     secret = None if known is None else known.value
+    common: dict[str, Any] = {"ledger": ledger, "source": source, "origin": origin, "remade": remade}
+    registered = ledger.registered()
+    encoder = "" if registered is None else str(registered["encoder_hash"])
+    for page in _pages(iter(rows())):
+        with ledger.database.read() as connection:
+            _ImportPage.of(page, connection=connection, secret=secret, **common).check(encoder)
     taken = ImportCounts()
 
     def hold() -> None:
@@ -153,28 +169,16 @@ def take_in(
             )
 
     try:
-        for page in _pages(iter(rows)):
-            if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
+        for number, page in enumerate(_pages(iter(rows()))):
+            if number == 0:  # not before there is something to take in: all that is decided waits in a ledger
                 encoder = _register(ledger, now=clock())
             hold()
             # A decision of the log may be here already.
             while inherit(ledger, holder=holder) != "done":
                 hold()
-            marked = [_marked(row, origin=origin, secret=secret) for row in page]
-            decision_rows = {row.decision.id: decision_row(row.decision) for row in marked}
             with ledger.writing(holder=holder) as (connection, moves, end):
-                work = _ImportPage(
-                    ledger=ledger,
-                    connection=connection,
-                    moves=moves,
-                    rows=marked,
-                    decision_rows=decision_rows,
-                    source=source,
-                    origin=origin,
-                    remade=remade,
-                )
-                work.check_encoder(encoder)
-                added = work.write(end=end, now=clock())
+                work = _ImportPage.of(page, connection=connection, secret=secret, **common)
+                added = work.write(moves, end=end, now=clock())
             elsewhere = sum(IMPORTED in row.decision.facts for row in added)
             more = ImportCounts(added=len(added), known=len(page) - len(added), made_elsewhere=elsewhere)
             taken = taken.merged(more)
@@ -220,6 +224,31 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
     return replace(row, decision=replace(decision, facts={**decision.facts, **mark})) if mark else row
 
 
+def _renamed(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection) -> list[Logged]:
+    """The rows; one whose id is none of the service's, or stands for another decision, gets an id of this ledger's.
+
+    Systems that number their rows have the same ids. Rows that the ledger learned under their own ids keep them.
+    """
+    ids = [row.decision.id for row in rows]
+    here = updates.c.policy == ledger.label, updates.c.decision_id.in_(ids)
+    learned = set(connection.execute(select(updates.c.decision_id).where(*here)).scalars())
+    wanted = select(decisions).where(decisions.c.id.in_(set(ids) - learned))
+    stored = {row["id"]: row for row in connection.execute(wanted).mappings()}
+    renamed = []
+    for row in rows:
+        key, standing = row.decision.id, stored.get(row.decision.id)
+        other = standing is not None and any(
+            standing[name] != value for name, value in decision_row(row.decision).items()
+        )
+        if key not in learned and IMPORTED in row.decision.facts and (other or not ID_PATTERN.fullmatch(key)):
+            text = canonical([ledger.label, key])
+            new = DecisionId(f"{IMPORTED}-{hashlib.sha256(text.encode()).hexdigest()[:40]}")
+            decision = replace(row.decision, id=new, query=replace(row.decision.query, id=new))
+            row = replace(row, decision=replace(decision, facts={**decision.facts, LOGGED_ID: key}))
+        renamed.append(row)
+    return renamed
+
+
 def _feedback_id(decision_id: str) -> FeedbackId:
     """The id of the feedback that stands for a logged reward."""
     return FeedbackId(f"{IMPORTED}-{hashlib.sha256(decision_id.encode()).hexdigest()[:40]}")
@@ -231,7 +260,6 @@ class _ImportPage:
 
     ledger: Ledger
     connection: Connection
-    moves: Moves
     rows: Sequence[Logged]
     #: the rows of `decisions`, by id
     decision_rows: Mapping[DecisionId, Mapping[str, Any]]
@@ -239,23 +267,39 @@ class _ImportPage:
     origin: str
     remade: bool
 
-    def write(self, *, end: int, now: float) -> list[Logged]:
+    @classmethod
+    def of(
+        cls, page: Sequence[Logged], *, ledger: Ledger, connection: Connection, secret: bytes | None, **about: Any
+    ) -> "_ImportPage":
+        """The rows of a log, marked, under ids that stand for nothing else in the store."""
+        rows = [_marked(row, origin=about["origin"], secret=secret) for row in page]
+        rows = rows if about["remade"] else _renamed(rows, ledger=ledger, connection=connection)
+        decision_rows = {row.decision.id: decision_row(row.decision) for row in rows}
+        return cls(ledger=ledger, connection=connection, rows=rows, decision_rows=decision_rows, **about)
+
+    def check(self, encoder: str) -> None:
+        """Raises Conflict for a row that says something else than the store, or that `encoder` did not encode."""
+        self._check_encoder(encoder)
+        self._check_standing(new=())
+        self._check_learned()
+
+    def write(self, moves: Moves, *, end: int, now: float) -> list[Logged]:
         """Write what the ledger does not have, from seq end + 1; the rows written. Raises Conflict."""
         inserted = insert_new(self.connection, decisions, list(self.decision_rows.values()), key="id")
         new: set[str] = set(compress(self.decision_rows, inserted))
-        self.moves.add("decided", len(new))
-        self._check_standing(new)
+        moves.add("decided", len(new))
+        self._check_standing(new=new)
         known = self._check_learned()
         added = [row for row in self.rows if row.decision.id not in known]
-        self._out_of_waiting([row for row in added if row.decision.id not in new])
+        self._out_of_waiting([row for row in added if row.decision.id not in new], moves=moves)
         if added:
             values = [self._row(row, seq=end + number) for number, row in enumerate(added, start=1)]
             self.connection.execute(insert(updates), values)
-            self.moves.updates(values)
-        self._furnish([row for row in added if row.decision.id in new], now=now)
+            moves.updates(values)
+        self._furnish([row for row in added if row.decision.id in new], moves=moves, now=now)
         return added
 
-    def check_encoder(self, encoder: str) -> None:
+    def _check_encoder(self, encoder: str) -> None:
         """Raises Conflict for features that the ledger's policy could not read."""
         for row in self.rows if encoder else ():
             if row.decision.encoder_hash != encoder:
@@ -265,7 +309,7 @@ class _ImportPage:
                     f"the ledger learns from encoder {encoder[:12]}, the row has {row.decision.encoder_hash[:12]!r}",
                 )
 
-    def _check_standing(self, new: set[str]) -> None:
+    def _check_standing(self, *, new: Collection[str]) -> None:
         """A decision that the store has already must be this one, in every field; if remade, in what was drawn."""
         rows = {row.decision.id: row for row in self.rows if row.decision.id not in new}
         standing = select(decisions).where(decisions.c.id.in_(rows))
@@ -299,7 +343,7 @@ class _ImportPage:
             known.add(row.decision.id)
         return known
 
-    def _out_of_waiting(self, rows: Sequence[Logged]) -> None:
+    def _out_of_waiting(self, rows: Sequence[Logged], *, moves: Moves) -> None:
         """Decisions of the store that this ledger has not done with yet."""
         if not rows:
             return
@@ -311,7 +355,7 @@ class _ImportPage:
             if row.decision.id not in there:
                 raise self._conflict(row, "id", f"this ledger has closed {row.decision.id!r} without learning it")
         self.connection.execute(delete(waiting).where(here))
-        self.moves.waiting(open_rows, sign=-1)
+        moves.waiting(open_rows, sign=-1)
 
     def _row(self, row: Logged, *, seq: int) -> dict[str, Any]:
         """The row of `updates`."""
@@ -322,7 +366,7 @@ class _ImportPage:
         update = made_update(decision, row.reward, label=label, seq=seq, now=learned_at, feedback_ids=ids)
         return update_row(update, feedback_at=row.feedback_at)
 
-    def _furnish(self, rows: Sequence[Logged], *, now: float) -> None:
+    def _furnish(self, rows: Sequence[Logged], *, moves: Moves, now: float) -> None:
         """Outcomes and marks of decisions that are new to the store."""
         if not rows:
             return
@@ -342,10 +386,10 @@ class _ImportPage:
         ]
         if closed:
             self.connection.execute(insert(closures), closed)
-            self.moves.closures(closed)
+            moves.closures(closed)
         self.connection.execute(insert(outcomes), [outcome_row(self._outcome(row)) for row in rows])
         judged = [feedback_row(_feedback(row)) for row in rows if row.reward.source == "explicit"]
-        self.moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
+        moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
 
     def _outcome(self, row: Logged) -> Outcome:
         """An outcome which records that the arm was run, and not here; the mark of late feedback is kept in it."""
@@ -367,7 +411,8 @@ class _ImportPage:
         where = f"{self.source}:{row.line}"
         if not row.line:  # made of a table
             where = f"{self.source} {row.decision.query.text:.60} {row.decision.arm}"
-        remedy = "correct the row, or take another ledger (label): what is learned stays"
+        elsewhere = IMPORTED in row.decision.facts and not self.remade
+        remedy = f"correct the row{', or import the file into another ledger (--label)' * elsewhere}"
         return Conflict(message, field=f"{where} {name}", remedy=remedy)
 
 

@@ -5,8 +5,7 @@ the first row holds as a list of numbers (a candidate's pmf) becomes a column of
 the column `extra`, as JSON. A replay reads the same files as arrays (`ParquetSource`).
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +28,7 @@ from ragbandit.router.offline.logs import (
     column_values,
     place_of,
     shown,
+    usable_rows,
 )
 from ragbandit.router.offline.logs.batches import (
     COLUMNS,
@@ -40,8 +40,10 @@ from ragbandit.router.offline.logs.batches import (
     TEXTLESS,
     record_batch,
     reward_column,
+    row_named,
 )
 from ragbandit.router.offline.logs.jsonl import rows_of
+from ragbandit.router.offline.logs.values import KINDS, LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
@@ -54,6 +56,126 @@ PIECE = 2048
 #: objects without a schema of their own
 _OPEN = ("context", "budget", "aim", "facts")
 _OPEN_PARTS = ("terms", "surrogates")
+
+
+#: columns that every log has; arms may follow from a pmf by arm
+_NEEDED = ("id", "arms", "pmf", "arm", "reward")
+_TIMES = frozenset(name for name, kind in KINDS.items() if kind is seconds)
+_TYPES = pa.types
+
+
+def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
+    """Raises InvalidInput for a column that is needed and missing, and for a name that stands twice.
+
+    columns: those that are wanted; of ours only NEEDED must be there.
+    """
+    _check_names(schema, place=place)
+    known = schema.names
+    by_name = "pmf" in known and not _has_lists(schema.field("pmf").type)
+    for name in columns:
+        if name in known or (name in OURS and name not in _NEEDED) or (name == "arms" and by_name):
+            continue
+        remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(known)}"
+        raise InvalidInput("there is no such column", field=f"{place} {name}", remedy=remedy)
+
+
+def _check_names(fields: Any, *, place: str, path: str = "") -> None:
+    names = [one.name for one in fields]
+    for one in fields:
+        if names.count(one.name) > 1:
+            remedy = "name every column once: a join keeps the columns of both sides"
+            raise InvalidInput("this column stands twice", field=f"{place} {path}{one.name}", remedy=remedy)
+        if _TYPES.is_struct(one.type):
+            _check_names(one.type, place=place, path=f"{path}{one.name}.")
+
+
+def _exact(column: Any, wanted: Any) -> Any:
+    """A column with the wanted type, times as seconds since 1970, and without NaN if it is of numbers."""
+    if not _is_kind(column.type, wanted):
+        if _TYPES.is_date(column.type):
+            column = column.cast(pa.timestamp("ms"))
+        if _TYPES.is_timestamp(column.type):
+            column = compute.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(wanted), 1e6)
+        else:
+            column = column.cast(pa.int8()) if _TYPES.is_boolean(column.type) else column
+            column = column.cast(wanted, safe=False)  # whole numbers above 2^53 are rounded, as in JSON
+    if wanted == pa.float64() and compute.any(compute.is_nan(column)).as_py():
+        column = compute.if_else(compute.is_nan(column), None, column)
+    return column
+
+
+def _has_exact(schema: Any, names: Iterable[str]) -> bool:
+    """Whether Arrow converts these columns exactly; values of other types are converted one by one, row by row."""
+    for name in names:
+        kind = schema.field(name).type
+        if name == "reward" and _TYPES.is_struct(kind):
+            if not all(part.name in PARTS and _converts(part.type, PARTS[part.name]) for part in kind):
+                return False
+        elif name in _TIMES and (_TYPES.is_timestamp(kind) or _TYPES.is_date(kind)):
+            continue
+        elif not _converts(kind, pa.float64() if name == "reward" else COLUMNS.get(name, NUMBERS)):
+            return False
+    return True
+
+
+def _is_kind(written: Any, wanted: Any) -> bool:
+    """Whether a column of this type is read as one of another: text may be dictionary-encoded, or large."""
+    written = written.value_type if _TYPES.is_dictionary(written) and wanted == pa.string() else written
+    if _TYPES.is_list(written) and _TYPES.is_list(wanted):
+        inner, text = written.value_type, wanted.value_type == pa.string()
+        inner = inner.value_type if _TYPES.is_dictionary(inner) and text else inner
+        return bool(inner == wanted.value_type or (text and _TYPES.is_large_string(inner)))
+    return bool(written == wanted or (wanted == pa.string() and _TYPES.is_large_string(written)))
+
+
+def _converts(written: Any, wanted: Any) -> bool:
+    """Whether Arrow casts every value of the one type to the other, and means the same by it."""
+    if _is_kind(written, wanted) or _TYPES.is_null(written):
+        return True
+    if _is_list(written) and _is_list(wanted):
+        inner = written.value_type
+        text = _TYPES.is_string(inner) or _TYPES.is_large_string(inner)
+        return text if wanted.value_type == pa.string() else _is_amount(inner)
+    if wanted == pa.float64():
+        return _is_amount(written) or bool(_TYPES.is_boolean(written))
+    if wanted == pa.string():
+        return bool(_TYPES.is_integer(written))
+    return bool(wanted == pa.int64() and _TYPES.is_signed_integer(written))
+
+
+def _is_amount(kind: Any) -> bool:
+    return bool(_TYPES.is_floating(kind) or _TYPES.is_integer(kind) or _TYPES.is_decimal(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(_TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind))
+
+
+def _has_lists(kind: Any) -> bool:
+    """Whether it holds lists of numbers in the order of the arms, not pairs of arm and number."""
+    return _is_list(kind) and not _TYPES.is_nested(kind.value_type)
+
+
+def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
+    """The batch with the reward as a struct of its parts; those left out are filled in as in a row of JSONL."""
+    at = batch.schema.get_field_index("reward")
+    if at < 0:
+        return batch
+    column, given = batch.column(at), {"value": batch.column(at)}
+    if _TYPES.is_struct(column.type):
+        given = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
+    parts = {name: _exact(cells, PARTS[name]) for name, cells in given.items()}
+    parts |= {n: pa.nulls(len(column), PARTS[n]) for n in (*REWARD, "preset", "source") if n not in parts}
+    whole, fill = parts["quality"].is_null(), compute.coalesce
+    parts["quality"], parts["cost"] = fill(parts["quality"], parts["value"]), fill(parts["cost"], 0.0)
+    parts["weight"] = fill(parts["weight"], compute.if_else(whole, 0.0, defaults.weight))
+    parts |= {name: fill(parts[name], getattr(defaults, name)) for name in ("minimum", "maximum")}
+    earned = compute.subtract(parts["quality"], compute.multiply(parts["weight"], parts["cost"]))
+    earned = compute.min_element_wise(compute.max_element_wise(earned, parts["minimum"]), parts["maximum"])
+    parts["value"] = fill(parts["value"], earned)
+    parts["preset"] = fill(parts["preset"], compute.if_else(whole, "reward", "quality"))
+    parts["source"] = fill(parts["source"], "explicit")
+    return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 
 def opened(path: Place, **options: Any) -> Any:
@@ -82,6 +204,7 @@ def _opened(path: Place, **options: Any) -> Any:
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
     with opened(place_of(path)) as file:
+        _check_columns(file.schema_arrow, _NEEDED, place=shown(place_of(path)))
         pieces = (cells for batch in file.iter_batches(batch_size=PIECE) for cells in _records(batch))
         number = 0
         try:
@@ -98,6 +221,9 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
 
 def _records(batch: Any) -> Iterator[Record]:
     """A batch's rows; features as arrays, since a list of Python's numbers takes ten times the room."""
+    for at, name in enumerate(batch.schema.names):
+        if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):  # finer and in more zones than Python's
+            batch = batch.set_column(at, name, _exact(batch.column(at), COLUMNS[name]))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
         return
@@ -107,32 +233,13 @@ def _records(batch: Any) -> Iterator[Record]:
 
 
 def _record_of(cells: Record) -> Record:
-    """The record: JSON text read, `extra` spread out, empty cells of unknown columns left out."""
+    """The record: `extra` spread out, empty cells of unknown columns and empty members of structs left out."""
     record = {key: value for key, value in cells.items() if key in OURS or (value is not None and key != "extra")}
     for key in _OPEN:
-        if isinstance(record.get(key), str):
-            record[key] = _json(record[key], field=key)
-    if isinstance(reward := record.get("reward"), dict):
-        read = {
-            part: _json(reward[part], field=f"reward.{part}")
-            for part in _OPEN_PARTS
-            if isinstance(reward.get(part), str)
-        }
-        record["reward"] = reward | read
-    if isinstance(record.get("pmf"), dict) and "arms" not in record:
-        record["pmf"] = {arm: p for arm, p in record["pmf"].items() if p is not None}
+        if isinstance(members := record.get(key), dict):
+            record[key] = {name: value for name, value in members.items() if value is not None}
     extra = cells.get("extra")
-    return record | (_json(extra, field="extra") if isinstance(extra, str) else {})
-
-
-def _json(text: str, *, field: str) -> Record:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not JSON: {error}", field=field, remedy="write a JSON object as text") from error
-    if not isinstance(value, dict):
-        raise InvalidInput(f"is a {type(value).__name__}", field=field, remedy="write a JSON object as text")
-    return value
+    return record if extra is None else record | converted(mapping, extra, field="extra")
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
@@ -203,8 +310,6 @@ Item = TypeVar("Item")
 BATCH = 32_768
 #: rows of Python's own that are held at once, as a part of a batch, and of the first page: it tells the arms
 _PAGES, FIRST = 8, 64
-#: columns that every log has
-_NEEDED = ("id", "arms", "pmf", "arm", "reward")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,29 +329,41 @@ class ParquetSource:
             if not file.metadata.num_rows:  # as engines write for a partition of nothing
                 return
             known = file.schema_arrow.names
+            _check_columns(file.schema_arrow, [name for name in columns if name != TEXTLESS], place=shown(self.path))
             leaves = [file.schema.column(at) for at in range(len(file.schema))]
             textless = TEXTLESS in columns and _may_lack_text(file.metadata, leaves)
-        for name in columns:
-            if name not in known and (name not in OURS or name in _NEEDED) and name != TEXTLESS:
-                raise InvalidInput(
-                    "there is no such column",
-                    field=f"{shown(self.path)} {name}",
-                    remedy=f"log id, arms, pmf, arm and reward; the file has {', '.join(known)}",
-                )
-        wanted = [name for name in columns if name in known]
-        wanted += ["features"] if textless and "features" in known else []
+            wanted = [name for name in columns if name in known]
+            wanted += ["features"] if textless and "features" in known else []
+            if ("arms" in columns and "arms" not in known) or not _has_exact(file.schema_arrow, wanted):
+                rows = partial(read, self.path, defaults=self.defaults)
+                usable = partial(usable_rows, path=self.path, skip=False, bad=[])
+                yield from RowsSource(rows=lambda: usable(rows()), place=self.place).batches(columns)
+                return
         # Few texts are read once each: arms, and what may be a segment. Not the ids and questions.
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
         line = 1
-        place = shown(self.path)
         with _opened(self.path, read_dictionary=texts) as file:
             # Never across row groups: their dictionaries differ, and nested ones cannot be joined.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(batch_size=BATCH, row_groups=[group], columns=wanted):
                     lines = pa.array(np.arange(line, line := line + batch.num_rows))
-                    batch = _with_reward(_typed(batch, place=place), defaults=self.defaults, place=place)
-                    yield batch.append_column(LINE, lines)
+                    batch = self._typed(batch.append_column(LINE, lines))
+                    yield _with_reward(batch, defaults=self.defaults)
+
+    def _typed(self, batch: Any) -> Any:
+        """The batch with the types of COLUMNS. Raises InvalidInput for times that count no seconds."""
+        for at, name in enumerate(batch.schema.names):
+            if name == "reward":
+                continue
+            column = batch.column(at)
+            if (typed := _exact(column, COLUMNS.get(name, NUMBERS))) is not column:
+                batch = batch.set_column(at, name, typed)
+            late = np.abs(typed.to_numpy(zero_copy_only=False)) >= LATEST if name in _TIMES else np.zeros(1)
+            if late.any():
+                row = int(np.argmax(late))
+                converted(seconds, typed[row].as_py(), field=f"{row_named(batch, row, place=self.place)} {name}")
+        return batch
 
     @property
     def place(self) -> str:
@@ -266,59 +383,6 @@ def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:
         return True
     told = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
     return not all(each and each.has_min_max and each.null_count == 0 and each.min >= "!" for each in told)
-
-
-def _typed(batch: Any, *, place: str) -> Any:
-    """The batch with the types of COLUMNS, times as seconds since 1970. Raises InvalidInput where Arrow has no cast."""
-    for at, name in enumerate(batch.schema.names):
-        column, kind = batch.column(at), COLUMNS.get(name, NUMBERS)
-        if name == "reward" or _is_kind(column.type, kind):
-            continue
-        if pa.types.is_timestamp(column.type) and kind == pa.float64():
-            column = compute.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(kind), 1e6)
-        batch = batch.set_column(at, name, _cast(column, kind, field=f"{place} {name}"))
-    return batch
-
-
-def _is_kind(written: Any, kind: Any) -> bool:
-    """Whether a column of this type is read as one of another: text may be dictionary-encoded, or large."""
-    written = written.value_type if pa.types.is_dictionary(written) else written
-    if pa.types.is_list(written) and pa.types.is_list(kind):
-        return _is_kind(written.value_type, kind.value_type)
-    return bool(written == kind or (kind == pa.string() and pa.types.is_large_string(written)))
-
-
-def _cast(column: Any, kind: Any, *, field: str) -> Any:
-    try:
-        return column.cast(kind)
-    except pa.ArrowException as error:
-        raise InvalidInput(f"cannot be read as {kind}: {error}", field=field, remedy="write that type") from error
-
-
-def _with_reward(batch: Any, *, defaults: Defaults, place: str) -> Any:
-    """The batch with the reward as a struct of its parts; those left out are filled in as in a row of JSONL."""
-    at = batch.schema.get_field_index("reward")
-    if at < 0:
-        return batch
-    column, given = batch.column(at), {"value": batch.column(at)}
-    if pa.types.is_struct(column.type):
-        given = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
-    needed = (*REWARD, "preset", "source")
-    if all(name in given and not given[name].null_count for name in needed):
-        return batch
-    names = [name for name in dict.fromkeys((*given, *needed)) if name in PARTS]
-    parts = {name: given.get(name, pa.nulls(len(column))) for name in names}
-    parts = {name: _cast(cells, PARTS[name], field=f"{place} reward") for name, cells in parts.items()}
-    whole, fill = parts["quality"].is_null(), compute.coalesce
-    parts["quality"], parts["cost"] = fill(parts["quality"], parts["value"]), fill(parts["cost"], 0.0)
-    parts["weight"] = fill(parts["weight"], compute.if_else(whole, 0.0, defaults.weight))
-    parts |= {name: fill(parts[name], getattr(defaults, name)) for name in ("minimum", "maximum")}
-    earned = compute.subtract(parts["quality"], compute.multiply(parts["weight"], parts["cost"]))
-    earned = compute.min_element_wise(compute.max_element_wise(earned, parts["minimum"]), parts["maximum"])
-    parts["value"] = fill(parts["value"], earned)
-    parts["preset"] = fill(parts["preset"], compute.if_else(whole, "reward", "quality"))
-    parts["source"] = fill(parts["source"], "explicit")
-    return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:
@@ -354,12 +418,8 @@ def row_name(row: Logged) -> str:
 
 def _own_pmf(row: Logged, name: str) -> list[float]:
     """A candidate's pmf that stands in the row, in the order of its arms: a list, or {arm: probability}."""
-    arms, value = row.decision.arms, row.extra.get(name)
-    if isinstance(value, Mapping) and set(value) <= set(arms):
-        value = [value.get(arm, 0.0) for arm in arms]
-    numbers = [each for each in value if type(each) in (int, float)] if isinstance(value, list) else []
-    if isinstance(value, list) and len(arms) == len(numbers) == len(value):
-        return numbers
-    reason = "is missing" if value is None else f"{value!r:.80} does not fit the arms {', '.join(arms)}"
-    remedy = "give a list aligned with arms, or an object from arm to probability"
-    raise InvalidInput(reason, field=f"{row_name(row)} {name}", remedy=remedy)
+    field, arms = f"{row_name(row)} {name}", row.decision.arms
+    if name not in row.extra:
+        raise InvalidInput("is missing", field=field, remedy="give a list aligned with arms, or an object by arm")
+    pmf: list[float] = in_order(converted(probabilities, row.extra[name], field=field), arms=arms, field=field)
+    return pmf

@@ -22,7 +22,14 @@ from ragbandit.router.offline.estimation import (
     rows_needed,
     verdict,
 )
-from ragbandit.router.offline.estimation.bandit_log import ALPHA, BY_FEATURES, BY_ID, BY_TEXT, WeightTally
+from ragbandit.router.offline.estimation.bandit_log import (
+    ALPHA,
+    BY_FEATURES,
+    BY_ID,
+    BY_TEXT,
+    SUM_TOLERANCE,
+    WeightTally,
+)
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (
     LOGGED,
@@ -99,8 +106,7 @@ class ResultAssembler:
             versions=others_largest({name: rows for name, rows in versions.items() if name}),
             logged=known,
             candidates=tuple(
-                self._judged(self._candidate(index, described=each), described=each, logged=known)
-                for index, each in enumerate(candidate_pmfs)
+                self._judged(index, described=each, logged=known) for index, each in enumerate(candidate_pmfs)
             ),
             pairs=self._pairs(),
             faults=self.faults,
@@ -163,15 +169,14 @@ class ResultAssembler:
             learned=described.learned,
         )
 
-    def _judged(
-        self, candidate: CandidateResult, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]
-    ) -> CandidateResult:
+    def _judged(self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]) -> CandidateResult:
         """The candidate, without a verdict where a policy is compared with itself. logged: what served.
 
         Learned from the log it is by its name alone: other params could not tell what having learned is worth from what
         they change. Learning along the log, with other params or another weight of cost, it is another policy.
         """
-        if described.alike:
+        candidate = self._candidate(index, described=described)
+        if index != self.baseline and self.summary.apart[index] <= SUM_TOLERANCE:
             none = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
             alike: dict[str, Any] = {"difference": none, "same_policy": True, "verdict": "same policy"}
             return replace(candidate, **alike, missing=None, rows_needed=None)

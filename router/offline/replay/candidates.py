@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ from ragbandit.router.offline.logs.batches import LINE, BatchSpec, check_choice,
 from ragbandit.router.offline.logs.parquet import rows_batch
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
-    LOGGED,
     CandidatePmf,
     CandidateSpec,
     LoggedPolicies,
@@ -339,10 +338,6 @@ def service_note(settings: Settings) -> str:
     return words
 
 
-#: probabilities that differ by less are the same but for rounding, and for what a file keeps of a number
-_SAME: Final = 1e-6
-
-
 def is_current(log: MemoryLog, *, candidates: Sequence[CandidateSpec], plan: Plan, settings: Settings) -> bool:
     """Whether candidates on a log that is no store's are compared with the policy as it is now.
 
@@ -367,14 +362,8 @@ def with_policies(
     candidates: Sequence[CandidateSpec],
     plan: Plan,
     served: Mapping[str, Policy],
-    logged: Matrix,
 ) -> list[CandidatePmf]:
-    """With what the policies of the registry learned from, and whether they do what they are compared with.
-
-    served: these policies by the names of their candidates. logged: what served, shape (n, K).
-    """
-    current = next((pmf.pmf for pmf, spec in zip(pmfs, candidates, strict=True) if spec.current), None)
-    rival = logged if plan.baseline == LOGGED else current
+    """With what the policies of the registry learned from. served: these policies by the names of their candidates."""
     found = []
     for pmf, spec in zip(pmfs, candidates, strict=True):
         policy = served.get(spec.name)
@@ -383,7 +372,6 @@ def with_policies(
                 pmf,
                 learned="along" if plan.learn else "folds",
                 policy=LoggedPolicy.of(policy.algorithm, params=policy.params),
-                alike=rival is not None and not spec.current and bool(np.abs(pmf.pmf - rival).max() < _SAME),
             )
         found.append(pmf)
     return found

@@ -393,7 +393,8 @@ def estimate_candidates(
     if executor is None:
         parts = [replace(part, room=KEPT_BYTES // len(parts)) for part in parts]
     merged = partial(_merged, parts=parts, executor=executor, progress=progress)
-    summary: LogSummary = merged("summarized", partial(learn_part, plan=plan, candidates=len(candidates)))
+    learn = partial(learn_part, plan=plan, candidates=len(candidates), baseline=baseline)
+    summary: LogSummary = merged("summarized", learn)
     check_summary(summary, since=since, log=log)
     check_ids(summary, parts=parts)
     summary.model.solve()

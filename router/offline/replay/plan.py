@@ -226,8 +226,6 @@ class CandidatePmf:
     learned: Learned = None
     #: of the registry, which it is as it would be served; None: another candidate
     policy: LoggedPolicy | None = None
-    #: it does what it is compared with
-    alike: bool = False
 
     def part(self, rows: Flags) -> "CandidatePmf":
         """On some of the rows, shape (n,)."""

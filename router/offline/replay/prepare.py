@@ -133,7 +133,7 @@ def prepare(
     arrays = log.log.part(judged)
     return PreparedLog(
         log=replace(log, rows=rows, log=arrays),
-        candidate_pmfs=with_policies(pmfs, candidates=candidates, plan=plan, served=served, logged=arrays.pmf),
+        candidate_pmfs=with_policies(pmfs, candidates=candidates, plan=plan, served=served),
         notes=notes,
     )
 

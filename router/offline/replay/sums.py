@@ -26,7 +26,7 @@ from ragbandit.router.offline.estimation import (
     no_progress,
     scores,
 )
-from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, ArmTally, Log, WeightTally
+from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, SUM_TOLERANCE, ArmTally, Log, WeightTally
 from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
@@ -193,6 +193,10 @@ class LogSummary(Tally):
 
     model: RewardModel
     weights: list[WeightTally] = field(metadata={"merge": _each_merged})
+    #: index of the candidate that is the baseline; None: the logged policy
+    baseline: int | None = field(default=None, metadata={"merge": lambda ours, _: ours})
+    #: largest difference between a probability of each candidate and the baseline's, shape (candidates,)
+    apart: Vector = field(default_factory=lambda: np.zeros(0), metadata={"merge": np.maximum})
     left_out: LeftOut = field(default_factory=LeftOut)
     rows: int = 0
     #: the arms, in the order of the columns
@@ -222,8 +226,11 @@ class LogSummary(Tally):
         self.least = np.minimum(self.least, [each.min(initial=np.inf) for each in columns])
         self.most = np.maximum(self.most, [each.max(initial=-np.inf) for each in columns])
         self.arms.add(log)
-        for tally, pmf in zip(self.weights, log.candidates, strict=True):
+        other = log.pmf if self.baseline is None else log.candidates[self.baseline]
+        for index, (tally, pmf) in enumerate(zip(self.weights, log.candidates, strict=True)):
             tally.add(log, candidate=pmf)
+            if self.apart[index] <= SUM_TOLERANCE:  # beyond it, how far is not asked
+                self.apart[index] = max(self.apart[index], np.abs(pmf - other).max(initial=0.0))
         self.marked.update({name: int(np.count_nonzero(getattr(log, name))) for name in _MARKS})
         self.offered = self.offered + log.offered.sum(axis=0)
         self.keys.append(log.keys)
@@ -334,9 +341,12 @@ def shown_segments(counts: Mapping[str, int]) -> list[str]:
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
 
 
-def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> LogSummary:
-    """The first pass over a part: the summary with the reward model."""
-    summary = LogSummary(model=RewardModel(plan=plan), weights=[WeightTally() for _ in range(candidates)])
+def learn_part(
+    part: LogPart, *, plan: Plan, candidates: int, baseline: int | None = None, progress: Progress = no_progress
+) -> LogSummary:
+    """The first pass over a part: the summary with the reward model. baseline: index of a candidate."""
+    tallies = [WeightTally() for _ in range(candidates)]
+    summary = LogSummary(model=RewardModel(plan=plan), weights=tallies, baseline=baseline, apart=np.zeros(candidates))
     for log in part.batches():
         summary.add(log)
         progress("rows summarized", summary.rows, 0)

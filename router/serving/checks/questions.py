@@ -14,6 +14,7 @@ from ragbandit.router.config.settings import BudgetSettings, Settings
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import did_you_mean, known_choices
+from ragbandit.shared.plain_values import plain
 from ragbandit.shared.types import MAX_TEXT, MAX_WEIGHT, ArmName, Budget, DecisionId, Json, Message, Query
 
 #: what an id may look like; also what RQ accepts for a job
@@ -69,6 +70,7 @@ def checked_id(value: object, *, field: str) -> str:
 
 def checked_number(value: object, *, field: str, low: float = 0, high: float = MAX_CAP, hint: str = "") -> float:
     """A finite number in [low, high]. hint: added to the remedy of a number that is out of range."""
+    value = plain(value)
     remedy = f"send a number in [{low}, {high}]"
     # An int may be too large for a float: isfinite would overflow, the range below refuses it.
     unreal = isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value))
@@ -106,6 +108,7 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) 
     _check_arms(query, known=arms, configured=settings.arms)
     checked_type(query.context, Mapping, field="context", wanted="a mapping")
     if query.context:
+        query = replace(query, context={key: plain(value) for key, value in query.context.items()})
         _check_context(query.context, most_bytes=settings.server.max_context_bytes)
     check_declared(query.context, schema=settings.context)
     if query.budget != _NO_BUDGET:
@@ -113,6 +116,7 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) 
     if query.session is not None or query.asked is not None or query.messages != ():
         _check_conversation(query)
     if query.cost_weight is not None:
+        query = replace(query, cost_weight=plain(query.cost_weight))
         _check_weight(query.cost_weight, prices=settings.cost_weights)
     if query.aim:
         _check_aim(query)

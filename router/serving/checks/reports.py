@@ -7,6 +7,7 @@ from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_text, checked_type, new_id
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import known_choices
+from ragbandit.shared.plain_values import plain
 from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,
@@ -27,6 +28,8 @@ MAX_ANSWERS: Final = 100
 MAX_RATER: Final = 64
 #: characters of an outcome's stop reason
 _MAX_REASON: Final = 64
+#: scale of ratings -> its ends
+SCALES: Final[Mapping[str, tuple[int, int]]] = {"0-1": (0, 1), "1-5": (1, 5)}
 _KINDS: Final = ("label", "rating", "reward")
 #: who may say that it judges
 _SOURCES: Final = ("human", "label", "judge", "code")
@@ -53,10 +56,11 @@ def made_feedback(
     the setting feedback_events. source: human (also None), label, judge or code; None for an event. retract: the kind
     ("label", "rating" or "reward") of what the same source and rater said before, and take back.
     """
+    label, rating, reward, rater = map(plain, (label, rating, reward, rater))
     checked_id(decision_id, field="decision_id")
     identity = checked_id(feedback_id, field="feedback_id") if feedback_id is not None else new_id()
     kind = _kind_of({"label": label, "rating": rating, "reward": reward, "event": event, "retract": retract})
-    if scale not in ("0-1", "1-5"):
+    if scale not in SCALES:
         raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
     value: float | tuple[str, ...] | None = None
     if event is not None:
@@ -125,11 +129,9 @@ def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
 def _rating(rating: float, *, scale: str) -> float:
     if isinstance(rating, bool):
         return float(rating)
-    if scale == "1-5":
-        return (checked_number(rating, field="rating", low=1, high=5) - 1.0) / 4.0
-    return checked_number(
-        rating, field="rating", low=0, high=1, hint="; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)"
-    )
+    low, high = SCALES[scale]
+    hint = "; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)" if scale == "0-1" else ""
+    return (checked_number(rating, field="rating", low=low, high=high, hint=hint) - low) / (high - low)
 
 
 def unrun_outcome(

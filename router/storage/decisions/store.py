@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, or_, select
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.spending import count_spending
@@ -269,6 +269,15 @@ class DecisionStore:
             if beside is not None:
                 beside(connection, moves)
         return replies
+
+    def imported_feedback(self, group: Sequence[Feedback]) -> list[Feedback]:
+        """What files brought in before on the decisions of this group, or under its ids, in the order received."""
+        imported = [feedback.c.id.like(like) for like in ("import-%", "%~%")]
+        from_files = or_(*imported, feedback.c.rater.like("import:%"), feedback.c.id.in_([one.id for one in group]))
+        query = select(feedback).where(feedback.c.decision_id.in_({one.decision_id for one in group}), from_files)
+        query = query.where(feedback.c.api_key.is_(None)).order_by(feedback.c.received_at, feedback.c.id)
+        with self.database.read() as connection:
+            return [feedback_value(row) for row in connection.execute(query).mappings()]
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
         """Answers that wait for a person's label, of a tenant (None: of all), the newest first."""

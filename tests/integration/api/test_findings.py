@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
-from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
 from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import take_in
@@ -99,7 +99,7 @@ def labelled(world, numbers):
         correct = {arm: float(number % 10 < count) for arm, count in right.items()}
         row = TableRow(id="", question=f"question {number}", correct=correct, steps=steps)
         rows += arm_rows(row, arms=tuple(right), features=None, encoder_hash="", settings=world.settings, now=world.now)
-    take_in(world.ledger, rows, origin="table")
+    take_in(world.ledger, lambda: rows, origin="table")
 
 
 def test_a_router_that_earns_no_more_than_one_arm(stored):
@@ -178,11 +178,12 @@ def test_dollar_budgets(stored, settings):
 
 
 def test_a_learner_that_does_not_run(make_world):
-    """Feedback that has waited for more than ten minutes is a problem, with the command that learns."""
+    """Feedback that has waited for ten minutes is a problem, if the ledger has a policy that learns."""
     world = make_world(now=time.time() - 1200)
     world.judged(3)
     rule = closing_rule(world.settings.learning)
-    (found,) = told(of_ledger(status(world.ledger, serving=None, rule=rule, now=time.time())))
+    (found,) = told(of_ledger(status(world.ledger, serving=policy_of(world.settings), rule=rule, now=time.time())))
+    assert told(of_ledger(status(world.ledger, serving=None, rule=rule, now=time.time()))) == []
     assert found.startswith("problem learner: feedback has waited for 20")
     assert "--queue learn" in found
 

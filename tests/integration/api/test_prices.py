@@ -1,5 +1,7 @@
 """HTTP: a question has a weight of cost of its own, by a number, a name or a default, and all about it says so."""
 
+from functools import partial
+
 import pytest
 
 from ragbandit.router.config.settings import Settings
@@ -109,5 +111,5 @@ def test_one_policy_serves_every_price(serve, tmp_path):
     assert service.router.verify(deep=True).ok
     for name in ("log.jsonl", "log.parquet"):  # the same rows again, in every column
         assert write_rows(tmp_path / name, ledger_rows(service.router.ledger)) == 60
-        counts = take_in(service.router.ledger, read_rows(tmp_path / name), origin="jsonl")
+        counts = take_in(service.router.ledger, partial(read_rows, tmp_path / name), origin="jsonl")
         assert (counts.added, counts.known) == (0, 60)

@@ -90,7 +90,7 @@ def advise(*words, code=None):
     """What the verb says; code: None: that of any verdict."""
     done = command.run("advise", *words)
     assert done.exit_code in ({0, 3, 4} if code is None else {code}), done.output
-    return json.loads(done.stdout) if done.exit_code != 2 and "--json" in words else done.output
+    return json.loads(done.stdout) if "--json" in words and done.stdout.startswith("{") else done.output
 
 
 def warm(*words, code=None):
@@ -226,6 +226,29 @@ def test_log_is_learned_and_estimated(folder):
     assert {update.reward.weight for update in updates} == {0.08}, "the configured one, not the log's"
     assert {update.propensity for update in updates} == {0.5, 0.3, 0.2}
     assert warm("--log", "log.jsonl", "--json")["added"] == 0
+
+
+def test_a_log_is_asked_before_it_is_learned(folder):
+    """An arm that was never drawn is named without a forecast, and draws unlike their probabilities are a wrong log."""
+    rng = random.Random(7)
+
+    def verdict(pmf, weights, *words, code):
+        lines = [
+            {"id": f"d{n}", "text": f"Question {n}?", "arms": list(ARMS), "pmf": pmf, "arm": arm, "reward": n % 2}
+            for n, arm in enumerate(rng.choices(ARMS, weights=weights, k=300))
+        ]
+        write_json(folder / "log.jsonl", lines)
+        return advise("--log", "log.jsonl", *words, "--json", code=code)
+
+    untried = verdict([0.5, 0.5, 0.0], [1, 1, 0], code=4)
+    assert untried["sentence"].startswith("not enough: multi_step cannot be judged: it was never drawn")
+    assert "more labelled questions" not in untried["sentence"]
+    assert untried["best"] != "multi_step"
+    rare = verdict([0.6, 0.39, 0.01], [60, 39, 1], code=4)
+    assert "multi_step cannot be judged: it was" in rare["sentence"]
+    wrong = verdict([0.5, 0.3, 0.2], [2, 3, 5], "--warm", code=2)
+    assert wrong["sentence"].startswith("this log is wrong: no_retrieval has")
+    assert "added" not in wrong
 
 
 def test_another_outcome_of_a_learned_question_is_a_conflict(learned):

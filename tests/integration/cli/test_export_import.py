@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import func, select, update
@@ -135,7 +136,7 @@ def exported(ledger, path):
 def imported(ledger, path, **options):
     rows = list(read_rows(path))
     assert not [row for row in rows if isinstance(row, BadRow)]
-    return take_in(ledger, rows, origin="jsonl", source=path.name, **options)
+    return take_in(ledger, lambda: rows, origin="jsonl", source=path.name, **options)
 
 
 @both
@@ -198,19 +199,38 @@ def test_same_id_other_body(new_ledger, tmp_path):
 
 
 @both
-def test_mended_file_goes_on(new_ledger):
-    """What was taken in before a file broke off stays; the corrected file adds the rest, in the file's order."""
+def test_failed_import_leaves_nothing(new_ledger):
+    """A log of which a late row is wrong, or that breaks off, leaves neither rows nor a ledger; mended, it is whole."""
     there, rows = new_ledger(), plain_rows(1100)
+    other = replace(rows[3], decision=replace(rows[3].decision, floor=0.5))
 
     def broken():
         yield from rows[:1050]
         raise RuntimeError("the disk is gone")
 
     with pytest.raises(RuntimeError):
-        take_in(there, broken(), origin="jsonl")
-    assert count(there, updates) == 1000
-    assert take_in(there, rows, origin="jsonl").added == 100
+        take_in(there, broken, origin="jsonl")
+    assert (count(there, updates), there.registered()) == (0, None)
+    assert take_in(there, lambda: rows, origin="jsonl").added == 1100
+    more = [replace(row, decision=replace(row.decision, id=f"more{n}")) for n, row in enumerate(rows)]
+    with pytest.raises(Conflict):
+        take_in(there, lambda: [*more, other], origin="jsonl")
     assert [row.decision.id for row in ledger_rows(there)] == [row.decision.id for row in rows]
+
+
+@both
+def test_rows_that_two_systems_number_alike(new_ledger, tmp_path):
+    """Another system's row under a used id, or under none of ours, gets an id of its ledger's, the same each time."""
+    one = new_ledger()
+    imported(one, write_json(tmp_path / "one.jsonl", [LEAST, LEAST | {"id": "../x"}]))
+    two = Ledger(one.database, label="two")
+    file = write_json(tmp_path / "two.jsonl", [LEAST | {"text": "another system's"}, LEAST | {"id": "new"}])
+    assert (imported(two, file).added, imported(two, file).known) == (2, 2)
+    first, second = [row.decision for row in ledger_rows(two)]
+    assert (first.query.text, first.facts["logged_id"], second.id) == ("another system's", "q1", "new")
+    assert {row.decision.id.startswith("imported-") for row in ledger_rows(one)} == {True, False}
+    with pytest.raises(Conflict, match="learned"):
+        imported(two, write_json(tmp_path / "two.jsonl", [LEAST | {"id": "new", "reward": 0.1}]))
 
 
 def test_own_rows_under_another_secret(world, new_ledger, tmp_path):
@@ -347,15 +367,16 @@ def test_verbs(command, configured, tmp_path):
 
 
 def test_bad_row_of_a_later_page(command, configured, tmp_path):
-    """An import stops at a bad row by file, line and field, says how many rows it kept, and goes on where it is let."""
+    """A bad row is named by file, line and field and nothing of the file is kept, unless bad rows are skipped."""
     rows = [LEAST | {"id": f"q{number}"} for number in range(700)]
     write_json(tmp_path / "log.jsonl", [*rows[:600], LEAST | {"id": "bad", "arm": "dear"}, *rows[600:]])
     here = configured("here")
     said = command("data", "import", "log.jsonl", "-c", here, code=2)
-    assert "log.jsonl:601 arm: 'dear' is not among" in said
-    assert "500 rows were added; the corrected file can be imported again" in said
+    assert "log.jsonl: 1 of 701 rows cannot be used: line 601 arm 'dear' is not among" in said
+    assert "nothing was imported" in said
+    assert "there is none yet" in command("status", "--label", "imported", "-c", here, code=2)
     facts = command("data", "import", "log.jsonl", "--skip-bad", "-c", here, "--json")
-    assert (facts["added"], facts["known"], facts["bad"]) == (200, 500, 1)
+    assert (facts["added"], facts["known"], facts["bad"]) == (700, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,56 @@ def test_bad_lines_are_named_and_the_others_kept(there):
     world, take = there
     (one,) = decided(world, 1)
     good, half = {"run": one.id, "rating": True}, {"run": one.id, "rating": True, "rater": "\ud800"}
-    wrong = [{"run": "nobody", "rating": True}, {"rating": True}, {"run": one.id}, {"run": one.id, "rating": 7}]
+    wrong = [{"run": "nobody", "rating": True}, {"rating": True}, {"run": one.id}, {"run": one.id, "rating": "seven"}]
     code, out, _ = take([good, *wrong, half, *([{"run": "two words", "rating": 1}] * 29)], "--id-field", "run")
     facts = json.loads(out)
     assert (code, facts["imported"], facts["bad"], len(facts["faults"])) == (1, 1, 34, 20)
     assert facts["faults"][0].startswith("2 ")
     assert facts["faults"][1].startswith("3 run: None is not an id (use 1 to 64")
     assert "no label, rating, reward or event was given" in facts["faults"][2]
-    assert facts["faults"][3].startswith("5 rating: 7 is out of range")
+    assert facts["faults"][3].startswith("5 rating: 'seven' is not a finite number")
     assert facts["faults"][4].startswith("6 rater: ")
     assert world.counters().feedback == 1
+
+
+def test_a_file_off_the_scale_is_refused_whole(there):
+    """One number off the scale, and nothing of the file is kept: the range that it has and the option are named."""
+    world, take = there
+    made = decided(world, 4)
+    lines = [
+        {"decision_id": one.id, "rating": stars}
+        for one, stars in zip(made, (1, "4", "\u2605\u2605\u2606", 2), strict=True)
+    ]
+    code, _, err = take(lines)
+    assert (code, world.counters().feedback) == (2, 0)
+    assert "line 2, 3, 4" in err
+    assert "has 1 to 4 and --scale is 0-1" in err
+    assert "give --scale 1-5; nothing of the file was imported" in err
+    code, _, err = take([lines[0], {"decision_id": made[1].id, "rating": 80}], "--scale", "1-5")
+    assert (code, world.counters().feedback) == (2, 0)
+    assert "convert them" in err
+    assert take(lines, "--scale", "1-5")[0] == 0
+    values = [world.router.decision(one.id).feedback[0].value for one in made]
+    assert values == [0.0, 0.75, 0.25, 0.25]
+
+
+def test_a_mended_file_supersedes_an_earlier_one(there):
+    """With --replace what earlier imports said of the same decisions is superseded or taken back, once."""
+    world, take = there
+    one, two = decided(world, 2)
+    wrong = [
+        {"decision_id": one.id, "rating": 1},
+        {"decision_id": two.id, "rating": 1, "feedback_id": "k1"},
+        {"decision_id": two.id, "rating": "\U0001f44e"},
+    ]
+    assert take(wrong)[0] == 0
+    mended = [wrong[0], {**wrong[1], "rating": 3}]
+    assert take(mended, "--scale", "1-5")[0] == 1  # the ids stand for something else
+    for counted in (3, 0):
+        code, out, _ = take(mended, "--scale", "1-5", "--replace")
+        assert (code, json.loads(out)["imported"]) == (0, counted)
+    for each in (one, two):
+        world.router.outcome(each.id, answer="x", steps=1)
+    world.router.learn()
+    assert [world.router.decision(each.id).reward.quality for each in (one, two)] == [0.0, 0.5]
+    assert world.counters().balanced

@@ -28,7 +28,7 @@ def ledger_of_rows(database, monkeypatch):
     settings = Settings(database_url=database.url.render_as_string(hide_password=False))
 
     def fill(rows, **options):
-        take_in(Ledger(database, label=PolicyLabel("main")), rows, origin="jsonl")
+        take_in(Ledger(database, label=PolicyLabel("main")), lambda: rows, origin="jsonl")
         return open_log(config=settings, **options)
 
     return fill

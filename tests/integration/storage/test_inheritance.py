@@ -164,7 +164,7 @@ def test_an_import_inherits_first(make_world, database_url, small):
     world.learn()
     log = list(ledger_rows(world.ledger))
     taken = Ledger(world.database, label="taken")
-    assert take_in(taken, log, origin="jsonl").added == 4
+    assert take_in(taken, lambda: log, origin="jsonl").added == 4
     assert_exact(world.database, "taken")
 
 

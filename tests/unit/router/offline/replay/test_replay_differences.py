@@ -36,6 +36,17 @@ def test_biased_estimators_say_so():
 # ---------------------------------------------------------------------------------------------------- segments and time
 
 
+def test_logged_probabilities_are_the_same_policy():
+    """A candidate with the probabilities of what it is compared with, in every row, differs by nothing at all."""
+    even = lived_rows(60, pmf=(1 / 3,) * 3)
+    same, other = judged(even, "uniform", "fixed:deep").candidates
+    assert (same.verdict, same.same_policy, same.difference.interval) == ("same policy", True, (0.0, 0.0))
+    assert (other.same_policy, other.verdict == "same policy") == (False, False)
+    rows = with_extra(even, "mine", [[0.0, 1.0, 0.0]] * 60)
+    beside = judged(rows, "fixed:deep", "column:mine", baseline="fixed:deep").candidates[1]
+    assert beside.verdict == "same policy"
+
+
 @pytest.mark.parametrize("estimator", ["dr", "ips"])
 @pytest.mark.parametrize("field", ["device", "number", "version"])
 def test_segments_sum_to_the_whole(field, estimator):

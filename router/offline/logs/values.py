@@ -1,0 +1,247 @@
+"""One conversion of values for logs: what each field takes, from whatever file or type a value comes.
+
+Values of JSON Lines, of data frames and of numpy are converted here. `parquet` reads as columns what Arrow converts
+exactly, and files with any other type row by row, with the same values: so all readers take and refuse the same.
+
+    number    a number, true or false (1 or 0), a decimal, a number as text
+    time      seconds since 1970, a date or time (UTC unless it says otherwise), one as ISO 8601 text
+    text      text, a whole number, a UUID
+    flag      true or false, 1 or 0, also as text
+    list      a list or array, or its JSON as text
+    mapping   an object, a list of pairs, or JSON as text
+
+None, NaN, NaT and NA are no value. `KINDS` says what each field is.
+"""
+
+import base64
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+
+from ragbandit.router.offline.estimation.bandit_log import LARGEST
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files import each_key_once
+from ragbandit.shared.formats import seconds_of
+from ragbandit.shared.plain_values import is_missing, plain, plain_tree
+from ragbandit.shared.types import Features
+
+#: times lie before the year 2100: a larger number counts something else than seconds
+LATEST: Final = 4_102_444_800.0
+_UNITS: Final = ((1e14, "milliseconds"), (1e17, "microseconds"), (math.inf, "nanoseconds"))
+_FLAGS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+
+
+def number(value: Any, *, most: float = sys.float_info.max) -> float:
+    """A finite number. Raises ValueError with the remedy."""
+    value = plain(value)
+    if isinstance(value, str):
+        value = _FLAGS.get(value.strip().lower(), value)
+    try:
+        amount = float(value)
+    except (TypeError, ValueError, OverflowError):
+        amount = math.nan
+    if not abs(amount) <= most:
+        raise ValueError(f"Give a finite number, at most {most:g}")
+    return amount
+
+
+def seconds(value: Any) -> float:
+    """A time as seconds since 1970. Raises ValueError with the remedy, for another unit too."""
+    value = plain(value)
+    try:
+        if isinstance(value, datetime):
+            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        if isinstance(value, date):
+            return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
+        amount = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        amount = _written_time(value)
+    if not abs(amount) < LATEST:
+        unit = next((name for most, name in _UNITS if abs(amount) < most), None)
+        reason = "" if unit is None else f": these look like {unit}"
+        raise ValueError(f"Give seconds since 1970, or a time in ISO 8601{reason}")
+    return amount
+
+
+def _written_time(value: Any) -> float:
+    try:
+        return seconds_of(value.replace(" UTC", "+00:00"))
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def flag(value: Any) -> bool:
+    """True or false. Raises ValueError with the remedy."""
+    value = plain(value)
+    if isinstance(value, str):
+        value = _FLAGS.get(value.strip().lower())
+    if value not in (0, 1):
+        raise ValueError("Give true or false")
+    return bool(value)
+
+
+def whole(value: Any) -> int:
+    """A whole number. Raises ValueError with the remedy."""
+    value = plain(value)
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value % 1:
+        raise ValueError("Give a whole number")
+    return int(value)
+
+
+def text(value: Any) -> str:
+    """A text; a whole number in its digits. Raises ValueError with the remedy."""
+    value = plain(value)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8")  # its error is a ValueError
+    if isinstance(value, float) and math.isfinite(value):
+        value = int(value) if value.is_integer() else repr(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+        raise ValueError("Give a text")
+    return value if type(value) is str else str(value)
+
+
+def texts(value: Any) -> list[str]:
+    """A list of texts. Raises ValueError with the remedy."""
+    return [text(each) for each in _listed(value)]
+
+
+def numbers(value: Any) -> list[float]:
+    """A list of finite numbers. Raises ValueError with the remedy."""
+    return [number(each) for each in _listed(value)]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    value = _parsed(plain(value))
+    if not isinstance(value, list | tuple):
+        raise ValueError("Give a list, or its JSON as text")
+    return value
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """An object whose members JSON can hold. Raises ValueError with the remedy."""
+    value = _parsed(plain(value))
+    if isinstance(value, list | tuple):
+        value = _of_pairs(value)
+    if not isinstance(value, dict):
+        raise ValueError("Give an object, or its JSON as text")
+    own: dict[str, Any] = plain_tree(value)
+    return own
+
+
+def _parsed(value: Any) -> Any:
+    """Parse text that is JSON; return any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value, object_pairs_hook=each_key_once)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _of_pairs(pairs: Sequence[Any]) -> Any:
+    """The object of a list of pairs (key, value), which is how Arrow gives maps; return any other list as it is."""
+    items = [tuple(pair.values()) if isinstance(pair, Mapping) else pair for pair in pairs]
+    if not all(isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str) for item in items):
+        return pairs
+    return each_key_once(items)
+
+
+def probabilities(value: Any) -> list[float] | dict[str, float]:
+    """Probabilities in the order of the arms, or by arm. Raises ValueError with the remedy."""
+    value = _parsed(plain(value))
+    if isinstance(value, list | tuple):
+        value = _of_pairs(value)
+    if isinstance(value, dict):
+        return {str(arm): number(each) for arm, each in value.items() if not is_missing(each)}
+    return numbers(value)
+
+
+def reward(value: Any) -> dict[str, Any]:
+    """The parts of a reward; a number is its value. Raises ValueError with the remedy."""
+    value = _parsed(plain(value))
+    if isinstance(value, list | tuple):
+        value = _of_pairs(value)
+    if isinstance(value, dict):  # raw_quality, which earlier releases wrote, is left out
+        return {name: part for name, part in value.items() if not is_missing(part) and name != "raw_quality"}
+    return {"value": value}
+
+
+def in_order(given: Any, *, arms: Sequence[str], field: str) -> Any:
+    """Probabilities in the order of these arms, 0 for those that are not named. Raises InvalidInput for other arms."""
+    if given is None:
+        return None
+    named = isinstance(given, Mapping)
+    if not (set(given) <= set(arms) if named else len(given) == len(arms)):
+        remedy = "log one probability per arm: a list aligned with arms, or an object from arm to probability"
+        raise InvalidInput(f"does not fit the arms {', '.join(arms)}", field=field, remedy=remedy)
+    return [given.get(arm, 0.0) for arm in arms] if named else given
+
+
+def features(value: object) -> Features:
+    """float32, shape (d,), of base64 of little-endian bytes, a list of numbers, or an array. Raises ValueError."""
+    try:
+        if isinstance(value, str):
+            row = np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4").astype(np.float32)
+        else:
+            with np.errstate(over="ignore"):  # it is infinite then, and refused below
+                row = np.asarray(value, dtype=np.float32)
+    except (ValueError, TypeError, OverflowError):
+        row = np.empty(0, dtype=np.float32)
+    if row.ndim != 1 or not row.size or not np.isfinite(row).all():
+        raise ValueError("Give a list of finite numbers, or base64 of float32")
+    return row
+
+
+#: field of a row -> its conversion; other columns are probabilities of candidates
+KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("id", "text", "tenant", "arm", "policy", "version", "encoder_hash"), text),
+    **dict.fromkeys(("price", "fault", "run_by"), text),
+    **dict.fromkeys(("made_at", "feedback_at", "learned_at"), seconds),
+    **dict.fromkeys(("propensity", "floor", "cost_weight"), number),
+    **dict.fromkeys(("context", "budget", "aim", "facts"), mapping),
+    **dict.fromkeys(("arms", "allowed", "feedback_ids"), texts),
+    **dict.fromkeys(("seq", "seed"), whole),
+    **dict.fromkeys(("explored", "late"), flag),
+    "features": features,
+    "scores": numbers,
+    "pmf": probabilities,
+    "reward": reward,
+}
+#: part of a reward -> its conversion
+_PART_KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(
+        ("value", "quality", "cost", "weight", "minimum", "maximum", "sample_weight"), partial(number, most=LARGEST)
+    ),
+    **dict.fromkeys(("terms", "surrogates"), mapping),
+    **dict.fromkeys(("preset", "source", "judged_by"), text),
+}
+
+
+def converted(kind: Callable[[Any], Any], value: Any, *, field: str) -> Any:
+    """The value of a field. Raises InvalidInput with field and remedy."""
+    try:
+        return kind(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"{value!r:.40} cannot be used", field=field, remedy=str(error)) from error
+
+
+def values_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record that have a value, converted. Raises InvalidInput for the first that cannot be."""
+    given = {
+        name: converted(kind, record[name], field=name)
+        for name, kind in KINDS.items()
+        if name in record and not is_missing(record[name])
+    }
+    for name, part in given.get("reward", {}).items():
+        if name in _PART_KINDS:  # the row refuses other parts
+            given["reward"][name] = converted(_PART_KINDS[name], part, field=f"reward.{name}")
+    return given

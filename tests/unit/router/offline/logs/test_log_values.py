@@ -1,0 +1,203 @@
+"""Values of every type that files have mean the same to the reader of columns and to the reader of rows."""
+
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
+from ragbandit.router.offline.logs import BadRow, read_rows
+from ragbandit.router.offline.logs.values import KINDS, converted, values_of
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.plain_values import for_json, is_missing, plain
+from tests.support.logs.log_rows import LEAST, read_log, write_json
+
+NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
+SECONDS = NOON.timestamp()
+PAIRS = pa.map_(pa.string(), pa.float64())
+
+
+def of(value, kind=None, *, count=2):
+    """A column that has this value in every row."""
+    return pa.array([value] * count, kind)
+
+
+PLAIN = {
+    "id": pa.array(["first", "second"]),
+    "arms": of(["left", "right"]),
+    "pmf": of([0.75, 0.25]),
+    "arm": pa.array(["left", "right"]),
+    "reward": pa.array([1.0, 0.0]),
+    "made_at": of(SECONDS),
+    "context": of('{"plan": "team"}'),
+}
+TAKEN = {
+    "seconds": {"made_at": of(NOON, pa.timestamp("s", "UTC"))},
+    "nanoseconds of a zone": {"made_at": of(NOON, pa.timestamp("ns", "Asia/Tokyo"))},
+    "naive": {"made_at": of(NOON.replace(tzinfo=None), pa.timestamp("us"))},
+    "ISO 8601": {"made_at": of("2025-03-01T13:00:00+01:00")},
+    "ISO 8601 of few values": {"made_at": of("2025-03-01 12:00:00 UTC").dictionary_encode()},
+    "seconds as text": {"made_at": of(str(SECONDS))},
+    "decimal time": {"made_at": of(Decimal(int(SECONDS)))},
+    "true and false": {"reward": pa.array([True, False])},
+    "numbers as text": {"reward": pa.array(["1.0", " 0 "]), "pmf": of(["0.75", "0.25"])},
+    "decimals": {"reward": pa.array([Decimal("1.0"), Decimal("0.0")])},
+    "floats of 16 bits": {"reward": pa.array(np.array([1, 0], np.float16))},
+    "reward by parts": {"reward": pa.array([{"quality": True, "cost": "0"}, {"quality": False, "cost": None}])},
+    "reward as a map": {"reward": pa.array([[("quality", 1.0)], [("quality", 0.0)]], PAIRS)},
+    "reward as JSON": {"reward": pa.array(['{"value": 1}', "0"])},
+    "pmf by arm": {"arms": None, "pmf": of({"left": 0.75, "right": 0.25})},
+    "pmf by arm in another order": {"pmf": of({"right": 0.25, "left": 0.75})},
+    "pmf as a map": {"arms": None, "pmf": of([("left", 0.75), ("right", 0.25)], PAIRS)},
+    "pmf of pairs": {"arms": None, "pmf": of([{"name": "left", "p": 0.75}, {"name": "right", "p": 0.25}])},
+    "pmf as JSON": {"arms": of('["left", "right"]'), "pmf": of("[0.75, 0.25]")},
+    "lists of a fixed size": {"pmf": of([0.75, 0.25], pa.list_(pa.float32(), 2))},
+    "large": {"pmf": of([0.75, 0.25], pa.large_list(pa.float64())), "arm": PLAIN["arm"].cast(pa.large_string())},
+    "propensity of 32 bits": {"pmf": of([0.9, 0.1], pa.list_(pa.float32())), "propensity": pa.array([0.9, 0.1])},
+    "missing propensity": {"propensity": pa.array([float("nan"), None])},
+    "above 1 by rounding": {"pmf": pa.array([[1 + 1e-7, 0.0], [0.0, 1 + 1e-7]])},
+    "numbers for names": {"id": pa.array([1, 2]), "tenant": of(7)},
+    "bytes": {"id": pa.array([b"first", b"second"])},
+    "context as a struct": {"context": of({"plan": "team", "seen": NOON, "seats": None})},
+    "context as a map": {"context": of([("plan", "team")], pa.map_(pa.string(), pa.string()))},
+    "flags as text": {"late": of("no")},
+    "columns of others": {"seen": of(NOON), "blob": of(b"\xff"), "far": of(float("inf")), "none": of(None)},
+    "features as numbers": {"features": of([1, 2])},
+    "features as base64": {"features": of("AACAPwAAAEA=")},
+}
+REFUSED = {
+    "milliseconds": ({"made_at": of(int(SECONDS) * 1000)}, "made_at", "seconds since 1970"),
+    "nanoseconds": ({"made_at": of(int(SECONDS) * 10**9)}, "made_at", "these look like nanoseconds"),
+    "time of day": ({"made_at": of(time(12))}, "made_at", "seconds since 1970"),
+    "too small": ({"pmf": pa.array([[1e-200, 1.0], [0.5, 0.5]])}, "propensity", "too small to be a probability"),
+    "infinite": ({"reward": pa.array([float("inf"), 0.0])}, "reward.value", "finite number"),
+    "NaN": ({"reward": pa.array([float("nan"), 0.0])}, "reward", "is missing"),
+    "cost beyond squares": ({"reward": of({"quality": 1.0, "cost": 1e200})}, "reward.cost", "finite number"),
+    "unknown part": ({"reward": of({"value": 1.0, "prize": 1.0})}, "reward.prize", "not permitted"),
+    "out of bounds": ({"reward": pa.array([2.0, 0.0])}, "reward", "lies outside [-1, 1]"),
+    "propensity of others": ({"propensity": of(0.5)}, "propensity", "pmf gives the drawn arm"),
+    "pmf of others": ({"pmf": of({"left": 0.5, "middle": 0.5})}, "pmf", "does not fit the arms"),
+    "context of text": ({"context": of("team")}, "context", "Give an object"),
+    "flag of two": ({"late": of(2)}, "late", "Give true or false"),
+}
+
+
+def file_of(folder, change):
+    columns = {name: column for name, column in (PLAIN | change).items() if column is not None}
+    pq.write_table(pa.table(columns), folder / "log.parquet")
+    return folder / "log.parquet"
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_both_readers_take_it(tmp_path, case):
+    """Times, booleans, text, structs, maps and arrays of other widths are what the plain columns are."""
+    file = file_of(tmp_path, TAKEN[case])
+    rows = list(read_rows(file))
+    assert not [row for row in rows if isinstance(row, BadRow)], rows
+    (log,) = read_log(file, fields=("plan",), features=True)
+    assert [row.decision.made_at for row in rows] == log.made_at.tolist() == [SECONDS] * 2
+    assert [row.reward.value for row in rows] == log.reward.tolist() == [1.0, 0.0]
+    assert [list(row.decision.pmf) for row in rows] == log.pmf.tolist()
+    assert [row.decision.arm for row in rows] == [log.arms[place] for place in log.action] == ["left", "right"]
+    assert [row.decision.query.context["plan"] for row in rows] == log.fields["plan"].tolist() == ["team"] * 2
+    assert not any(row.late for row in rows)
+    if log.features is not None:
+        assert [row.decision.features.tolist() for row in rows] == log.features.tolist() == [[1.0, 2.0]] * 2
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_both_readers_refuse_it(tmp_path, case):
+    """A value that means something else is named by its row and field, in the same words."""
+    change, field, reason = REFUSED[case]
+    file = file_of(tmp_path, change)
+    bad = next(row for row in read_rows(file) if isinstance(row, BadRow))
+    assert (bad.line, bad.field) == (1, field)
+    assert reason in f"{bad.reason} {bad.remedy}"
+    with pytest.raises(InvalidInput) as caught:
+        list(read_log(file, fields=("plan",)))
+    said = str(caught.value)
+    assert f"log.parquet row 1 {field}: " in said or f"line 1 {field} " in said
+    assert reason in said
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_names_that_stand_twice(tmp_path, inner):
+    """A column, or a part of one, that stands twice is refused by its name before any row is read."""
+    parts = pa.StructArray.from_arrays([PLAIN["reward"]] * 2, names=["value", "value"])
+    columns = [*PLAIN.items(), ("reward", PLAIN["reward"])] if not inner else [*(PLAIN | {"reward": parts}).items()]
+    table = pa.table([column for _, column in columns], names=[name for name, _ in columns])
+    pq.write_table(table, tmp_path / "log.parquet")
+    for reader in (read_rows, read_log):
+        with pytest.raises(InvalidInput, match="stands twice") as caught:
+            list(reader(tmp_path / "log.parquet"))
+        assert caught.value.field.endswith(" reward.value" if inner else " reward")
+
+
+def test_missing_columns_are_named_at_once(tmp_path):
+    """A file of another table is refused by what it lacks, whatever the number of its rows."""
+    pq.write_table(pa.table({"id": ["a"], "pmf": [[0.5, 0.5]]}), tmp_path / "log.parquet")
+    with pytest.raises(InvalidInput, match="no such column") as caught:
+        next(read_rows(tmp_path / "log.parquet"))
+    assert caught.value.field.endswith(" arms")
+
+
+def test_values_of_numpy_and_pandas():
+    """Scalars of numpy, dates, ids and the missing values of data frames are converted by their methods."""
+    gone = type("NAType", (), {})()
+    record = LEAST | {
+        "id": UUID(int=7),
+        "made_at": np.datetime64("2025-03-01T12:00:00", "ns"),
+        "feedback_at": date(2025, 3, 1),
+        "pmf": np.array([0.8, 0.2], np.float32),
+        "late": np.bool_(True),
+        "seed": np.uint64(2**63),
+        "learned_at": gone,
+        "propensity": np.float32("nan"),
+        "reward": {"quality": np.float32(0.5), "cost": gone},
+    }
+    values = values_of(record)
+    assert values["id"] == str(UUID(int=7))
+    assert (values["made_at"], values["feedback_at"], values["late"]) == (SECONDS, SECONDS - 43_200, True)
+    assert (values["pmf"], values["seed"]) == (pytest.approx([0.8, 0.2]), 2**63)
+    assert values["reward"] == {"quality": 0.5}
+    assert not {"learned_at", "propensity"} & set(values)
+    assert json.loads(json.dumps({"a": np.int64(3), "b": [np.bool_(True), gone]}, default=for_json)) == {
+        "a": 3,
+        "b": [True, None],
+    }
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        json.dumps(object(), default=for_json)
+    assert (is_missing(gone), is_missing(np.float64("nan")), is_missing(""), plain(Decimal("0.5"))) == (
+        True,
+        True,
+        False,
+        0.5,
+    )
+    with pytest.raises(InvalidInput, match="'x' stands twice"):
+        converted(lambda value: KINDS["context"]([("x", value), ("x", 2)]), 1, field="context")
+
+
+def test_json_lines_take_the_same_values(tmp_path):
+    """Numbers, flags and times may be text in JSON Lines too, and an object may be its JSON."""
+    row = {"id": 5, "arms": '["fast", "deep"]', "pmf": [["fast", 0.8], ["deep", "0.2"]], "arm": "deep", "reward": True}
+    more = {"made_at": "2025-03-01T12:00:00Z", "context": '{"plan": "team"}', "late": 0, "propensity": 0.2 + 1e-8}
+    (read,) = read_rows(write_json(tmp_path / "log.jsonl", [row | more]))
+    decision = read.decision
+    assert (decision.id, decision.arms, decision.pmf) == ("5", ("fast", "deep"), (0.8, 0.2))
+    assert (decision.made_at, decision.query.context, read.late) == (SECONDS, {"plan": "team"}, False)
+
+
+def test_keys_of_long_texts():
+    """A text of many bytes has a key of its own, whatever other texts the column has."""
+    long, short = b"x" * 200_000, b"short"
+    lengths = np.array([len(short), len(long), len(short)])
+    keys = keys_of_bytes(np.frombuffer(short + long + short, np.uint8), lengths=lengths)
+    (alone,) = keys_of_bytes(np.frombuffer(long, np.uint8), lengths=np.array([len(long)]))
+    (other,) = keys_of_bytes(np.frombuffer(long[1:] + b"y", np.uint8), lengths=np.array([len(long)]))
+    assert keys[1] == alone != other
+    assert keys[0] == keys[2] == keys_of_bytes(np.frombuffer(short, np.uint8), lengths=np.array([5]))[0]

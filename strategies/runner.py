@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.shared.redaction import without_credentials, without_secrets
+from ragbandit.shared.redaction import without_credentials
 from ragbandit.shared.types import (
     CANCELLED,
     MAX_ERROR,

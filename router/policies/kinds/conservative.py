@@ -26,7 +26,8 @@ et al. 2020) ask of every single decision that it keeps (1 - harm) of the incumb
 
 This is no proof. For a fixed theta, exp(theta * sum of (loss - credit)) would be a supermartingale, and Ville's
 inequality would bound the losses beyond the slack; but theta changes with every learned row, scores and variance are
-estimates, and the Gaussian is an approximation. docs/policy-settings.md has the measured rate of broken promises.
+estimates, and the Gaussian is an approximation. docs/policy-settings.md has the measured rate: 3 of 320 passes fell
+below 1 - harm.
 
 Only learned rewards count. If rewards may be negative, harm is a share of the size of the incumbent's mean reward.
 """

@@ -56,7 +56,7 @@ def test_a_longer_lease_of_a_running_holder_is_respected(lease, theirs_s):
 
 
 def test_a_clock_that_was_ahead(lease):
-    """On SQLite a lease that ends later than one taken now is free if its holder is not seen to run; not on PostgreSQL."""
+    """On SQLite a lease that ends later than one taken now is free, unless its holder is seen to run."""
     elsewhere = replace(this_process(), pid_space="elsewhere", started="1")
     assert lease.acquire(holder=f"{elsewhere.key}/learn", lease_s=3600)
     assert lease.acquire(holder=lease_holder("learn"), lease_s=10) == lease.database.is_sqlite

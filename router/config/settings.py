@@ -87,8 +87,8 @@ class PolicySettings(Section):
     #: learned can decide; None: single_step. The first arm where it is not offered
     fallback: str | None = None
     #: the arm that answered before there was a router: the policy is held back so that, from the 100th question on, the
-    #: reward collected is at least 1 - harm of what this arm alone would have collected (docs/policy-settings.md has the
-    #: measured rate); None: it is not held back
+    #: reward collected is at least 1 - harm of what this arm alone would have collected (measured, not proved); None:
+    #: it is not held back
     incumbent: str | None = None
     #: share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05

@@ -1,5 +1,7 @@
 """Migrations of the database: columns that come; rows of tables that left go to JSON Lines first."""
 
+import filecmp
+import itertools
 import json
 import logging
 from collections.abc import Iterable
@@ -16,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def add(revision: str) -> None:
-    """Add the columns and indexes that tables of before have since this revision."""
+    """Add the columns and indexes that older tables have since this revision."""
     for table in (one for one in metadata.sorted_tables if "since" not in one.info):
         for column in (one for one in table.columns if one.info.get("since") == revision):
             op.add_column(table.name, Column(column.name, column.type, comment=column.comment))
@@ -25,7 +27,7 @@ def add(revision: str) -> None:
 
 
 def drop(connection: Connection, tables: Iterable[str]) -> None:
-    """Drop each table that is there, and write its rows to TABLE.jsonl in the folder of exports.
+    """Drop each of these tables that exists, and write its rows to a file of the folder of exports.
 
     A database made by this release has none of them.
     """
@@ -36,16 +38,20 @@ def drop(connection: Connection, tables: Iterable[str]) -> None:
 
 
 def _export(connection: Connection, dropped: Table) -> None:
-    """Write the rows of a table to TABLE.jsonl, where it has any."""
+    """Write the rows of a table, if it has any, to TABLE.jsonl; to TABLE-2.jsonl if that file has other rows."""
     count = connection.execute(select(func.count()).select_from(dropped)).scalar_one()
     if not count:
         return
     folder = Path(context.config.attributes["exports"])
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{dropped.name}.jsonl"
-    with new_lines(path) as stream:
+    exported = folder / f"{dropped.name}.part"
+    with new_lines(exported) as stream:
         for row in connection.execute(select(dropped)).mappings():
             stream.write(json.dumps(dict(row), default=_json).encode() + b"\n")
+    numbers = (f"-{number}" for number in itertools.count(2))
+    paths = (folder / f"{dropped.name}{suffix}.jsonl" for suffix in itertools.chain([""], numbers))
+    path = next(path for path in paths if not path.exists() or filecmp.cmp(path, exported, shallow=False))
+    exported.replace(path)
     log.warning(
         "dropped the table %s, which no feature uses any more: its %d rows are in %s", dropped.name, count, path
     )

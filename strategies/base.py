@@ -6,8 +6,11 @@ everything it knows lives in local variables of `answer`.
 """
 
 import asyncio
+import logging
 import math
 import time
+import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
@@ -235,3 +238,40 @@ def error_text(error: BaseException) -> str:
     text = without_secrets(str(error))  # before the cut: half a secret may not look like one
     text = text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+logger = logging.getLogger("ragbandit.arms")
+
+
+def _redact_traceback(record: logging.LogRecord) -> bool:
+    """The record's traceback as text without secrets; handlers get no exception object to print it from again."""
+    if record.exc_info:
+        record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
+        record.exc_info = None
+    return True
+
+
+logger.addFilter(_redact_traceback)
+
+#: different exceptions that are counted
+MOST_EXCEPTIONS = 1000
+#: (whose, exception, its place) -> how often it was raised in this process
+_raised: Counter[tuple[str, str, str]] = Counter()
+
+
+def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
+    """Log an exception of a user's class: with its traceback the first time, then the count at every power of two.
+
+    of: "the arm NAME".
+    """
+    place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
+    key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
+    if len(_raised) >= MOST_EXCEPTIONS:
+        _raised.clear()
+    _raised[key] += 1
+    times = _raised[key]
+    extra = {"action": action, "times": times, **facts}
+    if times == 1:
+        logger.error("%s raised an exception; its question fails", of, exc_info=error, extra=extra)
+    elif times & (times - 1) == 0:
+        logger.error("%s raised the same %s %d times", of, key[1], times, extra=extra)

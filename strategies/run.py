@@ -219,6 +219,15 @@ class Run:
         An arm that was refused one may still read what it has found. `cap` is the arm's own and may be asked for again
         and again. Raises OutOfBudget("rounds") for an arm that asks again after the budget has refused it a round.
         """
+        if self.may_begin_round(cap=cap):
+            self.trace.append(Round(number=self.used["rounds"] + 1))
+        return self._refused is None
+
+    def may_begin_round(self, *, cap: int) -> bool:
+        """What `begin_round` would return; no step is counted.
+
+        For an arm that asks a model for the query of the round, which may bring no new one.
+        """
         if self.rounds_over:
             raise OutOfBudget("rounds")
         done = self.used["rounds"]
@@ -226,8 +235,6 @@ class Run:
             self._refused = "budget"
         else:
             self._refused = "cap" if done >= cap else None
-        if self._refused is None:
-            self.trace.append(Round(number=done + 1))
         return self._refused is None
 
     def note_branch(self, rule: str, value: object) -> None:

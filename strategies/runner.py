@@ -1,7 +1,6 @@
 """Runner: one arm, one question, one outcome. A failing arm is an outcome, never an exception."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -10,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.shared.redaction import without_credentials, without_secrets
+from ragbandit.shared.redaction import without_credentials
 from ragbandit.shared.types import (
     CANCELLED,
     MAX_ERROR,
@@ -31,23 +30,12 @@ from ragbandit.strategies.base import (
     RequestRefused,
     Retriever,
     error_text,
+    log_exception,
+    logger,
 )
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
-
-logger = logging.getLogger("ragbandit.arms")
-
-
-def _redact_traceback(record: logging.LogRecord) -> bool:
-    """The record's traceback as text without secrets; handlers get no exception object to print it from again."""
-    if record.exc_info:
-        record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
-        record.exc_info = None
-    return True
-
-
-logger.addFilter(_redact_traceback)
 
 #: How long after the deadline a hanging arm is cut off. A generator that heeds its deadline returns within it and
 #: can still report the tokens it used; one that is cut off cannot.
@@ -185,9 +173,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
         # A TimeoutError of the arm's own, from a socket say, is a failure like any other.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
-        logger.exception(
-            "an arm raised an exception; its question fails", extra={"action": "arm_failed", "arm": strategy.name}
-        )
+        log_exception(error, of=f"the arm {strategy.name}", action="arm_failed", arm=strategy.name)
         return _failed(error)
 
 

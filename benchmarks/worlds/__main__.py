@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--modes", type=_words, default=MODES, help=f"of {', '.join(MODES)}")
     options.add_argument("--labelled", type=_shares, default=(1.0, 0.3, 0.05), help="shares of answers, X[,X...]")
     options.add_argument("--seeds", type=int, default=4)
+    options.add_argument("--first-seed", type=int, default=0, help="seeds from this one on: others than were tuned on")
     options.add_argument(
         "--wrong", type=_chance, default=0.0, help="share of ratings that are turned round, such as .05"
     )
@@ -90,8 +91,8 @@ def main(arguments: list[str]) -> None:
     asked = options.parse_args(arguments)
     if unknown := sorted(set(asked.modes) - set(MODES)):
         options.error(f"unknown mode {unknown[0]!r}; known: {', '.join(MODES)}")
-    if asked.seeds < 1 or asked.late < 0 or asked.jobs < 1:
-        options.error("--seeds and --jobs are 1 or more, --late is 0 or more")
+    if asked.seeds < 1 or asked.jobs < 1 or min(asked.late, asked.first_seed) < 0:
+        options.error("--seeds and --jobs are 1 or more, --late and --first-seed are 0 or more")
     if asked.picture is not None:
         check_png(asked.picture)
     console = Console()
@@ -113,6 +114,7 @@ def main(arguments: list[str]) -> None:
             modes=asked.modes,
             labelled=asked.labelled,
             seeds=asked.seeds,
+            first_seed=asked.first_seed,
             conditions=conditions,
             jobs=asked.jobs,
             progress=progress,

@@ -113,6 +113,7 @@ def board(
     modes: Sequence[str],
     labelled: Sequence[float],
     seeds: int,
+    first_seed: int,
     conditions: Conditions,
     jobs: int,
     progress: Progress,
@@ -125,7 +126,7 @@ def board(
         if world.has(mode)
         for share in labelled
         for policy in policies
-        for seed in range(seeds)
+        for seed in range(first_seed, first_seed + seeds)
     ]
     possible, played = _played(worlds, tasks=tasks, jobs=jobs, progress=progress)
     groups: dict[tuple[str, str, str, float], list[Played]] = {}

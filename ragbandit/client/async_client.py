@@ -105,9 +105,9 @@ class AsyncClient:
             retries=retries,
             retry_after_most_s=retry_after_most_s,
             connections=connections,
+            route_timeout_s=route_timeout_s,
         )
         self._fallback = Fallback(default_arm)
-        self._route_timeout_s = route_timeout_s
         self._transport = AsyncTransport(self._connection, transport=transport)
 
     async def route(
@@ -294,7 +294,7 @@ class AsyncClient:
         self, question: str, *, decision_id: str | None, default_arm: str | None, more: Mapping[str, object]
     ) -> ClientRouteReply:
         key = new_id() if decision_id is None else decision_id
-        limit_s = None if default_arm is None else min(self._route_timeout_s, self._connection.timeout_s)
+        limit_s = None if default_arm is None else min(self._connection.route_timeout_s, self._connection.timeout_s)
         try:
             body = {"question": question, "decision_id": key, **more}
             reply = await self._object(post("/v1/route", body, limit_s=limit_s))

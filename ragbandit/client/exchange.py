@@ -1,7 +1,6 @@
 """One call to the service without input and output: what is sent, what a reply means, and when to try again."""
 
 import json
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -54,13 +53,15 @@ class Connection:
     retry_after_most_s: float
     #: connections at most; further calls wait for one
     connections: int
+    #: longest that `route` waits if there is a default arm, seconds
+    route_timeout_s: float
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = math.inf if name == "read_timeout_s" and self.read_timeout_s is None else getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value > least:
-                remedy = "pass a number above 0" if least == 0 else "pass a number, 0 or more"
-                raise InvalidInput(f'"{name}" is out of range: {value!r:.80}', field=name, remedy=remedy)
+        for name in ("timeout_s", "connect_timeout_s", "read_timeout_s", "route_timeout_s", "connections"):
+            if name != "read_timeout_s" or self.read_timeout_s is not None:
+                _check_limit(getattr(self, name), field=name, may_be_zero=False)
+        for name in ("retries", "retry_after_most_s"):
+            _check_limit(getattr(self, name), field=name)
         url = os.environ.get("RAGBANDIT_URL") or DEFAULT_URL if self.url is None else self.url
         key = (os.environ.get("RAGBANDIT_API_KEY", "").strip() or None) if self.api_key is None else self.api_key
         object.__setattr__(self, "url", _checked_url(url))
@@ -82,11 +83,18 @@ class Connection:
         }
 
 
-#: what each number must be above
-_LEAST: Final = {"timeout_s": 0, "connect_timeout_s": 0, "read_timeout_s": 0, "connections": 0} | {
-    "retries": -1,
-    "retry_after_most_s": -1,
-}
+#: highest limit, in seconds and in numbers: nothing waits forever
+_MOST: Final = 1_000_000
+
+
+def _check_limit(value: Any, *, field: str, may_be_zero: bool = True) -> None:
+    """Refuse what is not a number from 0, or above 0, to _MOST, or not whole if it is a count. Raises InvalidInput."""
+    kinds = int if field in ("connections", "retries") else int | float
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _MOST or (value == 0 and not may_be_zero):
+        number = "whole number" if kinds is int else "number"
+        remedy = f"pass a {number} {'from' if may_be_zero else 'above'} 0 to {_MOST:,}"
+        raise InvalidInput(f'"{field}" is out of range: {value!r:.80}', field=field, remedy=remedy)
 
 
 def _checked_url(url: str) -> str:
@@ -320,8 +328,8 @@ def answer_call(
     question: str, *, decision_id: str | None, wait_s: float | None, more: Mapping[str, object], timeout_s: float
 ) -> Call:
     """POST /v1/answer."""
-    if wait_s is not None and (not isinstance(wait_s, int | float) or isinstance(wait_s, bool)):
-        raise InvalidInput(f'"wait_s" must be a number, not {wait_s!r:.80}', field="wait_s", remedy="pass seconds")
+    if wait_s is not None:
+        _check_limit(wait_s, field="wait_s")
     body = {"question": question, "decision_id": new_id() if decision_id is None else decision_id, **more}
     return Call(
         method="POST",

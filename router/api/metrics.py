@@ -176,17 +176,20 @@ class Metrics:
         yield from _process(self._router)
         yield from _rates(self.limiters)
 
-    def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float]) -> bytes:
-        """Prometheus text of this process, the ledger and the queues in Redis; state: None: it could not be read.
+    def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None) -> bytes:
+        """Prometheus text of this process, the ledger, the queues in Redis, and budgets.
 
-        budgets: kind and name of the spender, and period -> share of the dollars that is spent.
+        state: None if it could not be read. budgets: kind and name of the spender, and period -> share of the dollars
+        that is spent; None if they could not be read.
         """
         text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
         read = chain(self.collect(), [gauge("ragbandit_ledger_readable", text, state is not None)])
         if state is not None:
+            read = chain(read, _shared(state))
+        if budgets is not None:
             text = "Share of a dollar budget that is spent in its period (UTC); the 100 that are spent furthest."
             spent = gauge("ragbandit_budget_spent_ratio", text, budgets, labels=["scope", "name", "period"])
-            read = chain(read, _shared(state), [spent])
+            read = chain(read, [spent])
         return bytes(generate_latest(SimpleNamespace(collect=lambda: read)))
 
 

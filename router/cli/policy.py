@@ -29,7 +29,6 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit 
 _BY_HAND = "by hand"
 #: how long to wait for the learner of a ledger to retire, seconds
 PATIENCE_S: Final = 30.0
-RETIRE_LEASE_S: Final = 10.0
 
 
 def show_versions(
@@ -158,15 +157,16 @@ def retire(
                 field="policy.label",
                 remedy="set policy.label to another one and restart the services first",
             )
-        batches = _retired(ledger, report=lambda done: progress("batches", done, done))
+        lease_s = settings.learning.lease_s
+        batches = _retired(ledger, lease_s=lease_s, report=lambda done: progress("batches", done, done))
     show({"retired": label, "batches": batches}, as_json=as_json)
 
 
-def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
-    """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
+def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -> int:
+    """Retire the ledger; returns the number of batches. Raises NotReady if a learner holds the ledger."""
     holder, batches = lease_holder("retire"), 0
     try:
-        while ledger.acquire(holder=holder, lease_s=RETIRE_LEASE_S, patience_s=PATIENCE_S):
+        while ledger.acquire(holder=holder, lease_s=lease_s, patience_s=PATIENCE_S):
             step = inheritance.retire(ledger, holder=holder, now=time.time())
             if step == "done":
                 return batches

@@ -87,8 +87,9 @@ class PolicySettings(Section):
     #: arm played when the policy breaks its contract, and while it is rebuilt from the ledger if nothing that has
     #: learned can decide; None: single_step. The first arm where it is not offered
     fallback: str | None = None
-    #: the arm that answered before there was a router: with high probability, at every moment from the 100th question
-    #: on, the reward collected is at least 1 - harm of what this arm alone would have collected; None: no such promise
+    #: the arm that answered before there was a router: the policy is held back so that, from the 100th question on, the
+    #: reward collected is at least 1 - harm of what this arm alone would have collected (measured, not proved); None:
+    #: it is not held back
     incumbent: str | None = None
     #: share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05

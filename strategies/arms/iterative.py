@@ -301,11 +301,12 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         for _ in range(params.updates):
             if len(pool.passages) >= pool.cap:
                 return note, "max_passages" if pool.cap == params.passages else "budget_passages"
-            if not run.begin_round(cap=1 + params.updates):
+            if not run.may_begin_round(cap=1 + params.updates):
                 return note, "budget_rounds"
             new_questions = await self._new_questions(question, note=note, earlier=earlier, run=run)
             if not new_questions:
                 return note, "no_new_question"
+            run.begin_round(cap=1 + params.updates)
             earlier.extend(new_questions)
             new_passages = await self._search([*new_questions, question], run=run, pool=pool)
             better = await self._extended(question, note=note, passages=new_passages, run=run)

@@ -100,6 +100,8 @@ class RqRag(PromptedArm[RqRagParams]):
         by_confidence = self._params.tree and self._params.choose == "confidence"
         self._want: frozenset[Need] = frozenset({"logprobs"}) if by_confidence else frozenset()
         self.needs = PromptedArm.needs | self._want
+        branches = len(_REFINEMENTS) if self._params.tree else 1
+        self._most_rounds = sum(branches**depth for depth in range(1, self._params.depth + 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Follow one path, or all of them, as set."""
@@ -117,7 +119,7 @@ class RqRag(PromptedArm[RqRagParams]):
             action = await self._decide(question, node=node, run=run)
             if action == "answer":
                 return node, "answer_decided"
-            if not run.begin_round(cap=self._params.depth):
+            if not run.may_begin_round(cap=self._most_rounds):
                 return node, "budget_rounds"
             child = await self._refine(question, action=action, node=node, run=run, pool=pool)
             if child is None:
@@ -135,7 +137,7 @@ class RqRag(PromptedArm[RqRagParams]):
             # Nearest first: once a node is too deep, so are all that follow.
             if node.depth >= self._params.depth:
                 break
-            if not run.begin_round(cap=sum(len(_REFINEMENTS) ** depth for depth in range(1, self._params.depth + 1))):
+            if not run.may_begin_round(cap=self._most_rounds):
                 ended = "budget_rounds"
                 break
             child = await self._refine(question, action=action, node=node, run=run, pool=pool)
@@ -193,6 +195,7 @@ class RqRag(PromptedArm[RqRagParams]):
         if not queries:
             run.note_branch("no_new_query", action)
             return None
+        run.begin_round(cap=self._most_rounds)
         passages = list(node.passages)
         for query in queries:
             new = await gather(run, query=query, pool=pool, k=self._params.passages_per_query)

@@ -102,16 +102,18 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return finished(draft, ended)
 
     async def _begin_round(self, question: str, *, tried: list[str], run: Run, graded: PassagePool) -> str | None:
-        """The reason why no round can begin; None if one has begun, its query being the last of `tried`."""
+        """Begin a round with a new query, the last of `tried`. Returns the reason if none can begin, else None."""
         if len(graded.passages) >= graded.cap:
             return "max_passages"
         if len(tried) > self._params.rewrites:
             return "max_rewrites"
-        if not run.begin_round(cap=self._params.rewrites + 1):
+        cap = self._params.rewrites + 1
+        if not run.may_begin_round(cap=cap):
             return "budget_rounds"
         query = await self._rewrite(question, tried=tried, run=run) if tried else question
         if query.casefold() in {each.casefold() for each in tried}:
             return "no_new_query"
+        run.begin_round(cap=cap)
         tried.append(query)
         return None
 

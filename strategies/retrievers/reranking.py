@@ -1,7 +1,6 @@
 """Retrievers around others: reranked and hybrid; and those without an index: passages in a list, and none at all."""
 
 import asyncio
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,9 +10,7 @@ from typing import Protocol
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.text_forms import words
-from ragbandit.strategies.base import Hit, Passage, Retriever, at_once
-
-log = logging.getLogger("ragbandit.reranking")
+from ragbandit.strategies.base import Hit, Passage, Retriever, at_once, log_exception
 
 
 class Reranker(Protocol):
@@ -67,10 +64,8 @@ class RerankedRetriever(Retriever):
         except RagBanditError:
             raise
         except Exception as error:  # of the user's own class: whatever it may be
-            log.exception(
-                "the reranker raised an exception; the arm fails",
-                extra={"action": "rerank_failed", "reranker": self._rerank.name},
-            )
+            name = self._rerank.name
+            log_exception(error, of=f"the reranker {name}", action="rerank_failed", reranker=name)
             message = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
             raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
         return self._checked(ranked, given=hits)[:k]

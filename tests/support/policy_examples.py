@@ -32,7 +32,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "conservative": {
         "incumbent": "multi_step",
         "harm": 0.2,
-        "revision": 3,
+        "revision": 4,
         "policy": "linucb",
         "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 3},
     },

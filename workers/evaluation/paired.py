@@ -7,6 +7,7 @@ question is scored as soon as all arms of the race have answered it: by its righ
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -150,6 +151,8 @@ class PairedRun:
     ended: str | None = None
     #: a logged decision for each arm of each question that is whole
     records: list[dict[str, Json]] = field(default_factory=list)
+    #: questions that an arm failed at, in this run
+    failures: Counter[ArmName] = field(default_factory=Counter)
     _done: int = 0
     _silent: bool = False
     _looked: set[int] = field(default_factory=set)
@@ -159,6 +162,8 @@ class PairedRun:
         try:
             await in_parallel(self._open(), self._ask, concurrency=concurrency)
         finally:
+            for arm, count in self.failures.items():
+                self.tell(f"{arm} failed at {count} of the questions")
             await self.bench.close()
             if self.judge is not None:
                 await self.judge.generator.close()
@@ -186,6 +191,8 @@ class PairedRun:
             return stored
         outcome = await self.bench.answer(work)
         self.spent += outcome.cost.dollars
+        if outcome.status == "failed":
+            self.failures[work.arm] += 1
         if not row.answers and self.judge is not None and not is_blank(outcome.answer):
             answers.add(outcome, work=work, score=await self._judged(row, outcome))
         if self.budget is not None and self.spent >= self.budget and self.ended is None:

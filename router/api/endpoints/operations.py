@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
-from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
+from ragbandit.router.api.dependencies import SharedRead, Value, documented, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import is_problem, of_parts
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import plain, status_json
@@ -108,13 +108,19 @@ async def status(request: Request) -> Response:
     responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    """Prometheus text format. What this process counts is there even if the database cannot be read."""
-    try:
-        state, budgets = await asyncio.gather(current_state(request), request.app.state.read_budgets.value())
-    except (NotReady, StoreError):
-        state, budgets = None, {}
+    """Prometheus text format. What this process counts is included even if the database cannot be read."""
+    reads = _read_or_none(current_state(request)), _read_or_none(request.app.state.read_budgets.value())
+    state, budgets = await asyncio.gather(*reads)
     own: Metrics = request.app.state.metrics
     return Response(own.text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _read_or_none(read: Awaitable[Value]) -> Value | None:
+    """The value; None if it cannot be read or is late. The metrics of the other read do not depend on it."""
+    try:
+        return await read
+    except (NotReady, StoreError):
+        return None
 
 
 #: default length of the time, seconds

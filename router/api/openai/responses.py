@@ -1,5 +1,6 @@
 """Open Responses: /v1/responses in front of our decisions. A response is a decision and its outcome."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, NotRequired
@@ -29,9 +30,10 @@ ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "ca
 
 
 class ResponseReply(TypedDict):
-    """A response, as the Open Responses specification has it; here is what differs from decision to decision.
+    """A response, as the Open Responses specification has it.
 
-    The other fields of the specification are constants, `temperature` and the like among them: arms have their own.
+    Parameters such as `temperature`, `tools` and `text` are repeated as the request sent them; if it did not, they have
+    the default of the specification. Arms other than `model` do not read them.
     """
 
     id: str
@@ -53,7 +55,7 @@ class ResponseReply(TypedDict):
     previous_response_id: str | None
     """The response that this one continues; null for none."""
     instructions: str | None
-    """Words of the system, as the arm saw them; null where `instructions` was not sent."""
+    """As the request had it."""
     output: list[dict[str, Any]]
     """A message, where there is text: its part `output_text` has the answer, and the passages that it saw as
     `annotations` of the type `url_citation`, each over the whole answer. A `function_call` for each call of a tool. []
@@ -73,25 +75,45 @@ class ResponseReply(TypedDict):
 
 #: of ids that are made here: LangChain knows by it that an id is that of a response
 ID_PREFIX: Final = "resp_"
-#: what the format wants, and no arm reads
-_CONSTANTS: Final[dict[str, Any]] = {
-    "text": {"format": {"type": "text"}},
-    "tools": [],
-    "tool_choice": "none",
-    "parallel_tool_calls": False,
-    "truncation": "auto",
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "top_logprobs": 0,
-    "reasoning": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
-    "background": False,
-    "service_tier": "default",
-    "prompt_cache_key": None,
+#: the key of a query's `request` with the parameters that its response repeats
+SENT: Final = "sent"
+_NUMBER: Final = int | float
+#: parameter that a response repeats -> its value if it was not sent, and the types it may have
+_REPEATED: Final[dict[str, tuple[Any, Any]]] = {
+    "instructions": (None, str),
+    "text": ({"format": {"type": "text"}}, dict),
+    "tools": ([], list),
+    "tool_choice": ("auto", str | dict),
+    "parallel_tool_calls": (True, bool),
+    "truncation": ("auto", str),
+    "temperature": (1.0, _NUMBER),
+    "top_p": (1.0, _NUMBER),
+    "presence_penalty": (0.0, _NUMBER),
+    "frequency_penalty": (0.0, _NUMBER),
+    "top_logprobs": (0, int),
+    "reasoning": (None, dict),
+    "max_output_tokens": (None, int),
+    "max_tool_calls": (None, int),
+    "background": (False, bool),
+    "service_tier": ("default", str),
+    "prompt_cache_key": (None, str),
 }
+#: fields of a tool with credentials of another server, which are neither stored nor repeated
+_CREDENTIALS: Final = frozenset({"authorization", "headers"})
+
+
+def _repeated(sent: Mapping[str, Any]) -> dict[str, Json]:
+    """The parameters of a request that its response repeats, without values of another type than OpenAI's."""
+    repeated: dict[str, Json] = {}
+    for name, (_, kinds) in _REPEATED.items():
+        value = sent.get(name)
+        fits = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
+        if fits and not (isinstance(value, float) and not math.isfinite(value)):
+            repeated[name] = value
+    if isinstance(tools := repeated.get("tools"), list):
+        whole: list[Any] = [tool for tool in tools if isinstance(tool, dict)]
+        repeated["tools"] = [{k: value for k, value in tool.items() if k not in _CREDENTIALS} for tool in whole]
+    return repeated
 
 
 def response(
@@ -122,8 +144,11 @@ def response(
         "metadata": request.get("metadata") or {},
         "store": request.get("store") is not False,
         "safety_identifier": request.get("user"),
-        **_CONSTANTS,
     }
+    sent: Any = request.get(SENT) or {}
+    for name, (default, _) in _REPEATED.items():
+        reply[name] = sent.get(name, reply.get(name, default))
+    reply["text"] = _REPEATED["text"][0] | {name: part for name, part in reply["text"].items() if part is not None}
     if outcome is not None:
         reply["output"] = [] if fault else output_of(decision, outcome, base=base)
         reply["usage"] = _usage(outcome, saved=saved)
@@ -230,13 +255,14 @@ class ResponseBody(OpenAIBody):
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What is kept of the request for its response, beside what is kept of every one."""
+        """Entries of the query's `request` that only responses have."""
         return {
             "surface": "responses",
             "metadata": dict(self.metadata or {}),
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
+            SENT: _repeated(dict(self)),
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:

@@ -1,38 +1,35 @@
-"""A policy that must not fall behind an incumbent arm: with high probability, at every moment from the 100th question
-on, the reward collected is at least (1 - harm) times what always playing the incumbent would have collected.
+"""A policy held back to an incumbent arm, so that at every moment from the 100th question on the reward collected is at
+least (1 - harm) times what always playing the incumbent would have collected.
 
 Conservative bandits (Wu, Shariff, Lattimore, Szepesvari 2016; with features: Kazerouni et al. 2017) play the incumbent
 until what was earned pays for the worst that the next draw may do. Stage-wise ones (Khezeli and Bitar 2020; Moradipari
 et al. 2020) ask of every single decision that it keeps (1 - harm) of the incumbent's reward. Here:
 
-- The incumbent is mixed in (mixing.py), instead of played in the place of the policy: propensities stay exact, and
-  an arm that the policy may draw keeps a chance.
+- The incumbent is mixed in (draw.py), instead of played in the place of the policy: propensities stay exact, and an arm
+  that the policy may draw keeps a chance.
 - Feedback comes late, and many decisions are out before the first of them is learned. So the condition is on one
-  decision, and counts no others. With slack s, the reward that may still be lost by what the ledger tells, and
+  decision, and counts no others. With slack s, the reward that may still be lost by what the ledger contains, and
   theta = ln(1 / CONFIDENCE) / s, a decision must keep
 
-      E exp(theta * (loss - credit)) <= 1,      credit = its own allowance, harm * the incumbent's mean.
+      E exp(theta * (loss - credit)) <= 1,      credit = half of its own allowance, harm * the incumbent's mean.
 
-  Then exp(theta * sum of (loss - credit)) is a supermartingale, and by Ville's inequality the decisions of one version
-  of the policy, however many there are and however late their feedback is, lose more than s beyond their credit with
-  probability CONFIDENCE at most. As s shrinks theta grows, and the share of the policy goes to 0.
-- The expected loss m is the incumbent's score less the arm's; the rewards' variance is that of the ledger's rows, for
-  either arm. So E exp(theta * loss) is a Gaussian's, exp(theta * m + theta^2 * variance); or, where that is less, the
-  most that it can be with this mean: a wrong answer loses all that the incumbent earns and what the arm costs, h, a
-  right one loses h - 1, and exp is convex (Hoeffding 1963):
+  As s shrinks theta grows, and the share of the policy goes to 0.
+- The expected loss is the incumbent's score less the arm's; the rewards' variance is that of the ledger's rows, for
+  either arm. So E exp(theta * loss) = exp(theta * (score_incumbent - score_arm) + theta^2 * variance), a Gaussian's.
+  If the policy has a posterior (`deviations`), half a deviation of the difference is taken off an arm's score: an arm
+  without rows is not as good as its prior mean.
+  If the policy has no scores, the arms' mean rewards replace them; an arm without rows has 0.
+- What was lost is estimated without the policy: a row of another arm lost the incumbent's mean reward less its own
+  reward; a row of the incumbent lost (reward - mean) * (1 / propensity - 1). The second corrects for questions on which
+  the incumbent is left because it answers them better or worse than others. Wrong scores cost slack, and a small slack
+  holds the policy back.
 
-      E exp(theta * loss) <= p exp(theta * h) + (1 - p) exp(theta * (h - 1)),      p = m - (h - 1).
+This is no proof. For a fixed theta, exp(theta * sum of (loss - credit)) would be a supermartingale, and Ville's
+inequality would bound the losses beyond the slack; but theta changes with every learned row, scores and variance are
+estimates, and the Gaussian is an approximation. docs/policy-settings.md has the measured rate: 3 of 320 passes fell
+below 1 - harm.
 
-  A policy that knows its posterior (`deviations`) has half a deviation of the difference taken off an arm's score: an
-  arm that nobody tried is not as good as its prior mean.
-  A policy without scores has the arms' mean rewards in their place, an arm never learned having 0.
-- What was lost is estimated without the policy: what a row of another arm earned less than the incumbent's mean reward,
-  its rows weighed by 1 / propensity. Scores that are wrong cost slack, and the slack holds the policy back. (Adding the
-  incumbent's rows, (reward - mean) * (1 / propensity - 1) each, would be right also where the incumbent is left on
-  questions that it answers better or worse than others; one rare row then moves the slack by more than it holds.)
-
-It is a bound on what is learned: rewards that nobody tells do not count. Where rewards may be negative, harm is a share
-of the size of the incumbent's mean reward.
+Only learned rewards count. If rewards may be negative, harm is a share of the size of the incumbent's mean reward.
 """
 
 import math
@@ -73,14 +70,14 @@ KNOWN: Final = 10
 MOST: Final = 1000
 #: rows of the incumbent after which an older one counts 1/e in its mean reward
 _MEMORY: Final = 1000.0
-#: most that a row of the incumbent counts in its mean
+#: largest weight 1 / propensity of a row of the incumbent
 _MOST_WEIGHT: Final = 10.0
 #: share of the rewards' standard deviation that stands for the incumbent's mean reward where that is nearer to 0
 _LEAST_SCALE: Final = 0.1
 #: what a state keeps of a shortfall, in this order
 _NUMBERS: Final = (
     *("_own", "_lost", "_others", "_ratio", "_weight", "_rewards", "_squares", "_all_squares"),
-    *("_quality", "_cost", "_price", "in_unit"),
+    *("_quality", "_cost", "_price"),
 )
 
 
@@ -107,8 +104,6 @@ class Shortfall:
         self.before = 0
         #: squares of all rewards
         self._all_squares = 0.0
-        #: whether every quality was in [0, 1]
-        self.in_unit = True
 
     @property
     def known(self) -> bool:
@@ -164,7 +159,6 @@ class Shortfall:
         """One row of the ledger: its arm, its reward, its propensity, and whether it was paid for here."""
         arm, reward = update.arm, update.reward.value
         quality, cost, price = heads_of(update.reward, weight=weight_of(update.query, default=self._price))
-        self.in_unit = self.in_unit and 0.0 <= quality <= 1.0
         count = sum(self.rows.values()) + 1
         self._price += (price - self._price) * max(1.0 / count, 1.0 / _MEMORY)
         if not update.imported:
@@ -200,7 +194,9 @@ class Shortfall:
         self._own += 1.0
         elsewhere = sum(self.rows.values()) - (self._own - 1.0)
         self._ratio = max(1.0, (update.decided - elsewhere) / self._own if update.decided else 1.0)
-        if update.arm != self.incumbent:
+        if update.arm == self.incumbent:
+            self._lost += (reward - base) * (min(1.0 / update.propensity, _MOST_WEIGHT) - 1.0)
+        else:
             self._lost += base - reward
             self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
 
@@ -216,7 +212,6 @@ class Shortfall:
         checked_arrays(arrays, shapes={"shortfall": (len(_NUMBERS),)} | {f"rewards/{arm}": (2,) for arm in seen})
         for name, value in zip(_NUMBERS, arrays["shortfall"].tolist(), strict=True):
             setattr(self, name, value)
-        self.in_unit = self.in_unit == 1.0
         self.rows = dict(seen)
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}
 
@@ -239,8 +234,10 @@ _INNER: Final = "inner/"
 _INSIDE: Final = frozenset(
     {"age", "alarms", "deterministic", "lean", "needs", "noise", "schema", "seen", "serves_prices", "tolerance"}
 )
-#: chance at most that the decisions of one version lose more than the slack
+#: theta = ln(1 / CONFIDENCE) / slack: the smaller, the less is risked
 CONFIDENCE: Final = 0.05
+#: share of a decision's allowance that it may count on before it is learned
+_CREDIT: Final = 0.5
 #: posterior standard deviations that an arm's difference from the incumbent is taken lower by
 _DOUBT: Final = 0.5
 #: exponents end here
@@ -262,8 +259,9 @@ class ConservativeParams(PolicyParams):
     params: Mapping[str, Any] | None = None
     #: what the setting `context` declares: for the policy inside, among whose params it is recorded
     context: Mapping[str, Any] | None = None
-    #: of the form of its state, recorded so that a ledger of before is learned again; not to be set
-    revision: Annotated[int, Field(ge=3, le=3)] = 3
+    #: revision of the learning algorithm, recorded so that a ledger of an earlier revision is learned again; do not set
+    #: it
+    revision: Annotated[int, Field(ge=4, le=4)] = 4
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
@@ -321,30 +319,14 @@ class ConservativePolicy(HasParams):
         if output.deviations is not None:
             values = _doubted(values, output.deviations, incumbent=list(arms).index(self.incumbent))
         theta = math.log(1.0 / CONFIDENCE) / slack
-        usual = values[list(arms).index(self.incumbent)]
-        charges = self._charges(output) if tally.in_unit else None
+        usual, noise = values[list(arms).index(self.incumbent)], theta * theta * tally.variance
         risks = tuple(
-            0.0
-            if arm == self.incumbent
-            else _risk(
-                theta,
-                loss=usual - value,
-                variance=tally.variance,
-                most=None if charges is None else usual + charges[at],
-            )
-            for at, (arm, value) in enumerate(zip(arms, values, strict=True))
+            0.0 if arm == self.incumbent else _exponential(theta * (usual - value) + noise)
+            for arm, value in zip(arms, values, strict=True)
         )
-        allowance = _exponential(theta * tally.allowance(weight))
+        allowance = _exponential(theta * _CREDIT * tally.allowance(weight))
         reason = "another arm may cost too much"
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
-
-    @staticmethod
-    def _charges(output: PolicyOutput) -> Sequence[float] | None:
-        """What the cost of each arm takes off its reward; None where the policy does not say."""
-        costs, weight = output.facts.get("cost"), output.facts.get("weight")
-        if not isinstance(costs, list) or not isinstance(weight, int | float):
-            return None
-        return [weight * float(cost) for cost in costs]
 
     def learn(self, update: Update) -> None:
         """Let the policy learn, then the shortfall. PolicyFault and no change if either cannot use the row."""
@@ -383,16 +365,6 @@ def _doubted(values: Sequence[float], deviations: Matrix, *, incumbent: int) -> 
     apart = deviations - deviations[incumbent]
     doubts = np.sqrt(np.einsum("kp,kp->k", apart, apart) / apart.shape[1]).tolist()
     return [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
-
-
-def _risk(theta: float, *, loss: float, variance: float, most: float | None) -> float:
-    """E exp(theta * loss) - 1 at most. loss: expected; most: what a wrong answer loses, 1 more than a right one."""
-    exponent = theta * loss + theta * theta * variance
-    if most is not None and theta * most < _MOST_EXPONENT:
-        wrong = min(max(loss - (most - 1.0), 0.0), 1.0)
-        bounded = wrong * math.exp(theta * most) + (1.0 - wrong) * math.exp(theta * (most - 1.0))
-        exponent = min(exponent, math.log(bounded))
-    return _exponential(exponent)
 
 
 def _exponential(exponent: float) -> float:

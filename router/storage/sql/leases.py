@@ -4,8 +4,9 @@ rows that wait to be worked on.
 A holder that was killed keeps nobody waiting on its own host, where the kernel knows that it has ended.
 
 The time is the database's. The clock of the host that holds a lease is never asked: one that is an hour ahead would
-keep everybody else out for an hour after its death. SQLite has no clock but the host's. There a lease that ends later
-than one that is taken now would have been taken by a clock that was ahead, and counts as expired.
+keep everybody else out for an hour after its death. SQLite has no clock but the host's, which may have been ahead. So
+on SQLite a lease that ends later than one taken now counts as expired, unless its holder is seen to run on this host:
+it may only have asked for a longer lease.
 """
 
 from collections.abc import Collection, Sequence
@@ -49,14 +50,17 @@ class Lease:
     name: str
 
     def acquire(self, *, holder: str, lease_s: float) -> bool:
-        """Take or prolong the lease for that many seconds; False if somebody else holds it.
+        """Take or renew the lease for `lease_s` seconds; False if somebody else holds it.
 
-        A holder that has ended on this host (`process_identity.lease_holder` names it) holds it no longer.
+        A holder that has ended on this host (`process_identity.lease_holder` names it) loses it at once.
         """
         if self._taken(holder=holder, lease_s=lease_s):
             return True
         held = self.held()
-        if held is None or _lives(held.holder) is not False:
+        lives = None if held is None else _lives(held.holder)
+        if held is None or lives:
+            return False
+        if lives is None and not (self.database.is_sqlite and held.left_s > lease_s):
             return False
         self.release(holder=held.holder)
         return self._taken(holder=holder, lease_s=lease_s)
@@ -68,8 +72,6 @@ class Lease:
     def _taken(self, *, holder: str, lease_s: float) -> bool:
         now = clock(self.database)
         free = [leases.c.holder == holder, leases.c.expires_at <= now]
-        if self.database.is_sqlite:
-            free.append(leases.c.expires_at > now + lease_s)
         row: dict[str, Any] = {"holder": holder, "expires_at": now + lease_s}
         with self.database.write() as connection:
             insert = insert_into(connection, leases).values(name=self.name, **row)
@@ -204,6 +206,6 @@ class Claims:
 
 
 def _lives(key: str) -> bool | None:
-    """Whether the process that holds something runs; None: it is on another host, or of no process."""
+    """Whether the holder's process runs; None if it is on another host, or the key names no process."""
     process = ProcessIdentity.from_key(key)
     return None if process is None else process.is_alive()

@@ -13,6 +13,7 @@ from sqlalchemy import event
 
 from ragbandit.router.storage.policy_versions import add_version
 from ragbandit.router.storage.totals import Extender
+from ragbandit.shared.errors import StoreError
 from tests.integration.storage.test_policy_versions import draft
 
 ROOT = Path(__file__).parents[3]
@@ -56,6 +57,20 @@ def test_arms_are_told_from_the_totals(service):
     assert found["ragbandit_kill_switch"].samples[0].value == 0.0
     workers = sums(found["ragbandit_workers"])
     assert workers["ragbandit_workers", ("queue", "learn"), ("state", "idle")] == 0
+
+
+@pytest.mark.parametrize("late", ["read_state", "read_budgets"])
+def test_reads_do_not_depend_on_each_other(service, late):
+    """If only the budgets, or only the ledger, cannot be read, the metrics of the other one are exported."""
+
+    def fail():
+        raise StoreError("the database failed: too slow")
+
+    getattr(service.app.state, late)._read = fail
+    exported = families(service)
+    assert exported["ragbandit_ledger_readable"].samples[0].value == float(late == "read_budgets")
+    assert ("ragbandit_budget_spent_ratio" in exported) == (late == "read_state")
+    assert ("ragbandit_ledger" in exported) == (late == "read_budgets")
 
 
 @pytest.fixture

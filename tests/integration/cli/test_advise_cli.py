@@ -324,7 +324,6 @@ arms:
 ARM_CODE = """
 from pathlib import Path
 from ragbandit.strategies.run import Answer
-from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import Cost
 
 class Arm:
@@ -343,7 +342,7 @@ class Careful(Arm):
     dollars = 0.03
     def say(self, question): return "yes"
 class Broken(Arm):
-    def say(self, question): raise ArmFailed("down")
+    def say(self, question): return question[1000]
 """
 
 
@@ -371,9 +370,10 @@ def running(tmp_path, monkeypatch):
     sys.modules.pop("arms", None)
 
 
-def test_arms_race_and_their_answers_are_kept(running):
-    """An arm that is never the best leaves; the others answer on; the same command asks nothing again."""
-    said = advise("q.jsonl", "--json")
+def test_arms_race_and_their_answers_are_kept(running, caplog):
+    """An arm that is never the best leaves, and its bug shows one traceback; the same command asks nothing again."""
+    done = command.run("advise", "q.jsonl", "--json")
+    said = json.loads(done.stdout)
     asked = (running / "asked").read_text().split()
     assert said["left"].keys() == {"broken"}
     assert asked.count("broken") == said["left"]["broken"] < 60
@@ -381,6 +381,10 @@ def test_arms_race_and_their_answers_are_kept(running):
     assert said["answered"] == asked.count("careful")
     names = {one["name"]: one["questions"] for one in said["standings"]}
     assert names["always broken"] == said["left"]["broken"]
+    failures = [record for record in caplog.records if getattr(record, "action", "") == "arm_failed"]
+    assert [bool(record.exc_text) for record in failures] == [True] + [False] * (len(failures) - 1)
+    assert failures[-1].times == 2 ** (len(failures) - 1) > 1
+    assert f"broken failed at {asked.count('broken')} of the questions" in done.stderr
     again = advise("q.jsonl", "--json")
     assert (running / "asked").read_text().split() == asked
     assert again["sentence"] == said["sentence"]

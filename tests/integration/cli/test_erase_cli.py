@@ -5,7 +5,9 @@ import json
 import pytest
 from sqlalchemy import update
 
+from ragbandit.router.cli import policy
 from ragbandit.router.storage.sql.tables import counters
+from ragbandit.shared.child_process import lease_holder
 from tests.support.command import run
 
 
@@ -43,6 +45,21 @@ def test_retire(world, make_world):
     assert other.counters().waiting == 0
     assert run("policy", "retire", "--label", "main").exit_code == 2
     assert "second" in run("policy", "retire", "--label", "third").stderr
+
+
+@pytest.mark.usefixtures("world")
+def test_a_ledger_whose_learner_runs_is_not_retired(make_world, monkeypatch):
+    """While a learner holds the ledger, however long its lease is, retiring it is refused with the remedy."""
+    other = make_world(policy={"label": "second"})
+    other.learn()
+    holder = lease_holder("learn")
+    assert other.ledger.acquire(holder=holder, lease_s=600)
+    monkeypatch.setattr(policy, "PATIENCE_S", 0.0)
+    refused = run("policy", "retire", "--label", "second")
+    assert refused.exit_code != 0
+    assert "stop that learner" in refused.stderr
+    other.ledger.release(holder=holder)
+    run("policy", "retire", "--label", "second", code=0)
 
 
 def test_recount(world):

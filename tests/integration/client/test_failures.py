@@ -1,6 +1,7 @@
 """Both clients when things go wrong: keys, timeouts, retries, replies that are none, and a client that is closed."""
 
 import logging
+import math
 import socket
 import time
 
@@ -141,3 +142,31 @@ def test_nothing_listens(make_client):
         with pytest.raises(errors.NotReady, match=url) as caught:
             client.status()
     assert "RAGBANDIT_URL" in caught.value.remedy
+
+
+_SECONDS = ("timeout_s", "connect_timeout_s", "read_timeout_s", "route_timeout_s", "retry_after_most_s")
+_NO_LIMITS = (math.inf, -math.inf, math.nan, -1, True, "60", 1e9, 10**400, [60])
+
+
+@pytest.mark.parametrize("field", [*_SECONDS, "connections", "retries"])
+def test_limits_of_a_client_are_finite_numbers(make_client, field):
+    """Infinity, NaN, negative numbers, booleans and text are refused by field; counts must be whole numbers."""
+    fractions = () if field in _SECONDS else (1.5, 2.0)
+    zero = () if field in ("retries", "retry_after_most_s") else (0, 0.0)
+    none = () if field == "read_timeout_s" else (None,)
+    for value in (*_NO_LIMITS, *fractions, *zero, *none):
+        with pytest.raises(errors.InvalidInput, match=field) as caught:
+            make_client("http://127.0.0.1:9", **{field: value})
+        assert caught.value.field == field
+        assert "0 to 1,000,000" in caught.value.remedy
+    with make_client("http://127.0.0.1:9", **{field: 1}):
+        pass
+
+
+def test_a_wait_without_end_is_refused(make_client):
+    """The time that an answer is waited for is a finite number too."""
+    with make_client("http://127.0.0.1:9") as client:
+        for value in _NO_LIMITS:
+            with pytest.raises(errors.InvalidInput) as caught:
+                client.answer("Who wrote Emma?", wait_s=value)
+            assert caught.value.field == "wait_s"

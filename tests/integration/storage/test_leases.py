@@ -42,3 +42,21 @@ def test_a_holder_elsewhere_keeps_its_lease(lease):
         assert 3500 < lease.held().left_s <= 3600
         lease.release(holder=holder)
     assert lease.held() is None
+
+
+@pytest.mark.parametrize("theirs_s", [20, 86400])
+def test_a_longer_lease_of_a_running_holder_is_respected(lease, theirs_s):
+    """A running process keeps its lease, also if the one who asks would hold it for a shorter time."""
+    holder = lease_holder("learn")
+    assert lease.acquire(holder=holder, lease_s=theirs_s)
+    assert not lease.acquire(holder=lease_holder("retire"), lease_s=10)
+    assert lease.held().holder == holder
+    assert lease.acquire(holder=holder, lease_s=1)
+    assert lease.held().left_s <= 1
+
+
+def test_a_clock_that_was_ahead(lease):
+    """On SQLite a lease that ends later than one taken now is free, unless its holder is seen to run."""
+    elsewhere = replace(this_process(), pid_space="elsewhere", started="1")
+    assert lease.acquire(holder=f"{elsewhere.key}/learn", lease_s=3600)
+    assert lease.acquire(holder=lease_holder("learn"), lease_s=10) == lease.database.is_sqlite

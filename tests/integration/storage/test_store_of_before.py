@@ -244,6 +244,23 @@ def test_dropped_tables_are_exported(store, dropped, decisions_updates, migrated
     assert (verdict.ok, verdict.decisions, verdict.updates) == (True, *decisions_updates), verdict.notes
 
 
+def test_exports_of_dropped_tables_are_kept(migrated, tmp_path):
+    """A later export of a table of the same name gets a file of its own; the same rows again need no second file."""
+    exported = tmp_path / "store" / "dropped_tables"
+    exported.mkdir(parents=True)
+    (exported / "held_feedback.jsonl").write_text("rows of another database\n")
+    for _ in range(2):
+        (tmp_path / "store" / "ragbandit.db").unlink(missing_ok=True)
+        migrated(STORE_0005)
+    assert (exported / "held_feedback.jsonl").read_text() == "rows of another database\n"
+    assert json.loads((exported / "held_feedback-2.jsonl").read_text().splitlines()[0])
+    assert {path.name for path in exported.iterdir()} == {
+        "held_feedback.jsonl",
+        *(f"{name}.jsonl" for name in _DROPPED - {"held_feedback"}),
+        "held_feedback-2.jsonl",
+    }
+
+
 def test_what_waits_for_the_judge_and_a_check_moves(migrated, tmp_path):
     """Rows of the former tables `judge_due` and `check_due` are rows of `jobs` after the migration."""
     keys = []

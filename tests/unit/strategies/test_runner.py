@@ -5,6 +5,7 @@ import logging
 import re
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
 from types import MappingProxyType
@@ -26,6 +27,7 @@ from ragbandit.shared.types import (
     Round,
     count_steps,
 )
+from ragbandit.strategies import base
 from ragbandit.strategies.base import ERROR_LENGTH, Completion, Need, OutOfBudget, Passage, Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
@@ -120,14 +122,29 @@ def test_any_exception_is_a_failed_outcome_with_its_cost(error, message):
     assert (outcome.cost.llm_calls, outcome.steps) == (1, 2)
 
 
-def test_an_unexpected_exception_is_logged_with_its_traceback(caplog):
+def test_an_unexpected_exception_is_logged_with_its_traceback(caplog, monkeypatch):
     """A bug in an arm leaves its traceback in the log; a failure that was foreseen does not."""
+    monkeypatch.setattr(base, "_raised", Counter())
     with caplog.at_level(logging.ERROR):
         run(raising(ArmFailed("foreseen")))
         assert caplog.records == []
         run(raising(ZeroDivisionError("bug")))
     assert "Traceback" in caplog.records[0].exc_text
     assert caplog.records[0].action == "arm_failed"
+
+
+def test_the_traceback_of_a_repeated_exception_is_logged_once(caplog, monkeypatch):
+    """A repeated exception of an arm is counted, at powers of two; another arm or exception has its own traceback."""
+    monkeypatch.setattr(base, "_raised", Counter())
+    for _ in range(9):
+        run(raising(ZeroDivisionError("bug")))
+    run(raising(LookupError("another bug")))
+    assert [record.times for record in caplog.records] == [1, 2, 4, 8, 1]
+    assert [bool(record.exc_text) for record in caplog.records] == [True, False, False, False, True]
+    assert "raised the same ZeroDivisionError 8 times" in caplog.text
+    monkeypatch.setattr(base, "MOST_EXCEPTIONS", 2)
+    run(raising(OSError("a third one")))
+    assert len(base._raised) == 1
 
 
 def test_a_foreign_exception_shows_no_secret_to_callers_or_the_log(caplog):

@@ -1,6 +1,7 @@
 """Open Responses: replies and events as OpenAI's types and clients read them, and the decisions behind them."""
 
 import json
+import math
 
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
@@ -77,6 +78,63 @@ def test_a_response(client, service, answers):
     assert client.responses.retrieve(reply.id) == reply
     judged = service.http.post("/v1/feedback", json={"decision_id": reply.id, "rating": True})
     assert judged.status_code == 202
+
+
+SENT = {
+    "instructions": "Answer in one line.",
+    "temperature": 0.3,
+    "top_p": 0.8,
+    "max_output_tokens": 77,
+    "parallel_tool_calls": False,
+    "tool_choice": "none",
+    "truncation": "disabled",
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "metadata": {"page": "faq"},
+    "service_tier": "flex",
+    "prompt_cache_key": "cache-1",
+    "max_tool_calls": 3,
+    "presence_penalty": 0.5,
+    "text": {"format": {"type": "text"}, "verbosity": "low"},
+    "tools": [
+        {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True, "description": "é"}
+    ],
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_response_repeats_what_was_sent(http, answers, streamed):
+    """Parameters come back as the request sent them: whole, in every event of a stream, and read again by the id."""
+    answers()
+    for sent in (SENT, {**SENT, "store": False}, {"temperature": 2, "text": {"verbosity": "high"}}):
+        if streamed:
+            replies = [event["response"] for event in events_of(http, **sent)[0] if "response" in event]
+        else:
+            replies = [posted(http, **sent).json()]
+        if sent.get("store", True):
+            replies.append(http.get(f"/v1/responses/{replies[0]['id']}").json())
+        wanted = {**sent, "text": {"format": {"type": "text"}} | sent["text"]}
+        for reply in replies:
+            Response.model_validate(reply)
+            assert {name: reply[name] for name in wanted} == wanted
+
+
+def test_what_was_not_sent_has_the_default_of_the_specification(http, answers):
+    """Null, and values of another type, are as if they were not sent; credentials of a tool's server are left out."""
+    answers()
+    plain = posted(http).json()
+    defaults = ("auto", True, 1.0, None, [])
+    names = ("tool_choice", "parallel_tool_calls", "temperature", "max_output_tokens", "tools")
+    assert tuple(plain[name] for name in names) == defaults
+    strange = {"temperature": "hot", "top_p": True, "truncation": 5, "reasoning": "deep", "service_tier": None}
+    assert {name: posted(http, **strange).json()[name] for name in strange} == {name: plain[name] for name in strange}
+    lone = {"type": "function", "name": "f", "description": "\ud800"}
+    body = {"model": "auto", "input": QUESTION, "tools": [lone], "tool_choice": "none", "temperature": math.nan}
+    reply = http.post("/v1/responses", content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert reply.status_code in (200, 400), reply.text
+    secret = {"name": "f", "parameters": {}, "headers": {"X-Key": "s3cr3t"}, "authorization": "s3cr3t"}
+    reply = posted(http, tools=[{"type": "function", **secret}], tool_choice="none")
+    assert reply.json()["tools"] == [{"type": "function", "name": "f", "parameters": {}}]
+    assert "s3cr3t" not in http.get(f"/v1/decisions/{reply.json()['id']}").text
 
 
 def test_the_order_of_a_stream(http, in_pieces, service):

@@ -135,13 +135,13 @@ def test_near_the_cap_only_what_fits_is_taken():
 
 
 def test_no_new_question_ends_the_updates():
-    """A model without a question, or only with those it asked before, ends the updates without another search."""
+    """A model that asks nothing, or repeats its questions, ends the updates without another search or step."""
     blank = outcome_of(AdaptiveNote(passages_per_round=1), ["First note.", " \n", "Ohio"])
     again = ["1. WHERE did Spielberg come from?\n2. Who made Jaws?"]
     repeated = outcome_of(AdaptiveNote(passages_per_round=1), ["First note.", *ROUND_TWO, *again, "Ohio"])
-    assert (blank.stop_reason, blank.cost.retriever_calls) == ("no_new_question", 1)
+    assert (blank.stop_reason, blank.cost.retriever_calls, blank.steps) == ("no_new_question", 1, 1)
     assert branches(blank, "parse_failed") == ["ask: no question"]
-    assert (repeated.stop_reason, repeated.cost.retriever_calls) == ("no_new_question", 2)
+    assert (repeated.stop_reason, repeated.cost.retriever_calls, repeated.steps) == ("no_new_question", 2, 2)
     assert branches(repeated, "question_repeated") == ["WHERE did Spielberg come from?", "Who made Jaws?"]
 
 

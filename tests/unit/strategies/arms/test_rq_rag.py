@@ -105,10 +105,10 @@ def test_rq_rag_ends_by_every_rule(arm, script, budget, ended, searched, unreada
 
 
 def test_rq_rag_ends_where_no_query_is_new():
-    """A refinement that repeats the path's queries ends the path instead of searching again."""
+    """A refinement that repeats the path's queries ends the path without another search, and without another step."""
     outcome = outcome_of(RqRag(depth=3), ["rewrite", "Jaws", "decompose", "1. JAWS\n2. jaws", "Ohio"])
     assert queries(outcome) == ["Jaws"]
-    assert (outcome.answer, outcome.stop_reason) == ("Ohio", "no_new_query")
+    assert end_of(outcome) == ("Ohio", "no_new_query", 1)
     assert branches(outcome, "no_new_query") == ["decompose"]
 
 
@@ -142,10 +142,10 @@ def test_rq_rag_paths_see_only_their_own_passages():
 
 
 def test_rq_rag_leaves_out_a_branch_without_a_new_query():
-    """A refinement that repeats its path's query gets no answer and no branches; the tree goes on."""
+    """A refinement that repeats its path's query gets no answer, no branches and no step; the tree goes on."""
     script = ["A", *(["Jaws", "B"] * 3), *(["Jaws"] * 9)]
     outcome = outcome_of(RqRag(tree=True, depth=2), script)
-    assert (outcome.answer, outcome.stop_reason) == ("B", "max_depth")
+    assert end_of(outcome) == ("B", "max_depth", 3)
     assert purposes(outcome).count("read") == 4
     assert len(branches(outcome, "no_new_query")) == 9
 

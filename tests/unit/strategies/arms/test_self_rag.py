@@ -89,9 +89,9 @@ def test_self_rag_answers_without_passages_where_none_was_ever_relevant():
 
 @pytest.mark.parametrize("rewritten", [" ", "where is THE maker of Jaws from?"])
 def test_self_rag_ends_where_rewriting_brings_no_new_query(rewritten):
-    """A rewriting that is empty or known already ends the arm instead of repeating the search."""
+    """A rewriting that is empty or repeats a query ends the arm without another search, and without another step."""
     outcome = outcome_of(SelfRag(rewrites=3), ["yes", "Ohio", "yes", "no", rewritten], corpus=(JAWS,))
-    assert (outcome.answer, outcome.stop_reason) == ("Ohio", "no_new_query")
+    assert end_of(outcome) == ("Ohio", "no_new_query", 1)
     assert len(queries(outcome)) == 1
     assert len(branches(outcome, "parse_failed")) == (rewritten == " ")
 

@@ -1,4 +1,4 @@
-"""A safe start: a policy that is held back to an incumbent arm, and what the rows say of it."""
+"""A safe start: a policy that is held back to an incumbent arm, and the facts of its rows."""
 
 import math
 from collections import deque
@@ -13,7 +13,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Restraint, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.draw import draw, held_back, made_decisions, seed_of
-from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall, _risk
+from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates
@@ -145,15 +145,16 @@ def test_rewards_below_zero():
 
 @pytest.mark.slow
 def test_the_tally_is_unbiased():
-    """Over many rows the estimate of what was lost is the truth, where questions are given away whatever they are."""
+    """Over many rows the estimated loss is the true one, also if the incumbent is left where it is weak."""
     errors = []
     for seed in range(200):
         rng, tally, lost = np.random.default_rng(seed), Shortfall(INCUMBENT, harm=0.05), 0.0
-        for number in range(300):
-            share = 0.5 if number % 3 else 0.1
-            incumbent, other = float(rng.random() < 0.7), float(rng.random() < 0.8)
-            stays = number < 10 or rng.random() >= share
-            lost += 0.0 if stays else 0.7 - other
+        for _ in range(300):
+            weak = rng.random() < 0.4
+            incumbent, other = float(rng.random() < (0.4 if weak else 0.9)), float(rng.random() < 0.6)
+            share = 0.5 if weak else 0.1
+            stays = rng.random() >= share
+            lost += 0.0 if stays else incumbent - other
             arm, reward = (INCUMBENT, incumbent) if stays else (ARMS[2], other)
             tally.learn(row(arm, reward, propensity=1 - share if stays else share))
         errors.append(tally._lost - lost)
@@ -245,14 +246,16 @@ def slack_by_hand(rows, *, harm):
     allowance * max(N, (N + 100) / 2) - r lost - sqrt(others * variance * (1 + (r - 1) r)), N = r * own.
     """
     lost = others = 0.0
-    for at, (arm, reward, _, _) in enumerate(rows):
+    for at, (arm, reward, propensity, _) in enumerate(rows):
         of_it = [one for one in rows[:at] if one[0] == INCUMBENT]
         fades = [0.999 ** (len(of_it) - 1 - n) for n in range(len(of_it))]
         weights = [fade * min(1.0 / one[2], 10.0) for fade, one in zip(fades, of_it, strict=True)]
         base = reward
         if of_it:
             base = sum(w * one[1] for w, one in zip(weights, of_it, strict=True)) / sum(weights)
-        if arm != INCUMBENT:
+        if arm == INCUMBENT:
+            lost += (reward - base) * (min(1.0 / propensity, 10.0) - 1.0)
+        else:
             lost, others = lost + base - reward, 0.999 * others + 1.0
     mine = [(reward, min(1.0 / p, 10.0)) for arm, reward, p, _ in rows if arm == INCUMBENT]
     weights = [0.999 ** (len(mine) - 1 - n) * weight for n, (_, weight) in enumerate(mine)]
@@ -271,9 +274,9 @@ def slack_by_hand(rows, *, harm):
 @pytest.mark.parametrize("per_row", [None, 1, 4, 10])
 @pytest.mark.parametrize("count", [12, 40, 80])
 def test_slack_is_the_formula(count, per_row):
-    """With every decision learned and with one of ten, the slack is that of sums over all rows, made anew.
+    """The slack equals the formula over all rows, if every decision is learned and if one of ten is.
 
-    What 800 decisions allow is below what a surplus may be.
+    What 800 decisions allow is below the largest surplus.
     """
     rng, rows, tally = np.random.default_rng(count), [], Shortfall(INCUMBENT, harm=0.3)
     for number in range(1, count + 1):
@@ -300,34 +303,6 @@ def test_doubt_lowers_what_an_arm_is_taken_for():
     spread = theta * theta * held.shortfall.variance
     wanted = np.expm1(np.minimum(theta * (output.scores[1] - np.array(output.scores) + doubts) + spread, 50.0))
     assert output.restraint.risks == pytest.approx((wanted[0], 0.0, wanted[2]), rel=1e-9)
-    assert output.restraint.allowance == pytest.approx(math.expm1(theta * held.shortfall.allowance()))
+    assert output.restraint.allowance == pytest.approx(math.expm1(theta * 0.5 * held.shortfall.allowance()))
     unsure = output.scores[1] - np.array(output.scores)
     assert all(output.restraint.risks[at] > np.expm1(theta * unsure[at] + spread) for at in (0, 2))
-
-
-@pytest.mark.parametrize("theta", [0.3, 2.0, 8.0])
-@pytest.mark.parametrize("loss", [-0.6, 0.0, 0.4, 0.9])
-def test_a_try_is_charged_what_it_can_lose(theta, loss):
-    """The risk is at least that of a right or wrong answer with the expected loss, and at most that of a Gaussian."""
-    right, wrong = (math.exp(theta * one) for one in (-0.35, 0.65))
-    share = min(max(loss + 0.35, 0.0), 1.0)
-    bounded = share * wrong + (1.0 - share) * right - 1.0
-    gaussian = math.exp(theta * loss + theta * theta * 0.2) - 1.0
-    risk = _risk(theta, loss=loss, variance=0.2, most=0.65)
-    assert risk == pytest.approx(min(bounded, gaussian), rel=1e-12)
-    assert _risk(theta, loss=loss, variance=0.2, most=None) == pytest.approx(gaussian, rel=1e-12)
-
-
-def test_rewards_beyond_one_are_charged_as_a_gaussian():
-    """Where a caller's own reward was 3 nobody knows what a try can lose at most."""
-    held = conservative("mba")
-    for number in range(40):
-        update = row(INCUMBENT, float(number % 3 > 0), propensity=0.9, seq=number + 1)
-        held.learn(replace(update, features=made_features(number, size=8)))
-    bounded = pmf_of_one(held, made_query(7), features=made_features(7, size=8), arms=ARMS).restraint
-    held.shortfall.in_unit = False
-    free = pmf_of_one(held, made_query(7), features=made_features(7, size=8), arms=ARMS).restraint
-    assert max(bounded.risks) < max(free.risks)
-    held.shortfall.in_unit = True
-    held.learn(replace(row(INCUMBENT, 3.0, propensity=0.9, seq=41), features=made_features(41, size=8)))
-    assert not held.shortfall.in_unit

@@ -166,7 +166,7 @@ class TextPiece:
 class DeltaPiece:
     """What a model's message has beside its text, as it is written: calls of tools, for example."""
 
-    #: see `shared.openai_client`
+    #: see `shared.model_replies`
     delta: Mapping[str, Json]
 
 

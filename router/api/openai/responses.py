@@ -22,7 +22,7 @@ from ragbandit.router.api.openai.replies import (
 )
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.shared.openai_client import LOGPROBS
+from ragbandit.shared.message_parts import LOGPROBS
 from ragbandit.shared.types import CANCELLED, Decision, DeltaPiece, Json, Outcome, StatusNote, TextPiece
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]

@@ -110,36 +110,37 @@ def _first(usage: Mapping[str, Any], names: Sequence[str]) -> tuple[str, int | N
 def tokens_of(usage: Mapping[str, Any], *, read: int | None = None, written: int | None = None) -> Tokens | None:
     """The tokens that `usage` reports; None if it lacks a count for which there is no estimate.
 
-    read, written: estimates. A total larger than the sum of both has thoughts that are written, and paid, in addition to `completion_tokens`.
+    read, written: estimates. What a server counts apart belongs to the tokens read or written all the same, and is paid:
+    caches by Anthropic's names, thoughts by Gemini's, and whatever makes the total larger than the sum of both.
     """
-    total, (name, of_read), of_written = _first(usage, _TOTAL)[1], _first(usage, _READ), _first(usage, _WRITTEN)[1]
+    name, told_read = _first(usage, _READ)
+    told_written, total = _first(usage, _WRITTEN)[1], _first(usage, _TOTAL)[1]
     cached, kept = _first(usage, _CACHED)[1] or 0, _first(usage, _CACHE_WRITE)[1] or 0
     apart = _first(usage, _CACHED_APART)[1] or 0, _first(usage, _CACHE_WRITE_APART)[1] or 0
-    thoughts, more = _first(usage, _THOUGHTS)[1], _first(usage, _THOUGHTS_APART)[1]
-    missed = count_of(usage.get("prompt_cache_miss_tokens"))
-    if of_read is None and missed is not None:
-        of_read = cached + missed
-    if not cached and of_read is not None and (name in _PLAIN_READ or sum(apart) > of_read):
-        of_read += sum(apart)
-    cached, kept = cached or apart[0], kept or apart[1]
-    if of_written is not None and (more or (thoughts or 0) > of_written):
-        of_written += more or thoughts or 0
-    if total and of_read and (of_written is None or total - of_read > of_written):
-        of_written = max(0, total - of_read)
-    if total and not of_read and of_written:
-        of_read = max(0, total - of_written)
-    estimated = not of_read or of_written is None
-    of_read, of_written = of_read or read, (of_written or written) if not of_read else of_written
-    of_written = written if of_written is None else of_written
-    if of_read is None or of_written is None:
+    thoughts, thoughts_apart = _first(usage, _THOUGHTS)[1], _first(usage, _THOUGHTS_APART)[1]
+    if told_read is None and (missed := count_of(usage.get("prompt_cache_miss_tokens"))) is not None:
+        told_read = cached + missed
+    if told_read is not None and not cached and (name in _PLAIN_READ or sum(apart) > told_read):
+        told_read += sum(apart)
+    if told_written is not None and (thoughts_apart or (thoughts or 0) > told_written):
+        told_written += thoughts_apart or thoughts or 0
+    if total and told_read and (told_written is None or total - told_read > told_written):
+        told_written = max(0, total - told_read)
+    if total and not told_read and told_written:
+        told_read = total - told_written
+    estimated = not (told_read and told_read > 0) or told_written is None
+    if estimated:  # no call reads nothing: a server that says 0 does not count
+        told_read = told_read if told_read and told_read > 0 else read
+        told_written = told_written or written
+    if told_read is None or told_written is None:
         return None
-    cached = min(cached, of_read)
-    thoughts = thoughts if more is None else more
+    cached = min(cached or apart[0], told_read)
+    thoughts = thoughts if thoughts_apart is None else thoughts_apart
     return Tokens(
-        read=of_read,
-        written=of_written,
+        read=told_read,
+        written=told_written,
         cached=cached,
-        cache_write=min(kept, of_read - cached),
-        reasoning=None if thoughts is None else min(thoughts, of_written),
+        cache_write=min(kept or apart[1], told_read - cached),
+        reasoning=None if thoughts is None else min(thoughts, told_written),
         estimated=estimated,
     )

@@ -338,7 +338,7 @@ class Reading(ModelReply):
             self._end_early()
 
     def end(self) -> None:
-        """Complete the message. Raises BrokenReply if no answer came, ArmFailed if a part that was asked for is missing."""
+        """Complete the message. Raises BrokenReply if no answer came, ArmFailed if something asked for is missing."""
         super().end()
         if self.finish == "content_filter" and self.request.chat is None:
             raise ArmFailed("the server's content filter held the answer back")

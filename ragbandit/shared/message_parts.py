@@ -57,7 +57,7 @@ def _by_place(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Continue what is known: texts and lists grow, but names and ids, which come once."""
+    """Continue what is known: texts and lists grow, except names and ids; a value of another type is passed over."""
     for name, value in part.items():
         before = known.get(name)
         if isinstance(before, dict) and isinstance(value, Mapping):
@@ -66,7 +66,7 @@ def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
             isinstance(before, list) and isinstance(value, list)
         ):
             known[name] = before + value  # type: ignore[operator] # both are of one kind
-        elif value is not None:
+        elif value is not None and (before is None or type(before) is type(value)):
             known[name] = dict(value) if isinstance(value, Mapping) else value
 
 

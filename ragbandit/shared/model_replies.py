@@ -212,7 +212,7 @@ class ModelReply:
         self._raise_failure(part)
         fields = {name: value for name, value in part.items() if name not in _OWN and value not in (None, "", [], {})}
         self.text += self._grown("content", self._content(part.get("content"), fields=fields))
-        self.delta = {name: kept for name, value in fields.items() if (kept := self._kept(name, value))}
+        self.delta = {whole_characters(name): kept for name, value in fields.items() if (kept := self._kept(name, value))}
         self._take_calls(part, is_whole=is_whole)
         if logprobs := self._logprobs(choice.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
@@ -290,10 +290,10 @@ class ModelReply:
         """Add the calls of a chunk or a whole message to the delta."""
         entries, legacy = part.get("tool_calls"), _listed(part.get("function_call"))
         if legacy and self._uses_functions:
-            name, text = words_of(legacy[0].get("name")), _written(legacy[0].get("arguments"))
+            name, text = whole_characters(words_of(legacy[0].get("name"))), _written(legacy[0].get("arguments"))
             is_named = "function_call" in self.message.whole
-            self.delta["function_call"] = {**({} if is_named else {"name": name}), "arguments": whole_characters(text)}
-            self._size += len(name) + len(text)
+            self.delta["function_call"] = {**({} if is_named else {"name": name}), "arguments": self._grown("function_call", text)}
+            self._size += len(name)
         elif legacy and not entries:
             entries = [{"function": legacy[0]}]
         if not entries:
@@ -310,8 +310,9 @@ class ModelReply:
         kind = "custom" if isinstance(entry.get("custom"), Mapping) else "function"
         body = entry[kind] if isinstance(entry.get(kind), Mapping) else entry
         own = {"index", "id", "type", kind, *(("name", CALL_TEXTS[kind]) if body is entry else ())}
-        more = {name: self._clean(value) for name, value in entry.items() if name not in own and value is not None}
-        server_id, name, sent = words_of(entry.get("id")), words_of(body.get("name")), body.get(CALL_TEXTS[kind])
+        more = self._clean({name: value for name, value in entry.items() if name not in own and value is not None})
+        server_id, name = (whole_characters(words_of(value)) for value in (entry.get("id"), body.get("name")))
+        sent = body.get(CALL_TEXTS[kind])
         text, index = _written(sent), count_of(entry.get("index"))
         call = self._known_call(server_id, index=index, is_named=bool(name), at=at, of=of)
         if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text):
@@ -327,8 +328,8 @@ class ModelReply:
         if len(self._calls) >= MAX_CALLS:
             raise _too_many_calls()
         is_usable = server_id and all(each.id != server_id for each in self._calls)
-        own_id = whole_characters(server_id) if is_usable else f"call_{uuid.uuid4().hex[:24]}"
-        call = _Call(place=len(self._calls), id=own_id, server_id=server_id, kind=kind, name=whole_characters(name))
+        own_id = server_id if is_usable else f"call_{uuid.uuid4().hex[:24]}"
+        call = _Call(place=len(self._calls), id=own_id, server_id=server_id, kind=kind, name=name)
         self._calls.append(call)
         if index is not None:
             self._by_index[index] = call

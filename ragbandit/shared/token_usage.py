@@ -110,8 +110,8 @@ def _first(usage: Mapping[str, Any], names: Sequence[str]) -> tuple[str, int | N
 def tokens_of(usage: Mapping[str, Any], *, read: int | None = None, written: int | None = None) -> Tokens | None:
     """The tokens that `usage` reports; None if it lacks a count for which there is no estimate.
 
-    read, written: estimates. What a server counts apart belongs to the tokens read or written all the same, and is paid:
-    caches by Anthropic's names, thoughts by Gemini's, and whatever makes the total larger than the sum of both.
+    read, written: estimates. What a server counts apart belongs to the tokens read or written all the same, and is
+    paid: caches by Anthropic's names, thoughts by Gemini's, and whatever makes the total larger than the sum of both.
     """
     name, told_read = _first(usage, _READ)
     told_written, total = _first(usage, _WRITTEN)[1], _first(usage, _TOTAL)[1]

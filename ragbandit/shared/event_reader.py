@@ -1,6 +1,7 @@
 """The body of a model server's reply as JSON values: server-sent events, or one document."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 #: bytes of one event, or of a document; a larger one fails
@@ -46,11 +47,12 @@ class EventReader:
         if self._held > MAX_EVENT:
             raise BrokenReply(f"the reply has an event of more than {MAX_EVENT} bytes")
         if self._is_document is None:
-            begin = bytes(self._rest).lstrip(b"\xef\xbb\xbf \t\r\n")
-            if not begin:
-                return []
-            self._begin, self._is_document = begin[:_BEGIN], begin[:1] in b"{[<"
-        if self._is_document or (b"\n" not in data and b"\r" not in data):
+            self._rest = self._rest.lstrip(b"\xef\xbb\xbf \t\r\n")
+            self._begin = bytes(self._rest[:_BEGIN])
+            self._is_document = self._begin[:1] in b"{[<" if self._begin else None
+        if self._is_document:
+            return self._document()
+        if not self._rest or (b"\n" not in data and b"\r" not in data):
             return []
         lines = bytes(self._rest).splitlines(keepends=True)
         self._rest = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
@@ -59,41 +61,56 @@ class EventReader:
         return values
 
     def end(self) -> list[Any]:
-        """The values of what is left when the body has ended. Raises BrokenReply for a body that is none of both."""
-        if self._is_document and self._begin[:1] != b"<":
-            return [_value_of(bytes(self._rest).removeprefix(b"\xef\xbb\xbf")), DONE]
+        """The values of what is left when the body has ended. Raises BrokenReply for a body of another kind."""
         values = [] if self._is_document else [*self._take(bytes(self._rest)), *self._take(b"")]
         if self._begin and not self._is_read:
             begin = self._begin.decode("utf-8", "replace")
             raise BrokenReply(f"expected a completion, got {begin!r}", remedy=_ADDRESS_REMEDY)
         return values
 
+    def _document(self) -> list[Any]:
+        """The document once it is whole: the connection may break, or stay open, after it."""
+        if self._is_read or not self._rest[-80:].rstrip().endswith((b"}", b"]")):
+            return []
+        try:
+            value = _value_of(bytes(self._rest))
+        except BrokenReply:
+            return []
+        self._is_read = True
+        return [value, DONE]
+
     def _take(self, line: bytes) -> list[Any]:
         """The values of the event that this line ends; most lines end none."""
-        if line:
-            name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
-            if name == b"data":
-                self._lines.append(value)
-            elif name == b"event":
-                self._event = value.strip()
-            self._is_read = self._is_read or name in (b"data", b"event", b"")
-            return []
-        lines, event = self._lines, self._event
-        self._lines, self._event = [], b""
-        data = b"\n".join(lines).strip()
-        if not data:
-            return []
-        if data.startswith(DONE.encode()):
-            return [DONE]
-        if data[:1] not in b"{[":  # a word or null as a sign of life, or an error in words
-            return [{"error": _text_of(data)}] if event == b"error" else []
+        if not line:
+            lines, event = self._lines, self._event
+            self._lines, self._event = [], b""
+            return _values_of(lines, event=event)
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._lines.append(value)
+        elif name == b"event":
+            self._event = value.strip()
+        self._is_read = self._is_read or name in (b"data", b"event", b"")
+        return []
+
+
+def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
+    """The values of an event with these lines of data. Raises BrokenReply."""
+    data = b"\n".join(lines).strip()
+    if data.startswith(DONE.encode()):
+        return [DONE]
+    if data[:1] in (b"{", b"["):
         try:
-            values = [_value_of(data)]
+            value = _value_of(data)
         except BrokenReply:
             if len(lines) == 1:
                 raise
-            values = [_value_of(each) for each in lines]  # a server that leaves out the lines between events
-        return [{"error": value} if event == b"error" and "error" not in value else value for value in values]
+        else:
+            return [{"error": value} if event == b"error" and "error" not in value else value]
+    elif len(lines) <= 1:  # a word, null or nothing is a sign of life, unless it is an error in words
+        return [{"error": _text_of(data)}] if event == b"error" else []
+    # A server that leaves out the empty lines between events.
+    return [value for line in lines for value in _values_of([line], event=event)]
 
 
 def _text_of(data: bytes) -> str:

@@ -212,7 +212,9 @@ class ModelReply:
         self._raise_failure(part)
         fields = {name: value for name, value in part.items() if name not in _OWN and value not in (None, "", [], {})}
         self.text += self._grown("content", self._content(part.get("content"), fields=fields))
-        self.delta = {whole_characters(name): kept for name, value in fields.items() if (kept := self._kept(name, value))}
+        self.delta = {
+            whole_characters(name): kept for name, value in fields.items() if (kept := self._kept(name, value))
+        }
         self._take_calls(part, is_whole=is_whole)
         if logprobs := self._logprobs(choice.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
@@ -292,7 +294,10 @@ class ModelReply:
         if legacy and self._uses_functions:
             name, text = whole_characters(words_of(legacy[0].get("name"))), _written(legacy[0].get("arguments"))
             is_named = "function_call" in self.message.whole
-            self.delta["function_call"] = {**({} if is_named else {"name": name}), "arguments": self._grown("function_call", text)}
+            self.delta["function_call"] = {
+                **({} if is_named else {"name": name}),
+                "arguments": self._grown("function_call", text),
+            }
             self._size += len(name)
         elif legacy and not entries:
             entries = [{"function": legacy[0]}]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 #: bytes of one event, or of a document; a larger one fails
@@ -62,7 +63,9 @@ class EventReader:
 
     def end(self) -> list[Any]:
         """The values of what is left when the body has ended. Raises BrokenReply for a body of another kind."""
-        values = [] if self._is_document else [*self._take(bytes(self._rest)), *self._take(b"")]
+        values: list[Any] = []
+        with suppress(BrokenReply):  # an event that is cut, which a reply without its end shows by itself
+            values = [] if self._is_document else [*self._take(bytes(self._rest)), *self._take(b"")]
         if self._begin and not self._is_read:
             begin = self._begin.decode("utf-8", "replace")
             raise BrokenReply(f"expected a completion, got {begin!r}", remedy=_ADDRESS_REMEDY)

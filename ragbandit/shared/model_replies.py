@@ -149,7 +149,8 @@ class ModelReply:
         self.is_done = False
         self._uses_functions = uses_functions
         self._has_choice, self._choice, self._note = False, None, ""
-        self._size, self._logprob_size = 0, 0
+        #: characters so far: text, reasoning, calls, further fields
+        self.size, self._logprob_size = 0, 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         #: field, or place of a call -> the first half of a character whose other half has still to come
@@ -212,13 +213,12 @@ class ModelReply:
         self._raise_failure(part)
         fields = {name: value for name, value in part.items() if name not in _OWN and value not in (None, "", [], {})}
         self.text += self._grown("content", self._content(part.get("content"), fields=fields))
-        self.delta = {
-            whole_characters(name): kept for name, value in fields.items() if (kept := self._kept(name, value))
-        }
+        kept = {whole_characters(name): self._kept(name, value) for name, value in fields.items()}
+        self.delta = {name: value for name, value in kept.items() if value}
         self._take_calls(part, is_whole=is_whole)
         if logprobs := self._logprobs(choice.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
-        if self._size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
+        if self.size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
             raise BrokenReply(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
         if self.delta:
             self.message.add(self.delta)
@@ -245,7 +245,7 @@ class ModelReply:
 
     def _grown(self, field: str | int, text: str) -> str:
         """The next characters of a field that comes in pieces."""
-        self._size += len(text)
+        self.size += len(text)
         if field in self._halves:
             text = self._halves.pop(field) + text
         if text and "\ud800" <= text[-1] <= "\udbff":
@@ -264,7 +264,7 @@ class ModelReply:
 
     def _clean(self, value: Any, *, depth: int = 0) -> Any:
         """A value of unknown kind that every JSON parser and database takes; its size is counted."""
-        self._size += len(value) if isinstance(value, str) else 1
+        self.size += len(value) if isinstance(value, str) else 1
         if isinstance(value, str):
             return whole_characters(value)
         if isinstance(value, float) and not math.isfinite(value):
@@ -293,12 +293,12 @@ class ModelReply:
         entries, legacy = part.get("tool_calls"), _listed(part.get("function_call"))
         if legacy and self._uses_functions:
             name, text = whole_characters(words_of(legacy[0].get("name"))), _written(legacy[0].get("arguments"))
-            is_named = "function_call" in self.message.whole
+            own = {} if "function_call" in self.message.whole else {"name": name}
             self.delta["function_call"] = {
-                **({} if is_named else {"name": name}),
+                **own,
                 "arguments": self._grown("function_call", text),
             }
-            self._size += len(name)
+            self.size += len(name)
         elif legacy and not entries:
             entries = [{"function": legacy[0]}]
         if not entries:
@@ -338,7 +338,7 @@ class ModelReply:
         self._calls.append(call)
         if index is not None:
             self._by_index[index] = call
-        self._size += len(server_id) + len(name)
+        self.size += len(server_id) + len(name)
         head = {"index": call.place, "id": call.id, "type": kind, **more}
         return head | {kind: {"name": call.name, CALL_TEXTS[kind]: self._grown(call.place, text)}}
 

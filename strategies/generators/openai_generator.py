@@ -186,7 +186,8 @@ class OpenAiGenerator(Generator):
         if not reading.asked:
             return Tokens(read=0, written=0)
         read = sum(map(estimated_tokens, plain_parts(reading.request.prompt)))
-        written = max(estimated_tokens(reading.text), len(reading.tokens))
+        beyond_text = math.ceil((reading.size - len(reading.text)) / _BYTES_PER_TOKEN)
+        written = max(estimated_tokens(reading.text), len(reading.tokens)) + max(0, beyond_text)
         return tokens_of(reading.usage, read=read, written=written) or Tokens(
             read=read, written=written, estimated=True
         )
@@ -223,8 +224,8 @@ class OpenAiGenerator(Generator):
         return self._broke(failed, reading=reading)
 
     def _broke(self, error: ArmFailed, *, reading: "Reading") -> ArmFailed:
-        """The error, with what the text costs that was written, though nobody reads it."""
-        if not reading.text:
+        """The error, with what the reply costs that was written, though nobody reads it."""
+        if not (reading.size or reading.usage):
             return error
         used = self._usage(reading)
         dollars = self._dollars(used, model=None)

@@ -9,8 +9,9 @@ from ragbandit.shared.event_reader import DONE, MAX_EVENT, BrokenReply, EventRea
 
 def values(body, *, size=None):
     reader, found = EventReader(), []
-    for start in range(0, len(body), size or len(body)):
-        found += reader.feed(body[start : start + (size or len(body))])
+    size = size or max(1, len(body))
+    for start in range(0, len(body), size):
+        found += reader.feed(body[start : start + size])
     return found + reader.end()
 
 

@@ -1,7 +1,7 @@
 """The body of a model server's reply as JSON values: server-sent events, or one document."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -41,8 +41,8 @@ class EventReader:
         self._is_document: bool | None = None
         self._held, self._is_read = 0, False
 
-    def feed(self, data: bytes) -> list[Any]:
-        """The values that these bytes complete. Raises BrokenReply."""
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The values that these bytes complete. Raises BrokenReply, after the values before what is broken."""
         self._rest += data
         self._held += len(data)
         if self._held > MAX_EVENT:
@@ -52,14 +52,13 @@ class EventReader:
             self._begin = bytes(self._rest[:_BEGIN])
             self._is_document = self._begin[:1] in b"{[<" if self._begin else None
         if self._is_document:
-            return self._document()
-        if not self._rest or (b"\n" not in data and b"\r" not in data):
-            return []
-        lines = bytes(self._rest).splitlines(keepends=True)
-        self._rest = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
-        values = [value for line in lines for value in self._take(line.rstrip(b"\r\n"))]
-        self._held = len(self._rest) + sum(map(len, self._lines))
-        return values
+            yield from self._document()
+        elif self._rest and (b"\n" in data or b"\r" in data):
+            lines = bytes(self._rest).splitlines(keepends=True)
+            self._rest = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
+            for line in lines:
+                yield from self._take(line.rstrip(b"\r\n"))
+            self._held = len(self._rest) + sum(map(len, self._lines))
 
     def end(self) -> list[Any]:
         """The values of what is left when the body has ended. Raises BrokenReply for a body of another kind."""

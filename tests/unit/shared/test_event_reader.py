@@ -47,8 +47,8 @@ def test_a_body_gives_the_same_values_however_the_network_cuts_it(name, size):
 def test_a_document_is_read_before_its_connection_ends():
     """A whole document comes at once, since the connection may stay open or break after it."""
     reader = EventReader()
-    assert reader.feed(b'{"b": ') == []
-    assert reader.feed(b"[1, 2]}\n") == [B, DONE]
+    assert list(reader.feed(b'{"b": ')) == []
+    assert list(reader.feed(b"[1, 2]}\n")) == [B, DONE]
     assert reader.end() == []
 
 
@@ -70,3 +70,11 @@ def test_another_body_is_a_broken_reply(body):
     with pytest.raises(BrokenReply) as error:
         values(body, size=1_000_000)
     assert len(str(error.value)) < 300
+
+
+def test_values_before_a_broken_event_are_given():
+    """A broken event takes nothing from the events before it, though they came in the same bytes."""
+    events = EventReader().feed(b'data: {"b": [1, 2]}\n\ndata: {half\n\n')
+    assert next(events) == B
+    with pytest.raises(BrokenReply):
+        next(events)

@@ -28,9 +28,9 @@ class BrokenReply(Exception):
 
 
 class EventReader:
-    """The JSON values of a body: server-sent events, or one document, whatever its type says.
+    """The JSON values of a body: server-sent events or one document, by its first character and not by its type.
 
-    Comments, null and events without JSON are passed over. DONE ends a stream that says so, and a document.
+    Comments, null and events without JSON are left out. DONE follows the last event of a stream, and a document.
     """
 
     def __init__(self) -> None:

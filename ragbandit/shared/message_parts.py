@@ -1,4 +1,4 @@
-"""Messages that grow by deltas, and what is missing to a whole message."""
+"""Messages that grow by deltas, and the delta from such a message to a whole one."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -57,7 +57,7 @@ def _by_place(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Continue what is known: texts and lists grow, except names and ids; a value of another type is passed over."""
+    """Add a delta: texts and lists grow, except names and ids; a value of another type is left out."""
     for name, value in part.items():
         before = known.get(name)
         if isinstance(before, dict) and isinstance(value, Mapping):
@@ -71,7 +71,7 @@ def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
 
 
 def _rest(known: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What is missing of the whole; None: what is known is no beginning of it."""
+    """The delta from a message to this whole; None if the message is not a beginning of it."""
     missing: dict[str, Any] = {}
     for name, value in whole.items():
         before = known.get(name)

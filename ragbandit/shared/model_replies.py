@@ -93,8 +93,8 @@ def _failure_of(part: Mapping[str, Any]) -> BrokenReply | None:
         error = part
     if not (any(error.values()) if isinstance(error, Mapping) else error):
         return None
-    code = next((each.get("code") or each.get("status") for each in _listed(error)), None)
-    status = int(code) if str(code).isdecimal() and 400 <= int(code) <= 599 else None
+    code = count_of(next((each.get("code") or each.get("status") for each in _listed(error)), None))
+    status = code if code is not None and 400 <= code <= 599 else None
     message = message_of_error(error) or json.dumps(error, ensure_ascii=False)
     return BrokenReply(message, status_code=status)
 
@@ -204,12 +204,9 @@ class ModelReply:
     def _take(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)
         self._raise_failure(choice)
-        message, part = choice.get("message"), choice.get("delta")
-        is_whole = isinstance(message, Mapping) and not isinstance(part, Mapping)
-        if is_whole:
-            part = message
-        elif not isinstance(part, Mapping):
-            part = {"content": choice.get("text")}
+        bodies: list[Mapping[str, Any]] = [*_listed(choice.get("delta")), *_listed(choice.get("message"))]
+        is_whole = not isinstance(choice.get("delta"), Mapping)
+        part = bodies[0] if bodies else {"content": choice.get("text")}
         self._raise_failure(part)
         fields = {name: value for name, value in part.items() if name not in _OWN and value not in (None, "", [], {})}
         self.text += self._grown("content", self._content(part.get("content"), fields=fields))

@@ -16,13 +16,13 @@ import os
 import re
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
-from ragbandit.shared.event_reader import BrokenReply, EventReader
+from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
 from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.token_usage import Tokens, tokens_of
@@ -36,7 +36,9 @@ _MESSAGE: Final = 200
 #: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
-#: of a chat: attempts after the first
+#: longest wait for the end of a body after its last value, seconds
+_CLOSING_S: Final = 0.1
+#: attempts of a chat after the first one
 _RETRIES: Final = 1
 
 
@@ -57,27 +59,38 @@ def connect(
 
 
 async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-    """The JSON values of the reply to a chat: those of a whole reply or the chunks of a stream, see EventReader.
+    """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
 
-    Close it (contextlib.aclosing): that closes the connection. Raises errors of the openai package, BrokenReply.
+    Close the iterator (contextlib.aclosing), which closes the connection. Raises errors of the openai package, BrokenReply.
     """
     import openai
 
     reader = EventReader()
     async with client.chat.completions.with_streaming_response.create(**fields) as reply:
-        response = reply.http_response
+        chunks = reply.http_response.aiter_bytes()
         try:
-            async for data in response.aiter_bytes():
+            async for data in chunks:
                 for value in reader.feed(data):
                     yield value
+                    if value == DONE:
+                        await _drain(chunks)
+                        return
         except BrokenReply:
             raise
-        except Exception as error:  # of httpx, which goes by two names
+        except Exception as error:  # httpx's own classes, which come under two names
             is_late = "Timeout" in type(error).__name__
             kind = openai.APITimeoutError if is_late else openai.APIConnectionError
-            raise kind(request=response.request) from error
+            raise kind(request=reply.http_response.request) from error
         for value in reader.end():
             yield value
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Read the rest of a body for a moment: its connection is then free for the next request."""
+    with suppress(Exception):
+        async with asyncio.timeout(_CLOSING_S):
+            async for _ in chunks:
+                pass
 
 
 def is_too_long(error: Exception) -> bool:

@@ -87,7 +87,7 @@ def _merge(known: dict[str, Any], counts: Mapping[str, Any]) -> None:
 
 
 def count_of(value: Any) -> int | None:
-    """A count, which may be a float or text; None for what is no count, is negative or too large."""
+    """A count, also as a float or text; None if it cannot be a count, is negative or too large."""
     if isinstance(value, str):
         value = int(value) if value.strip().isdecimal() and len(value) < 20 else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TOKENS:

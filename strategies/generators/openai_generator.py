@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
+from ragbandit.shared.event_reader import BrokenReply
 from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.openai_client import (
-    BrokenReply,
     OpenAiOptions,
     cause_of,
     connect,
@@ -62,9 +62,8 @@ _BYTES_PER_TOKEN: Final = 4
 _RUNAWAY: Final = 4
 #: characters per token allowed for, before it counts as one, too: the longest tokens in use are runs of so many spaces
 _LONGEST_TOKEN: Final = 128
-#: how long a server may take after the end of the answer to send its usage, and after [DONE] to end the reply, seconds
+#: longest wait for the usage after the end of the answer, seconds
 _LATE_USAGE_S: Final = 2.0
-_CLOSING_S: Final = 0.1
 
 
 class OpenAiGenerator(Generator):
@@ -160,8 +159,8 @@ class OpenAiGenerator(Generator):
                             await reading.request.delta_sink(reading.delta)
                         if reading.ended:
                             return
-                        if reading.is_done or (reading.finish is not None and rest.when() is None):
-                            rest.reschedule(clock() + (_CLOSING_S if reading.is_done else _LATE_USAGE_S))
+                        if reading.finish is not None and rest.when() is None:
+                            rest.reschedule(clock() + _LATE_USAGE_S)
             except RagBanditError:
                 raise
             except Exception:
@@ -249,7 +248,7 @@ class OpenAiGenerator(Generator):
 
 
 def _details(reading: "Reading") -> dict[str, Any]:
-    """What was asked for beside the text."""
+    """The parts of a reply that were asked for in addition to the text."""
     if reading.request.chat is not None:
         return {"reply": {"message": reading.message.whole, "finish_reason": reading.finish}}
     tokens = (Token(text=text, logprob=logprob) for text, logprob in reading.tokens)
@@ -313,7 +312,7 @@ def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
 
 
 def estimated_tokens(text: str) -> int:
-    """Tokens of a text, about right for English: for servers that tell no usage."""
+    """Tokens of a text, about right for English: for servers that report no usage."""
     return math.ceil(len(encodable(text).encode()) / _BYTES_PER_TOKEN)
 
 

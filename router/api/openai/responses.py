@@ -406,7 +406,7 @@ class ResponseStream:
         """The events of a piece of a text."""
         begun = self._begun(kind)
         self._texts[kind] += text
-        more = {"logprobs": []} if kind == "output_text" else {}
+        more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
         return [*begun, self._in_part(f"{kind}.delta", of=kind, delta=text, **more)]
 
     def _begun(self, kind: str) -> list[bytes]:

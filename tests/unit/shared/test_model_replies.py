@@ -306,9 +306,10 @@ def test_a_message_beyond_the_cap_fails_at_once(message):
         with pytest.raises(BrokenReply, match="more than"):
             ModelReply().take(value)
     reply = ModelReply()
+    for at in range(MAX_CALLS):
+        reply.take(piece("{}", name="f", index=at, id=f"c{at}"))
     with pytest.raises(BrokenReply, match="more than"):
-        for at in range(MAX_CALLS + 1):
-            reply.take(piece("{}", name="f", index=at, id=f"c{at}"))
+        reply.take(piece("{}", name="f", index=MAX_CALLS, id="last"))
 
 
 def test_a_field_that_is_too_deep_or_no_json_is_left_out():

@@ -130,7 +130,7 @@ def test_thoughts_and_refusals_are_in_the_output(http, in_pieces, answers, clien
 
 @pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 def test_a_response_that_its_model_cut_is_incomplete(http, in_pieces, finish, reason):
-    """The model's limit and its filter make a response incomplete, with the reason, in the stream and when it is read."""
+    """A response is incomplete, with the reason, if the model's limit or its filter cut it."""
     in_pieces(TextPiece(text="Bram "), reply={"message": {}, "finish_reason": finish})
     last = events_of(http)[0][-1]
     assert last["type"] == "response.incomplete"

@@ -97,7 +97,7 @@ class Request:
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: messages and parameters of a chat completion, by OpenAI's names, which are sent in place of all above but the
     #: deadline; its reply comes back in `details` under "reply": {"message": what it has beside the content, by
-    #: `shared.openai_client`, "finish_reason"}. None: the prompt is sent
+    #: `shared.model_replies`, "finish_reason"}. None: the prompt is sent
     chat: Mapping[str, Json] | None = None
     #: of a chat: takes what a piece has beside its text, as `sink`
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
@@ -126,6 +126,8 @@ class Completion:
     cache_write_tokens: int = 0
     #: of completion_tokens, those of a reasoning model's thoughts; None: unknown
     reasoning_tokens: int | None = None
+    #: True if the server did not report the tokens
+    estimated: bool = False
 
 
 def seconds_until(deadline: float | None) -> float | None:

@@ -76,7 +76,7 @@ class AnswerReader(Protocol):
         ...
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Take what a model's message has beside its text, as it comes: see `shared.openai_client`."""
+        """Take what a model's message has beside its text, as it comes: see `shared.model_replies`."""
         ...
 
     def note(self, text: str) -> None:
@@ -389,6 +389,8 @@ class Run:
             self.started -= done.seconds - spent
             self.note_branch("response_cached", purpose)
         self._account(done, purpose=purpose, seconds=spent if done.seconds is None else done.seconds)
+        if done.estimated:
+            self.note_branch("tokens_estimated", purpose)
         if done.finish == "length" and request.max_tokens < max_tokens:
             self.note_branch("cut_by_budget_tokens", purpose)
         if done.finish == "deadline":

@@ -1,4 +1,4 @@
-"""OpenAI-compatible servers: options, connections, what failures mean, chats, and the messages that servers stream.
+"""OpenAI-compatible servers: options, connections, what failures mean, and chats.
 
 The `openai` package speaks to them and is loaded with the first call. A generator streams and prices on top of this
 (strategies.generators.openai_generator). A `ChatServer` is asked from a process without an event loop of its own, and
@@ -15,13 +15,17 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
+from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
+from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.redaction import without_keys
+from ragbandit.shared.token_usage import Tokens, tokens_of
 
 if TYPE_CHECKING:
     import openai
@@ -32,16 +36,10 @@ _MESSAGE: Final = 200
 #: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
-#: of a chat: attempts after the first
+#: longest wait for the end of a body after its last value, seconds
+_CLOSING_S: Final = 0.1
+#: attempts of a chat after the first one
 _RETRIES: Final = 1
-
-
-class BrokenReply(Exception):
-    """The reply is broken or incomplete."""
-
-    def __init__(self, message: str, *, remedy: str | None = None) -> None:
-        super().__init__(message)
-        self.remedy = remedy
 
 
 def connect(
@@ -58,6 +56,41 @@ def connect(
     return openai.AsyncOpenAI(
         base_url=base_url, api_key=key or "none", default_headers=dict(headers), max_retries=retries, timeout=timeout
     )
+
+
+async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+    """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
+
+    Close the iterator (contextlib.aclosing), which closes the connection. Raises errors of the openai package, BrokenReply.
+    """
+    import openai
+
+    reader = EventReader()
+    async with client.chat.completions.with_streaming_response.create(**fields) as reply:
+        chunks = reply.http_response.aiter_bytes()
+        try:
+            async for data in chunks:
+                for value in reader.feed(data):
+                    yield value
+                    if value == DONE:
+                        await _drain(chunks)
+                        return
+        except BrokenReply:
+            raise
+        except Exception as error:  # httpx's own classes, which come under two names
+            is_late = "Timeout" in type(error).__name__
+            kind = openai.APITimeoutError if is_late else openai.APIConnectionError
+            raise kind(request=reply.http_response.request) from error
+        for value in reader.end():
+            yield value
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Read the rest of a body for a moment: its connection is then free for the next request."""
+    with suppress(Exception):
+        async with asyncio.timeout(_CLOSING_S):
+            async for _ in chunks:
+                pass
 
 
 def is_too_long(error: Exception) -> bool:
@@ -120,48 +153,6 @@ def failure_name(error: Exception) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tokens:
-    """Tokens read and written; what is known beside, of them."""
-
-    read: int
-    written: int
-    #: of those read: out of the provider's cache of prompts, and written into it
-    cached: int = 0
-    cache_write: int = 0
-    #: of those written: a reasoning model's thoughts; None: nobody tells
-    reasoning: int | None = None
-
-    @classmethod
-    def of(cls, usage: Any) -> "Tokens":
-        """Of the `usage` of an OpenAI-compatible reply; by Anthropic's names where a proxy passes them on."""
-        read, written = int(usage.prompt_tokens), int(usage.completion_tokens or 0)
-        details = getattr(usage, "prompt_tokens_details", None)
-        cached = min(_first(details, "cached_tokens") or _first(usage, "cache_read_input_tokens") or 0, read)
-        kept = _first(details, "cache_write_tokens", "cache_creation_tokens")
-        kept = min(kept or _first(usage, "cache_creation_input_tokens") or 0, read - cached)
-        thoughts = _first(getattr(usage, "completion_tokens_details", None), "reasoning_tokens")
-        thoughts = thoughts if thoughts is None else min(thoughts, written)
-        return cls(read=read, written=written, cached=cached, cache_write=kept, reasoning=thoughts)
-
-    def dollars(self, prices: Sequence[float]) -> float:
-        """What they cost. prices: dollars per million, input, output, then cached_input, cache_write and reasoning.
-
-        One that is missing is that of input, or of output.
-        """
-        of_input, of_output, *rest = prices
-        of_cached, of_write, of_thoughts = (*rest, *(of_input, of_input, of_output)[len(rest) :])
-        thoughts = self.reasoning or 0
-        plain = (self.read - self.cached - self.cache_write) * of_input + (self.written - thoughts) * of_output
-        return (plain + self.cached * of_cached + self.cache_write * of_write + thoughts * of_thoughts) / 1e6
-
-
-def _first(details: Any, *names: str) -> int | None:
-    """The first of these counts that a server tells: a whole number from 0 on."""
-    counts = (getattr(details, name, None) for name in names)
-    return next((count for count in counts if isinstance(count, int) and count >= 0), None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ChatReply:
     """What came of one chat."""
 
@@ -201,12 +192,12 @@ class ChatServer:
     async def _once(self, fields: Mapping[str, Any]) -> ChatReply:
         loop, headers = asyncio.get_running_loop(), tuple(sorted(self.headers.items()))
         client = _client(loop, self.base_url, os.environ.get(self.api_key_env), headers)
-        completion: Any = await client.chat.completions.create(**fields)
-        choice, usage = completion.choices[0], completion.usage
-        text = choice.message.content or ""
-        if not isinstance(text, str):
-            return ChatReply(failed="malformed")
-        return ChatReply(text=text, finish=choice.finish_reason, tokens=Tokens.of(usage) if usage else None)
+        reply = ModelReply()
+        async with aclosing(reply_values(client, fields)) as values:  # type: ignore[type-var] # a generator
+            async for value in values:
+                reply.take(value)
+        reply.end()
+        return ChatReply(text=reply.text, finish=reply.finish, tokens=tokens_of(reply.usage))
 
 
 @functools.cache
@@ -297,86 +288,3 @@ PASSED_PARAMETERS: Final = frozenset(
         *("reasoning_effort", "thinking", "verbosity", "prediction", "prompt_cache_key", "chat_template_kwargs"),
     }
 )
-#: of a message: fields that are told apart, or come by their own way
-_OWN: Final = ("role", "content")
-LOGPROBS: Final = "logprobs"
-
-
-def delta_of(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """What a choice of a chunk, or of a whole completion, has beside its content; {} for nothing."""
-    part = choice.get("delta") or choice.get("message") or {}
-    delta = {name: value for name, value in part.items() if name not in _OWN and value not in (None, [], {})}
-    if "tool_calls" in delta:  # a whole message has them without places
-        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(delta["tool_calls"])]
-    return {**delta, LOGPROBS: choice[LOGPROBS]} if choice.get(LOGPROBS) else delta
-
-
-class MessageParts:
-    """A message that grows by deltas."""
-
-    def __init__(self) -> None:
-        self._parts: dict[str, Any] = {}
-
-    def add(self, delta: Mapping[str, Any]) -> None:
-        """Take in the next delta."""
-        _merge(self._parts, _by_place(delta))
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        """All that came, by OpenAI's names, tool calls in their order."""
-        calls = [call for _, call in sorted(self._parts.get("tool_calls", {}).items())]
-        return {**self._parts, **({"tool_calls": calls} if calls else {})}
-
-    def rest(self, whole: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The delta that is missing to this whole, {} for none; None where what came is no beginning of it."""
-        missing = _rest(self._parts, _by_place(whole))
-        if missing is not None and "tool_calls" in missing:
-            missing["tool_calls"] = [{"index": place, **left} for place, left in missing["tool_calls"].items()]
-        return missing
-
-
-def _by_place(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message, or a delta of one, with its tool calls by their places."""
-    calls: dict[int, dict[str, Any]] = {}
-    for place, call in enumerate(message.get("tool_calls", ())):
-        known = calls.setdefault(int(call.get("index", place)), {})
-        _merge(known, {name: value for name, value in call.items() if name != "index"})
-    return {
-        **{name: part for name, part in message.items() if name != "tool_calls"},
-        **({"tool_calls": calls} if calls else {}),
-    }
-
-
-def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Continue what is known: texts and lists grow, but names and ids, which come once."""
-    for name, value in part.items():
-        before = known.get(name)
-        if isinstance(before, dict) and isinstance(value, Mapping):
-            _merge(before, value)
-        elif (isinstance(before, str) and isinstance(value, str) and name not in ("id", "type", "name")) or (
-            isinstance(before, list) and isinstance(value, list)
-        ):
-            known[name] = before + value  # type: ignore[operator] # both are of one kind
-        elif value is not None:
-            known[name] = dict(value) if isinstance(value, Mapping) else value
-
-
-def _rest(known: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What is missing of the whole; None: what is known is no beginning of it."""
-    missing: dict[str, Any] = {}
-    for name, value in whole.items():
-        before = known.get(name)
-        if before == value:
-            continue
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            left = _rest(before, value)
-            if left is None:
-                return None
-            missing |= {name: left} if left else {}
-        elif before is None:
-            missing[name] = value
-        elif isinstance(before, str | list) and isinstance(value, str | list) and value[: len(before)] == before:
-            missing[name] = value[len(before) :]
-        else:
-            return None
-    return missing

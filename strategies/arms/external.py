@@ -40,7 +40,7 @@ from ragbandit.shared.outbound import (
 )
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import without_keys
-from ragbandit.shared.types import CallFailed, Cost, Json, Round
+from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.base import OutOfBudget, error_text, seconds_until
 from ragbandit.strategies.run import Answer, Run
@@ -53,8 +53,6 @@ _LONGEST_S = 30.0
 _SHOWN = 200
 #: every step has an event in the trace
 _MOST_STEPS = 1000
-#: of any count, seconds or dollars: what a database's integer holds, and no sum of a day comes near
-_MOST = 10**15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +74,8 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-_Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=_MOST)]
-_Amount = Annotated[float, Field(strict=True, ge=0, le=_MOST, allow_inf_nan=False)]
+_Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=int(MAX_AMOUNT))]
+_Amount = Annotated[float, Field(strict=True, ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
 
 class _ReportedCost(BaseModel, extra="forbid"):

@@ -3,28 +3,28 @@
 import asyncio
 import math
 import os
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from contextlib import aclosing
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
+from ragbandit.shared.event_reader import BrokenReply
+from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.openai_client import (
-    BrokenReply,
-    MessageParts,
     OpenAiOptions,
-    Tokens,
     cause_of,
     connect,
-    delta_of,
     is_too_long,
     is_unreachable,
+    reply_values,
     retries_made,
 )
 from ragbandit.shared.outbound import check_address, check_header_value, shown_address
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
+from ragbandit.shared.token_usage import Tokens, tokens_of
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import (
     CallBroke,
@@ -62,9 +62,8 @@ _BYTES_PER_TOKEN: Final = 4
 _RUNAWAY: Final = 4
 #: characters per token allowed for, before it counts as one, too: the longest tokens in use are runs of so many spaces
 _LONGEST_TOKEN: Final = 128
-#: bytes or characters of an unexpected body that are shown
-_BEGIN: Final = 80
-_ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
+#: longest wait for the usage after the end of the answer, seconds
+_LATE_USAGE_S: Final = 2.0
 
 
 class OpenAiGenerator(Generator):
@@ -108,7 +107,7 @@ class OpenAiGenerator(Generator):
             raise ArmFailed(f"{self.name} was closed")
         dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
         reading, feed, left = (
-            Reading(request=request, dropped=dropped),
+            Reading(request, dropped=dropped),
             TextFeed(request),
             seconds_until(request.deadline),
         )
@@ -121,7 +120,9 @@ class OpenAiGenerator(Generator):
             except TimeoutError:
                 if not limit.expired():
                     raise
-                late = True
+                late = reading.finish is None
+            if not late:
+                reading.end()
             done = self._completion(reading, late=late)
             await feed.end(done.text)
         except ArmFailed as error:
@@ -141,33 +142,32 @@ class OpenAiGenerator(Generator):
             await client.close()
 
     async def _ask(self, reading: "Reading", *, feed: TextFeed) -> None:
+        """Read the reply to its end, or as far as it is of interest. What comes after the answer cannot break it."""
         async with self._free:
-            reading.asked, began = True, time.monotonic()
-            reply = await self._create(**request_fields(reading.request, model=self.name, options=self._options))
-            if self._options.stream:
-                await self._read(reply, reading=reading, feed=feed, began=began)
-            elif isinstance(reply, str):  # the package gives back as text what was no JSON
-                raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
-            else:
-                reading.take(reply)
-        reading.check()
+            reading.asked, clock = True, asyncio.get_running_loop().time
+            began = clock()
+            fields = request_fields(reading.request, model=self.name, options=self._options)
+            try:
+                async with asyncio.timeout(None) as rest, aclosing(reply_values(self._connected(), fields)) as values:  # type: ignore[type-var] # a generator
+                    async for value in values:
+                        if reading.first_s is None and self._options.stream:
+                            reading.first_s = clock() - began
+                        reading.take(value)
+                        if feed.wanted:
+                            await feed.grow(reading.text_without_prefix())
+                        if reading.delta and reading.request.delta_sink is not None:
+                            await reading.request.delta_sink(reading.delta)
+                        if reading.ended:
+                            return
+                        if reading.finish is not None and rest.when() is None:
+                            rest.reschedule(clock() + _LATE_USAGE_S)
+            except RagBanditError:
+                raise
+            except Exception:
+                if reading.finish is None:
+                    raise
 
-    async def _read(self, stream: Any, *, reading: "Reading", feed: TextFeed, began: float) -> None:
-        """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
-        async with stream:
-            await _check_stream(stream.response)
-            async for part in stream:
-                if reading.first_s is None:
-                    reading.first_s = time.monotonic() - began
-                reading.take(part)
-                if feed.wanted:
-                    await feed.grow(reading.text_without_prefix())
-                if reading.delta and reading.request.delta_sink is not None:
-                    await reading.request.delta_sink(reading.delta)
-                if reading.ended:
-                    return
-
-    async def _create(self, **fields: Any) -> Any:
+    def _connected(self) -> "openai.AsyncOpenAI":
         import openai
 
         if self._client is None:
@@ -178,15 +178,17 @@ class OpenAiGenerator(Generator):
                 timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
                 retries=self._options.retries,
             )
-        return await self._client.chat.completions.create(**fields)
+        return self._client
 
     def _usage(self, reading: "Reading") -> Tokens:
         """Tokens of the call, estimated if the server did not say; none if it was not asked."""
         if not reading.asked:
             return Tokens(read=0, written=0)
-        return reading.usage or Tokens(
-            read=sum(map(estimated_tokens, plain_parts(reading.request.prompt))),
-            written=max(estimated_tokens(reading.text), len(reading.tokens)),
+        read = sum(map(estimated_tokens, plain_parts(reading.request.prompt)))
+        beyond_text = math.ceil((reading.size - len(reading.text)) / _BYTES_PER_TOKEN)
+        written = max(estimated_tokens(reading.text), len(reading.tokens)) + max(0, beyond_text)
+        return tokens_of(reading.usage, read=read, written=written) or Tokens(
+            read=read, written=written, estimated=True
         )
 
     def _completion(self, reading: "Reading", *, late: bool) -> Completion:
@@ -204,6 +206,7 @@ class OpenAiGenerator(Generator):
             cached_tokens=used.cached,
             cache_write_tokens=used.cache_write,
             reasoning_tokens=used.reasoning,
+            estimated=used.estimated,
         )
 
     def _dollars(self, used: Tokens, *, model: str | None) -> float:
@@ -220,8 +223,8 @@ class OpenAiGenerator(Generator):
         return self._broke(failed, reading=reading)
 
     def _broke(self, error: ArmFailed, *, reading: "Reading") -> ArmFailed:
-        """The error, with what the text costs that was written, though nobody reads it."""
-        if not reading.text:
+        """The error, with what the reply costs that was written, though nobody reads it."""
+        if not (reading.size or reading.usage):
             return error
         used = self._usage(reading)
         dollars = self._dollars(used, model=None)
@@ -245,23 +248,11 @@ class OpenAiGenerator(Generator):
 
 
 def _details(reading: "Reading") -> dict[str, Any]:
-    """What was asked for beside the text."""
+    """The parts of a reply that were asked for in addition to the text."""
     if reading.request.chat is not None:
         return {"reply": {"message": reading.message.whole, "finish_reason": reading.finish}}
-    return {"logprobs": tuple(reading.tokens)} if "logprobs" in reading.request.want else {}
-
-
-async def _check_stream(response: Any) -> None:
-    """Raises BrokenReply for a reply that is no stream of events: some servers give theirs other types than these."""
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "application/json":
-        raise BrokenReply(
-            "expected an event stream, got application/json: the server does not stream",
-            remedy="set generator.openai.stream: false",
-        )
-    if kind == "text/html":
-        begin = (await anext(response.aiter_bytes(), b""))[:_BEGIN].decode("utf-8", "replace")
-        raise BrokenReply(f"expected an event stream, got text/html: {begin!r}", remedy=_ADDRESS_REMEDY)
+    tokens = (Token(text=text, logprob=logprob) for text, logprob in reading.tokens)
+    return {"logprobs": tuple(tokens)} if "logprobs" in reading.request.want else {}
 
 
 def _key(options: OpenAiOptions) -> str | None:
@@ -321,67 +312,40 @@ def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
 
 
 def estimated_tokens(text: str) -> int:
-    """Tokens of a text, about right for English: for servers that tell no usage."""
+    """Tokens of a text, about right for English: for servers that report no usage."""
     return math.ceil(len(encodable(text).encode()) / _BYTES_PER_TOKEN)
 
 
-@dataclass(kw_only=True, slots=True)
-class Reading:
-    """The reply to a request, as far as it has come."""
+class Reading(ModelReply):
+    """The reply to a request, as far as it has come. dropped: prefix of the prompt, taken off an answer with it."""
 
-    request: Request
-    #: the prompt's prefix where it is taken off an answer that repeats it
-    dropped: str = ""
-    text: str = ""
-    tokens: list[Token] = field(default_factory=list)
-    #: the server's word for why it ended, or "stop" or "length" where we ended it
-    finish: str | None = None
-    #: by the server's count
-    usage: Tokens | None = None
-    #: whether it was asked for, and the seconds until the first part of a stream came
-    asked: bool = False
-    first_s: float | None = None
-    #: as the server calls it
-    model: str | None = None
-    #: enough was read: the rest of the stream is of no interest
-    ended: bool = False
-    parts: int = 0
-    #: of a chat that is passed on: what its message has beside the text, and what of that came last
-    message: MessageParts = field(default_factory=MessageParts)
-    delta: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(self, request: Request, *, dropped: str = "") -> None:
+        super().__init__(uses_functions="functions" in (request.chat or {}))
+        self.request, self.dropped = request, dropped
+        #: whether the server was asked, and the seconds until the first part of a stream came
+        self.asked = False
+        self.first_s: float | None = None
+        #: enough was read: the rest of the stream is of no interest
+        self.ended = False
+        self.parts = 0
 
-    def take(self, part: Any) -> None:
-        """Read a part of a stream, or a whole reply. Raises BrokenReply."""
-        self.model = getattr(part, "model", None) or self.model
-        usage = getattr(part, "usage", None)
-        if usage is not None:
-            self.usage = Tokens.of(usage)
-        self.delta = {}
-        for choice in part.choices[:1]:
-            text = _text_of(choice)
-            if not isinstance(text, str):
-                raise BrokenReply(f"the text is {text!r}")
-            self.text = _joined(self.text, text)
-            self.parts += bool(text)
-            if self.request.chat is not None:
-                self.delta = delta_of(choice.model_dump(exclude_unset=True))
-                self.message.add(self.delta)
-            self.tokens += _tokens_of(getattr(choice, "logprobs", None))
-            self.finish = choice.finish_reason or self.finish
+    def take(self, value: Any) -> None:
+        """Read the next value of the body. Raises BrokenReply."""
+        size = len(self.text)
+        super().take(value)
+        if len(self.text) > size:
+            self.parts += 1
             self._end_early()
 
-    def check(self) -> None:
-        """Raises BrokenReply if the end is missing, ArmFailed if the server kept back what was asked for."""
-        if self.finish is None:
-            raise BrokenReply(
-                "the reply broke off before its end" if self.text else "the reply has no choices: no answer is in it"
-            )
+    def end(self) -> None:
+        """Complete the message. Raises BrokenReply if no answer came, ArmFailed if something asked for is missing."""
+        super().end()
         if self.finish == "content_filter" and self.request.chat is None:
             raise ArmFailed("the server's content filter held the answer back")
-        if "logprobs" in self.request.want and not self.tokens and self.text:
-            raise ArmFailed(
-                "the server sent no log-probabilities", field="generator.openai.logprobs", remedy="set it to false"
-            )
+        if "logprobs" in self.request.want and self.text and (self.has_broken_logprobs or not self.tokens):
+            broken = "log-probabilities that are no numbers" if self.has_broken_logprobs else "no log-probabilities"
+            remedy = "set it to false"
+            raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
 
     def text_without_prefix(self) -> str:
         """The text so far without the prefix; "" while it may still become the prefix."""
@@ -394,11 +358,11 @@ class Reading:
             return
         dropped = self.text.index(self.dropped) + len(self.dropped)
         self.text = self.text[dropped:]
-        while self.tokens and dropped >= len(self.tokens[0].text):
-            dropped -= len(self.tokens.pop(0).text)
+        while self.tokens and dropped >= len(self.tokens[0][0]):
+            dropped -= len(self.tokens.pop(0)[0])
         if self.tokens and dropped:
-            first = self.tokens[0]
-            self.tokens[0] = Token(text=first.text[dropped:], logprob=first.logprob)
+            text, logprob = self.tokens[0]
+            self.tokens[0] = text[dropped:], logprob
 
     def _end_early(self) -> None:
         """Heed the stop strings and the length ourselves: a server may not."""
@@ -458,23 +422,3 @@ def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
     if prefix and where != "user":
         turns.append(("assistant", prefix))
     return [{"role": role, "content": text} for role, text in turns if text]
-
-
-def _joined(text: str, piece: str) -> str:
-    """The text and its next piece; a character that a server has cut into the halves of a surrogate pair is whole."""
-    if text and piece and "\ud800" <= text[-1] <= "\udbff" and "\udc00" <= piece[0] <= "\udfff":
-        pair = (text[-1] + piece[0]).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-        return f"{text[:-1]}{pair}{piece[1:]}"
-    return text + piece
-
-
-def _text_of(choice: Any) -> Any:
-    """The text in a choice of a stream's part or of a whole reply."""
-    message = choice.delta if hasattr(choice, "delta") else choice.message
-    return "" if message is None else message.content or ""
-
-
-def _tokens_of(logprobs: Any) -> list[Token]:
-    """The log-probabilities of a choice."""
-    told = getattr(logprobs, "content", None) or ()
-    return [Token(text=each.token, logprob=min(0.0, each.logprob)) for each in told]

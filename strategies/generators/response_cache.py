@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
-from ragbandit.shared.openai_client import Tokens
+from ragbandit.shared.token_usage import Tokens
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.text_feed import TextFeed, Token
 from ragbandit.strategies.run import provider_of

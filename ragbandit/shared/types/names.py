@@ -68,6 +68,8 @@ ERASED: Final = "erased"
 MAX_TEXT: Final = 100_000
 #: most arms of a configuration, and of a table's row
 MAX_ARMS: Final = 1_000
+#: largest amount of a cost, and largest cap on one
+MAX_AMOUNT: Final = 1e9
 #: largest weight of cost
 MAX_WEIGHT: Final = 1e6
 #: a rate: so many requests in a second, minute, hour or day, or in several of them ("20/10 seconds")

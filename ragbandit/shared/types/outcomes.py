@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
 
 from ragbandit.shared.types.names import (
+    MAX_AMOUNT,
     ArmName,
     DecisionId,
     Features,
@@ -21,7 +22,11 @@ from ragbandit.shared.types.names import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Resources that one answer used. Two costs can be added."""
+    """Resources that one answer used. Two costs can be added.
+
+    Every amount lies in [0, MAX_AMOUNT]: what a server, an arm or a stored row says beyond that is cut there, so that
+    no cost raises a reward above its quality.
+    """
 
     retriever_calls: int = 0
     #: distinct passages shown to the model
@@ -40,6 +45,12 @@ class Cost:
     seconds_total: float = 0.0
     #: price of the tokens, where the generator has one
     dollars: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            amount = getattr(self, name)
+            if not 0 <= amount <= MAX_AMOUNT:
+                object.__setattr__(self, name, type(amount)(MAX_AMOUNT if amount > 0 else 0))
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
@@ -166,7 +177,7 @@ class TextPiece:
 class DeltaPiece:
     """What a model's message has beside its text, as it is written: calls of tools, for example."""
 
-    #: see `shared.openai_client`
+    #: see `shared.model_replies`
     delta: Mapping[str, Json]
 
 

@@ -19,7 +19,7 @@ from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.streams import ReadStream
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.shared.errors import NotReady, RagBanditError
-from ragbandit.shared.openai_client import MessageParts
+from ragbandit.shared.message_parts import MessageParts
 from ragbandit.shared.types import NAMED_ID, Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome

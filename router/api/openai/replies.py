@@ -18,7 +18,7 @@ from ragbandit.router.api.schemas.replies import decision_json, filled
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
-from ragbandit.shared.openai_client import LOGPROBS
+from ragbandit.shared.message_parts import LOGPROBS
 from ragbandit.shared.types import (
     CANCELLED,
     Cost,

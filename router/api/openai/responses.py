@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict
 
@@ -17,13 +17,14 @@ from ragbandit.router.api.openai.replies import (
     error_in_reply,
     facts_of,
     fault_of,
+    finish_of,
     message_of,
     model_name,
     usage_of,
 )
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.shared.openai_client import LOGPROBS
+from ragbandit.shared.message_parts import LOGPROBS
 from ragbandit.shared.types import CANCELLED, Decision, DeltaPiece, Json, Outcome, StatusNote, TextPiece
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]
@@ -45,9 +46,9 @@ class ResponseReply(TypedDict):
     completed_at: int | None
     """When the answer came, seconds since 1970; null where there is none."""
     status: ResponseStatus
-    """`incomplete` where the budget ended the arm."""
+    """`incomplete` if the budget, the model's limit of tokens or its filter ended the answer."""
     incomplete_details: dict[str, str] | None
-    """{"reason": "max_output_tokens"} where it is incomplete; else null."""
+    """{"reason": "max_output_tokens" or "content_filter"} if it is incomplete; else null."""
     error: dict[str, str] | None
     """`code` and `message` where it failed; else null."""
     model: str
@@ -57,9 +58,10 @@ class ResponseReply(TypedDict):
     instructions: str | None
     """As the request had it."""
     output: list[dict[str, Any]]
-    """A message, where there is text: its part `output_text` has the answer, and the passages that it saw as
-    `annotations` of the type `url_citation`, each over the whole answer. A `function_call` for each call of a tool. []
-    while there is none, and where it failed."""
+    """A message, if there is text: its part `output_text` has the answer, and the passages that it saw as
+    `annotations` of the type `url_citation`, each over the whole answer; a part `refusal` has a refusal. `reasoning`,
+    if the model's server sends its thoughts. A `function_call` for each call of a tool. [] if it failed, and before
+    there is an answer."""
     usage: dict[str, Any] | None
     """Tokens over all of the arm's calls: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as of a chat
     completion; null while there is no answer."""
@@ -134,7 +136,9 @@ def response(
         "created_at": int(decision.made_at),
         "completed_at": int(outcome.made_at) if outcome is not None and status == "completed" else None,
         "status": status,
-        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "incomplete_details": {"reason": _INCOMPLETE[finish_of(outcome)]}
+        if outcome and status == "incomplete"
+        else None,
         "error": None if error is None else {"code": error["code"], "message": error["message"]},
         "model": model_name(decision),
         "previous_response_id": request.get("previous_response_id"),
@@ -157,9 +161,28 @@ def response(
 
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
-    """The items of an answer: its text, and the calls of tools."""
-    calls = [call_item(call, status="completed") for call in message_of(outcome).get("tool_calls", ())]
-    return [*([message(decision, outcome, base=base)] if outcome.answer or not calls else []), *calls]
+    """The items of an answer: reasoning, its text or a refusal, and the calls of tools."""
+    passed = message_of(outcome)
+    calls = [call_item(call, status="completed") for call in passed.get("tool_calls", ())]
+    items = []
+    if reasoning := reasoning_of(passed):
+        items.append(
+            reasoning_item(decision) | {"status": "completed", "content": [_part("reasoning_text", reasoning)]}
+        )
+    if outcome.answer or passed.get("refusal") or not calls:
+        items.append(message(decision, outcome, base=base))
+    return [*items, *calls]
+
+
+def reasoning_of(fields: Mapping[str, Any]) -> str:
+    """The thoughts in a message or a delta of one, by the name that its server has for them."""
+    return str(fields.get("reasoning_content") or fields.get("reasoning") or "")
+
+
+def reasoning_item(decision: Decision) -> dict[str, Any]:
+    """The item of the thoughts, without them."""
+    own = {"id": item_id(decision, part="reasoning_text"), "summary": []}
+    return {"type": "reasoning", **own, "status": "in_progress", "content": []}
 
 
 def call_item(call: Mapping[str, Any], *, status: str) -> dict[str, Any]:
@@ -171,25 +194,38 @@ def call_item(call: Mapping[str, Any], *, status: str) -> dict[str, Any]:
 
 def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
     """The item of the answer; without an outcome that of one that has begun."""
-    item: dict[str, Any] = {"type": "message", "id": item_id(decision), "role": "assistant"}
+    item: dict[str, Any] = {"type": "message", "id": item_id(decision, part="output_text"), "role": "assistant"}
     if outcome is None:
         return item | {"status": "in_progress", "content": []}
-    cited = annotations_of(outcome, base=base)
-    flat = [{"type": "url_citation", **each["url_citation"]} for each in cited]
-    status = "incomplete" if outcome.status == "exhausted" else "completed"
-    logprobs = (message_of(outcome).get(LOGPROBS) or {}).get("content") or []
-    part = text_part(outcome.answer or "") | {"annotations": flat, "logprobs": logprobs}
-    return item | {"status": status, "content": [part]}
+    passed, content = message_of(outcome), []
+    if refusal := passed.get("refusal"):
+        content.append(_part("refusal", refusal))
+    if outcome.answer or not content:
+        cited = annotations_of(outcome, base=base)
+        flat = [{"type": "url_citation", **each["url_citation"]} for each in cited]
+        logprobs = (passed.get(LOGPROBS) or {}).get("content") or []
+        content.insert(0, _part("output_text", outcome.answer or "") | {"annotations": flat, "logprobs": logprobs})
+    return item | {"status": _status(outcome, failed=False), "content": content}
 
 
-def item_id(decision: Decision) -> str:
-    """The id of the item of the answer."""
-    return f"msg_{decision.id.removeprefix(ID_PREFIX)}"
+def item_id(decision: Decision, *, part: str) -> str:
+    """The id of the item with parts of this type."""
+    prefix = "rs" if part == "reasoning_text" else "msg"
+    return f"{prefix}_{decision.id.removeprefix(ID_PREFIX)}"
 
 
-def text_part(text: str) -> dict[str, Any]:
+#: types of parts of items -> the field with the text
+_PARTS: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
+
+
+def _part(kind: str, text: str) -> dict[str, Any]:
     """A part of an item, without citations."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    more: dict[str, Any] = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
+    return {"type": kind, _PARTS[kind]: text, **more}
+
+
+#: reasons for the end of an answer -> those for which a response is incomplete
+_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def _status(outcome: Outcome | None, *, failed: bool) -> ResponseStatus:
@@ -197,7 +233,7 @@ def _status(outcome: Outcome | None, *, failed: bool) -> ResponseStatus:
         return "failed" if failed else "in_progress"
     if failed:
         return "cancelled" if outcome.stop_reason == CANCELLED else "failed"
-    return "incomplete" if outcome.status == "exhausted" else "completed"
+    return "incomplete" if finish_of(outcome) in _INCOMPLETE else "completed"
 
 
 def _instructions(decision: Decision) -> str | None:
@@ -306,8 +342,8 @@ class ResponseStream:
     def __init__(self, decision: Decision, *, base: str) -> None:
         self._decision, self._base = decision, base
         self._number = 0
-        #: pieces that were sent; None: the item has not begun
-        self._text: str | None = None
+        #: text that was sent, by the type of its part, in the order in which the parts began
+        self._texts: dict[str, str] = {}
         #: ids of the items that have begun; and index of a call -> the id of its item
         self._items: list[str] = []
         self._calls: dict[int, str] = {}
@@ -323,34 +359,44 @@ class ResponseStream:
             return [PING]
         if isinstance(event, StatusNote):
             return []
-        if isinstance(event, DeltaPiece):
-            calls: Any = event.delta.get("tool_calls", ())
-            return [part for call in calls for part in self._called(call)]
-        begun = self._begun()
-        self._text = (self._text or "") + event.text
-        return [*begun, self._in_part("output_text.delta", delta=event.text, logprobs=[])]
+        if isinstance(event, TextPiece):
+            return self._grown("output_text", event.text)
+        thoughts, refusal, calls = reasoning_of(event.delta), event.delta.get("refusal"), event.delta.get("tool_calls")
+        return [
+            *(self._grown("reasoning_text", thoughts) if thoughts else ()),
+            *(self._grown("refusal", str(refusal)) if refusal else ()),
+            *(part for call in cast(Any, calls or ()) for part in self._called(call)),
+        ]
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
         """The last events of an answer that came."""
         if outcome.answer is None:
-            outcome = replace(outcome, answer=self._text)
-        # Every call has its item by now; text has its own unless there are calls alone.
-        begun = self._begun() if outcome.answer or not self._calls else []
+            outcome = replace(outcome, answer=self._texts.get("output_text"))
+        # Every call, refusal and thought has its item by now; text has its own unless there is only one of the others.
+        begun = self._begun("output_text") if outcome.answer or not (self._calls or "refusal" in self._texts) else []
         reply = response(self._decision, outcome, base=self._base, saved=saved)
         last: list[bytes] = []
         for item in reply["output"]:
-            last += self._ended_call(item) if item["type"] == CALL else self._ended_message(item)
+            if item["type"] != CALL:
+                item["content"].sort(key=lambda part: self._content_index(part["type"]))
+            last += self._ended_call(item) if item["type"] == CALL else self._ended_parts(item)
         reply["output"].sort(key=lambda item: self._items.index(item["id"]))
         return [*begun, *last, *self._last(reply)]
 
-    def _ended_message(self, item: Mapping[str, Any]) -> list[bytes]:
-        (part,), added = item["content"], "output_text.annotation.added"
-        return [
-            *(self._in_part(added, annotation_index=n, annotation=one) for n, one in enumerate(part["annotations"])),
-            self._in_part("output_text.done", text=part["text"], logprobs=part["logprobs"]),
-            self._in_part("content_part.done", part=part),
-            self._event("output_item.done", output_index=self._items.index(item["id"]), item=item),
-        ]
+    def _ended_parts(self, item: Mapping[str, Any]) -> list[bytes]:
+        """The last events of a message or of reasoning."""
+        events = []
+        for part in item["content"]:
+            kind = part["type"]
+            text = {name: value for name, value in part.items() if name not in ("type", "annotations")}
+            for number, one in enumerate(part.get("annotations", ())):
+                added = "output_text.annotation.added"
+                events.append(self._in_part(added, of=kind, annotation_index=number, annotation=one))
+            events += [
+                self._in_part(f"{kind}.done", of=kind, **text),
+                self._in_part("content_part.done", of=kind, part=part),
+            ]
+        return [*events, self._event("output_item.done", output_index=self._items.index(item["id"]), item=item)]
 
     def _called(self, call: Mapping[str, Any]) -> list[bytes]:
         """The events of a piece of a call: its item, once its id is known, and its arguments."""
@@ -382,19 +428,36 @@ class ResponseStream:
         """The last events of an answer that failed."""
         return self._last(response(self._decision, None, base=self._base, error=error))
 
-    def _begun(self) -> list[bytes]:
-        """The events before the first piece, once."""
-        if self._text is not None:
+    def _grown(self, kind: str, text: str) -> list[bytes]:
+        """The events of a piece of a text."""
+        begun = self._begun(kind)
+        self._texts[kind] += text
+        more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+        return [*begun, self._in_part(f"{kind}.delta", of=kind, delta=text, **more)]
+
+    def _begun(self, kind: str) -> list[bytes]:
+        """The events before the first piece of a part, once: its item, unless that has begun, and the part."""
+        if kind in self._texts:
             return []
-        self._text = ""
-        added = self._added(message(self._decision, None, base=self._base))
-        return [added, self._in_part("content_part.added", part=text_part(""))]
+        self._texts[kind] = ""
+        events = []
+        if item_id(self._decision, part=kind) not in self._items:
+            is_thought = kind == "reasoning_text"
+            item = reasoning_item(self._decision) if is_thought else message(self._decision, None, base=self._base)
+            events.append(self._added(item))
+        return [*events, self._in_part("content_part.added", of=kind, part=_part(kind, ""))]
+
+    def _content_index(self, kind: str) -> int:
+        """The place of a part in its item: in the order in which its parts began."""
+        own = item_id(self._decision, part=kind)
+        return [each for each in self._texts if item_id(self._decision, part=each) == own].index(kind)
 
     def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]
 
-    def _in_part(self, kind: str, **fields: Any) -> bytes:
-        return self._event(kind, **self._where(item_id(self._decision)), content_index=0, **fields)
+    def _in_part(self, event: str, *, of: str, **fields: Any) -> bytes:
+        where = self._where(item_id(self._decision, part=of))
+        return self._event(event, **where, content_index=self._content_index(of), **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         name, number = f"response.{kind}", self._number

@@ -17,7 +17,6 @@ from pydantic_core import core_schema
 from ragbandit.router.serving.checks.questions import (
     AIMS,
     ID_PATTERN,
-    MAX_CAP,
     MAX_SESSION,
     MAX_STICKY_TURNS,
     MAX_WORDS,
@@ -25,7 +24,7 @@ from ragbandit.router.serving.checks.questions import (
 )
 from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
+from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
 
 #: required fields that are lists; the others are strings
 _LISTS: Final = frozenset({"items", "messages"})
@@ -138,9 +137,9 @@ Rater = Annotated[Text, limits(TEXT, maxLength=MAX_RATER)]
 Event = Annotated[Text, limits(NAME)]
 Count = Annotated[int | None, wanted("a whole number or null")]
 Amount = Annotated[int | float | None, wanted("a finite number or null")]
-CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_CAP))]
+CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_AMOUNT))]
 #: above 0; OpenAPI 3.0 and 3.1 write an open bound in two ways
-AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_CAP))]
+AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_AMOUNT))]
 Rating = Annotated[
     bool | int | float | None, wanted("true, false, a finite number or null"), limits(minimum=0, maximum=5)
 ]
@@ -169,7 +168,7 @@ Aim = Annotated[
     ),
 ]
 Items = Annotated[list[dict[str, Any]], limits(minItems=1)]
-_FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_CAP)}
+_FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_AMOUNT)}
 #: what an outcome may have cost
 _COSTS: Final[dict[str, Any]] = {
     field.name: {"type": "integer" if isinstance(field.default, int) else "number", **_FROM_0} for field in fields(Cost)

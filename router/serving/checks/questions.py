@@ -15,12 +15,10 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.plain_values import plain
-from ragbandit.shared.types import MAX_TEXT, MAX_WEIGHT, ArmName, Budget, DecisionId, Json, Message, Query
+from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, ArmName, Budget, DecisionId, Json, Message, Query
 
 #: what an id may look like; also what RQ accepts for a job
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: largest cap or count that makes sense
-MAX_CAP = 1e9
 
 
 def new_id() -> DecisionId:
@@ -68,7 +66,7 @@ def checked_id(value: object, *, field: str) -> str:
     return value
 
 
-def checked_number(value: object, *, field: str, low: float = 0, high: float = MAX_CAP, hint: str = "") -> float:
+def checked_number(value: object, *, field: str, low: float = 0, high: float = MAX_AMOUNT, hint: str = "") -> float:
     """A finite number in [low, high]. hint: added to the remedy of a number that is out of range."""
     value = plain(value)
     remedy = f"send a number in [{low}, {high}]"

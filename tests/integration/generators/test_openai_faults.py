@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.redaction import without_keys
-from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Query
+from ragbandit.shared.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.basic import NoRetrieval
 from ragbandit.strategies.base import OutOfBudget, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
@@ -68,14 +69,79 @@ def test_a_broken_reply_fails_the_call(name, stream):
     assert said in error.message
 
 
-def test_a_server_that_does_not_stream_is_named():
-    """Plain JSON where a stream was asked for says which setting to change, at the first attempt."""
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "text/event-stream"])
+def test_the_answer_of_a_server_that_does_not_stream_is_read(content_type):
+    """A whole reply to a request for a stream is the answer, whatever its type says."""
     body = json.dumps({"choices": [{"message": {"content": "Paris"}}]}).encode()
-    with ScriptedServer([Reply(body=body, content_type="application/json")]) as server:
-        error, _ = ask(server, retries=3)
-        assert len(server.requests) == 1
-    assert "expected an event stream, got application/json" in error.message
-    assert error.remedy == "set generator.openai.stream: false"
+    with ScriptedServer([Reply(body=body, content_type=content_type)]) as server:
+        done, _ = ask(server)
+    assert (done.text, done.finish, done.estimated) == ("Paris", "stop", True)
+
+
+FINISHED = [{"delta": {"content": "Paris"}}, {"delta": {}, "finish_reason": "stop"}]
+
+
+@pytest.mark.parametrize("end", ["silence", "comments", "break", "broken event"])
+@pytest.mark.parametrize("usage", [True, False])
+def test_an_answer_stands_whatever_its_connection_does(end, usage):
+    """After the reason for the end the server has a moment for its usage; then the answer is given."""
+    parts = [{"choices": [choice]} for choice in FINISHED] + [
+        {"usage": {"prompt_tokens": 8, "completion_tokens": 2}}
+    ] * usage
+    events = b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in parts)
+    body = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    running = []
+
+    async def answer(reader, writer):
+        running.append(asyncio.current_task())
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)[1]))
+        sent = events + (b"data: {half\n\n" if end == "broken event" else b"")
+        writer.write(body + b"%x\r\n%b\r\n" % (len(sent), sent))
+        while end == "comments" and not writer.is_closing():
+            writer.write(b"8\r\n: ping\n\n\r\n")
+            await asyncio.sleep(0.05)
+        if end == "silence":
+            await reader.read()
+        writer.close()
+
+    async def call():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=url, read_s=50.0))
+        done = await generator.complete(Request(prompt=CAPITAL, max_tokens=24, deadline=time.monotonic() + 40))
+        await generator.close()
+        await asyncio.gather(*running)
+        server.close()
+        return done
+
+    done = asyncio.run(asyncio.wait_for(call(), 30))
+    assert (done.text, done.finish, done.estimated) == ("Paris", "stop", not usage)
+    assert not usage or (done.prompt_tokens, done.completion_tokens) == (8, 2)
+
+
+@pytest.mark.parametrize("logprob", [None, "-0.5", True])
+def test_log_probabilities_that_are_no_numbers_fail_only_who_asked(logprob):
+    """Broken log-probabilities cost nobody the answer except an arm that computes with them, in plain words."""
+    content = [{"token": "Paris", "logprob": logprob}]
+    choice = {"message": {"content": "Paris"}, "finish_reason": "stop", "logprobs": {"content": content}}
+    with ScriptedServer(lambda _: Reply(body=json.dumps({"choices": [choice]}).encode())) as server:
+        done, _ = ask(server, stream=False)
+        error, _ = ask(server, stream=False, logprobs=True, request={"want": frozenset({"logprobs"})})
+    assert done.text == "Paris"
+    assert "log-probabilities that are no numbers" in error.message
+
+
+def test_a_call_that_fails_after_thoughts_is_paid_for():
+    """Tokens that a server counts, or wrote as thoughts and calls, are paid also if the reply ends in an error."""
+    message = {"content": "", "reasoning_content": "Let me see. " * 9}
+    replies = [Reply(message=message, changes={"usage": None}, finish="error"), Reply(finish="error")]
+    with ScriptedServer(replies) as server:
+        costs = [answered(server, seconds=None, token_prices={"gpt": (1.0, 1.0)}).cost for _ in replies]
+    assert costs[0].completion_tokens > 20
+    assert costs[0].dollars == pytest.approx((costs[0].prompt_tokens + costs[0].completion_tokens) / 1e6)
+    assert (costs[1].prompt_tokens > 0, costs[1].completion_tokens) == (True, 0)
 
 
 def test_a_page_of_a_gateway_names_the_address():
@@ -340,7 +406,8 @@ def test_the_run_accounts_for_it():
             return run
 
         run = asyncio.run(asyncio.wait_for(run_it(), 20))
-    assert [type(event) for event in run.trace] == [CallFailed, Generated]
+    assert [type(event) for event in run.trace] == [CallFailed, Generated, Branch]
+    assert run.trace[2] == Branch(rule="tokens_estimated", value="answer")
     assert run.trace[0].seconds >= 0.2
     assert run.cost.llm_calls == 2
     assert run.partial.startswith("word")

@@ -8,7 +8,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.types import Message, StatusNote, TextPiece
+from ragbandit.shared.types import DeltaPiece, Message, StatusNote, TextPiece
 from tests.integration.api.openai.conftest import COST, outcome_of
 from tests.integration.api.security.conftest import Keyed
 from tests.support.cases import every_case
@@ -161,6 +161,39 @@ def test_the_order_of_a_stream(http, in_pieces, service):
     assert cited == [("url_citation", "Dracula", "https://books.example/d1"), ("url_citation", "d2", ours)]
     assert headers["x-ragbandit-decision-id"] == whole["id"]
     assert http.get(ours).json()["request"]["metadata"] == {"page": "faq"}
+
+
+def test_thoughts_and_refusals_are_in_the_output(http, in_pieces, answers, client):
+    """Reasoning is an item of its own and a refusal a part of the message, in the stream and in the response."""
+    message = {"reasoning_content": "I think.", "refusal": "I will not."}
+    thoughts = [DeltaPiece(delta={"reasoning_content": text}) for text in ("I ", "think.")]
+    refusal = DeltaPiece(delta={"refusal": "I will not."})
+    in_pieces(*thoughts, refusal, reply={"message": message})
+    events = events_of(http)[0]
+    for event in events:
+        EVENT.validate_python(event, strict=True)
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    begin, end = ["output_item.added", "content_part.added"], ["content_part.done", "output_item.done"]
+    first = [*begin, "reasoning_text.delta", "reasoning_text.delta", *begin, "refusal.delta"]
+    last = ["reasoning_text.done", *end, "refusal.done", *end, "completed"]
+    assert kinds == ["created", "in_progress", *first, *last]
+    reasoning, said = events[-1]["response"]["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "I think."}]
+    assert said["content"] == [{"type": "refusal", "refusal": "I will not."}]
+    assert [events[2]["item"]["id"], events[6]["item"]["id"]] == [reasoning["id"], said["id"]]
+    in_pieces(*thoughts, TextPiece(text="Rome"), refusal, reply={"message": message})
+    last_event = events_of(http)[0][-1]
+    assert [part["type"] for part in last_event["response"]["output"][1]["content"]] == ["output_text", "refusal"]
+
+
+@pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
+def test_a_response_that_its_model_cut_is_incomplete(http, in_pieces, finish, reason):
+    """A response is incomplete, with the reason, if the model's limit or its filter cut it."""
+    in_pieces(TextPiece(text="Bram "), reply={"message": {}, "finish_reason": finish})
+    last = events_of(http)[0][-1]
+    assert last["type"] == "response.incomplete"
+    assert last["response"]["incomplete_details"] == {"reason": reason}
+    assert (last["response"]["status"], last["response"]["output"][0]["status"]) == ("incomplete", "incomplete")
 
 
 def test_streams_that_end_otherwise(http, in_pieces, client):

@@ -2,13 +2,11 @@
 
 import asyncio
 import logging
-from types import SimpleNamespace
 
 import pytest
 
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.openai_generator import Reading
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import ARMS
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
@@ -140,12 +138,3 @@ def test_what_was_given_is_the_answer_where_an_arm_is_cut_off():
     outcome, listener = own_outcome(answer, budget=Budget(seconds=0.05), generator_=Deaf([]))
     assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
     assert outcome.answer == "one two" == "".join(listener.pieces)
-
-
-def test_halves_of_a_character_in_two_parts_are_one():
-    """A server that cuts an emoji into two parts of its stream gives one character."""
-    reading = Reading(request=Request(prompt=Prompt(instructions="", body=""), max_tokens=9))
-    for text in ("a \ud83d", "\udc4d b"):
-        delta = SimpleNamespace(delta=SimpleNamespace(content=text), finish_reason=None)
-        reading.take(SimpleNamespace(choices=[delta]))
-    assert reading.text == "a 👍 b"

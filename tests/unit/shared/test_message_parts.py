@@ -1,6 +1,6 @@
 """Messages in pieces: what deltas make together, and what is missing to a whole."""
 
-from ragbandit.shared.openai_client import MessageParts, delta_of
+from ragbandit.shared.message_parts import MessageParts
 
 WHOLE = {
     "tool_calls": [
@@ -50,12 +50,3 @@ def test_the_rest_of_a_whole():
     assert begun.whole == WHOLE
     assert parts({"reasoning_content": "You ask."}).rest(WHOLE) is None
     assert parts(called(0, "{}", id="c9")).rest(WHOLE) is None
-
-
-def test_the_delta_of_a_choice():
-    """The content is not in it, nor what is empty; calls of a whole message get their places."""
-    choice = {"message": {"role": "assistant", "content": "x", "refusal": None, "annotations": []}, "logprobs": None}
-    assert delta_of(choice) == {}
-    whole = {"message": {"content": None, "tool_calls": WHOLE["tool_calls"]}, "logprobs": WHOLE["logprobs"]}
-    assert [call["index"] for call in delta_of(whole)["tool_calls"]] == [0, 1]
-    assert parts(delta_of(whole)).whole == {name: WHOLE[name] for name in ("tool_calls", "logprobs")}

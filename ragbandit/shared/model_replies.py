@@ -1,0 +1,394 @@
+"""One reader for the replies of OpenAI-compatible servers, whole and in chunks: no field is trusted.
+
+Every field may be null, missing, renamed or of another type. A `ModelReply` holds what OpenAI's schema says, whatever
+the server sent. An answer that has come is not lost to a field that nobody needs, and a failure is no answer.
+"""
+
+import json
+import math
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ragbandit.shared.event_reader import DONE, BrokenReply
+from ragbandit.shared.message_parts import CALL_TEXTS, LOGPROBS, MessageParts
+from ragbandit.shared.token_usage import add_usage, count_of
+from ragbandit.shared.types import MAX_TEXT
+
+#: characters of a whole message: text, reasoning, calls, ids and unknown fields. A longer one fails
+MAX_MESSAGE: Final = 4 * MAX_TEXT
+#: calls of tools in one message
+MAX_CALLS: Final = 128
+#: nesting of an unknown field; a deeper value is null
+_MAX_DEPTH: Final = 50
+
+#: a reply that ended in a failure of the server
+ERROR: Final = "error"
+#: servers' reasons for the end, in lower case -> OpenAI's; any other is "stop"
+_FINISH: Final = {
+    word: ours
+    for ours, words in {
+        "length": "length max_tokens max_output_tokens model_length model_context_window_exceeded",
+        "content_filter": "content_filter content_filtered safety recitation blocklist prohibited_content sensitive",
+        "tool_calls": "tool_calls tool_call tool_use",
+        "function_call": "function_call",
+        ERROR: "error failed failure network_error abort aborted cancelled canceled insufficient_system_resource"
+        " malformed_function_call unexpected_tool_call internal_error timeout",
+    }.items()
+    for word in words.split()
+}
+_NO_FINISH: Final = ("", "null", "none")
+#: fields of a message that are text, and types of parts of a content -> the field that their text belongs to
+_TEXTS: Final = ("refusal", "reasoning_content", "reasoning")
+_PARTS: Final = {"thinking": "reasoning_content", "reasoning": "reasoning_content", "refusal": "refusal"}
+_OWN: Final = ("role", "content", "tool_calls", "function_call")
+
+
+def whole_characters(text: str) -> str:
+    """The text with pairs of surrogates as one character, and U+FFFD for a surrogate without the other half."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def words_of(value: Any) -> str:
+    """The text in a field that should be text: an object's text, the texts of a list together, a number as text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        texts = (words_of(value.get(name)) for name in ("text", "content", "value", "summary"))
+        return next(filter(None, texts), "")
+    if isinstance(value, list):
+        return "".join(map(words_of, value))
+    return "" if value is None or isinstance(value, bool) else json.dumps(value)
+
+
+def _listed(value: Any) -> list[Mapping[str, Any]]:
+    """The objects in a list, or the one object that stands in its place."""
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if isinstance(each, Mapping)]
+
+
+def message_of_error(error: Any) -> str:
+    """The words of an error object, of a text, or of a list around them; "" if it has none."""
+    if isinstance(error, str):
+        return error.strip()
+    if isinstance(error, list):
+        return next(filter(None, map(message_of_error, error)), "")
+    if not isinstance(error, Mapping):
+        return ""
+    names = ("message", "error", "msg", "detail", "error_msg", "status_msg", "description", "base_resp", "errors")
+    return next(filter(None, (message_of_error(error.get(name)) for name in names)), "")
+
+
+def _failure_of(part: Mapping[str, Any]) -> BrokenReply | None:
+    """The failure that a reply, a chunk or a choice has in it; None if it has none."""
+    error = part.get("error")
+    if part.get("object") == ERROR or (part.get("type") == ERROR and not error):
+        error = part
+    if not (any(error.values()) if isinstance(error, Mapping) else error):
+        return None
+    code = count_of(next((each.get("code") or each.get("status") for each in _listed(error)), None))
+    status = code if code is not None and 400 <= code <= 599 else None
+    message = message_of_error(error) or json.dumps(error, ensure_ascii=False)
+    return BrokenReply(message, status_code=status)
+
+
+def _token_of(entry: Any, *, has_others: bool) -> dict[str, Any] | None:
+    """The log-probability of a token, as OpenAI has it; None if it cannot be used."""
+    entry = entry if isinstance(entry, Mapping) else {}
+    token, logprob, codes = entry.get("token"), entry.get("logprob"), entry.get("bytes")
+    if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, int | float):
+        return None
+    if not math.isfinite(logprob):
+        return None
+    others = (
+        [_token_of(each, has_others=False) for each in _listed(entry.get("top_logprobs"))[:20]] if has_others else []
+    )
+    return {
+        "token": whole_characters(token),
+        "logprob": logprob,
+        "bytes": codes if isinstance(codes, list) and all(isinstance(code, int) for code in codes) else None,
+        **({"top_logprobs": list(filter(None, others))} if has_others else {}),
+    }
+
+
+@dataclass(kw_only=True, slots=True)
+class _Call:
+    """A call of a tool: its place in the message, its id for clients and the server's own, and its names."""
+
+    place: int
+    id: str
+    server_id: str
+    kind: str
+    name: str
+
+
+class ModelReply:
+    """A reply as far as it has come. uses_functions: the caller sent `functions`, which came before tools."""
+
+    def __init__(self, *, uses_functions: bool = False) -> None:
+        self.text = ""
+        #: OpenAI's reason for the end, or ERROR; None before the end
+        self.finish: str | None = None
+        #: what the last chunk has in addition to its text, as a chunk of OpenAI's has it; and all of that together
+        self.delta: dict[str, Any] = {}
+        self.message = MessageParts()
+        #: (text, log-probability) of each token; and whether some cannot be used
+        self.tokens: list[tuple[str, float]] = []
+        self.has_broken_logprobs = False
+        #: the counts that came so far, see token_usage; and the model, by the server's name
+        self.usage: dict[str, Any] = {}
+        self.model: str | None = None
+        #: the server said that this is the end
+        self.is_done = False
+        self._uses_functions = uses_functions
+        self._has_choice, self._choice, self._note = False, None, ""
+        #: characters so far: text, reasoning, calls, further fields
+        self.size, self._logprob_size = 0, 0
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        #: field, or place of a call -> the first half of a character whose other half has still to come
+        self._halves: dict[str | int, str] = {}
+
+    def take(self, value: Any) -> None:
+        """Read the next value of the body. Raises BrokenReply."""
+        self.delta = {}
+        self.is_done = self.is_done or value == DONE
+        for part in _listed(value)[:1]:
+            add_usage(self.usage, part)
+            self._raise_failure(part)
+            name = part.get("model")
+            self.model = name if name and isinstance(name, str) else self.model
+            choices = _listed(part.get("choices"))
+            if not choices:
+                self._note = self._note or message_of_error(part)
+            for choice in choices:
+                # Another index is another answer to the same question.
+                if not self._has_choice or choice.get("index") in (self._choice, None):
+                    self._has_choice, self._choice = True, choice.get("index")
+                    self._take(choice)
+                    break
+
+    def end(self) -> None:
+        """Complete the message after the last value. Raises BrokenReply if no answer came."""
+        if self.finish == ERROR:
+            raise BrokenReply(self._note or "the server ended its reply with an error, and did not say which")
+        if not self._has_choice:
+            raise BrokenReply(self._note or "the reply has no choices: no answer is in it")
+        if self.finish is None and not self.is_done:
+            raise BrokenReply("the reply broke off before its end")
+        self.finish = self.finish or "stop"
+        if self._calls and self.finish in ("stop", "function_call"):
+            self.finish = "tool_calls"
+        for field in self._halves:
+            if field == "content":
+                self.text += "\ufffd"
+            elif isinstance(field, int):
+                self.message.add({"tool_calls": [_piece(self._calls[field], text="\ufffd")]})
+            else:
+                self.message.add({field: "\ufffd"})
+        self.message.end()
+
+    def _raise_failure(self, part: Mapping[str, Any]) -> None:
+        """Raises BrokenReply for a failure, unless the answer has come."""
+        failure = _failure_of(part) if self.finish in (None, ERROR) else None
+        if failure is not None:
+            raise failure
+
+    def _take(self, choice: Mapping[str, Any]) -> None:
+        add_usage(self.usage, choice)
+        self._raise_failure(choice)
+        bodies: list[Mapping[str, Any]] = [*_listed(choice.get("delta")), *_listed(choice.get("message"))]
+        is_whole = not isinstance(choice.get("delta"), Mapping)
+        part = bodies[0] if bodies else {"content": choice.get("text")}
+        self._raise_failure(part)
+        fields = {name: value for name, value in part.items() if name not in _OWN and value not in (None, "", [], {})}
+        self.text += self._grown("content", self._content(part.get("content"), fields=fields))
+        kept = {whole_characters(name): self._kept(name, value) for name, value in fields.items()}
+        self.delta = {name: value for name, value in kept.items() if value}
+        self._take_calls(part, is_whole=is_whole)
+        if logprobs := self._logprobs(choice.get(LOGPROBS)):
+            self.delta[LOGPROBS] = {"content": logprobs}
+        if self.size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
+            raise BrokenReply(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
+        if self.delta:
+            self.message.add(self.delta)
+        reason = choice.get("finish_reason")
+        word = reason.strip().lower() if isinstance(reason, str) else str(reason or "none")
+        if word not in _NO_FINISH:
+            self.finish = _FINISH.get(word, "stop")
+
+    def _content(self, content: Any, *, fields: dict[str, Any]) -> str:
+        """The text of a content; its thoughts and refusals are added to the fields."""
+        if isinstance(content, str):
+            return content
+        text = ""
+        for part in content if isinstance(content, list) else [content]:
+            kind = str(part.get("type")) if isinstance(part, Mapping) else ""
+            words = words_of(part.get(kind) if kind in _PARTS and part.get(kind) else part)
+            if kind in _PARTS:
+                fields[_PARTS[kind]] = words_of(fields.get(_PARTS[kind])) + words
+            else:
+                text += words
+        if isinstance(content, Mapping) and content and not text and not fields:
+            raise BrokenReply(f"the text is {content!r}")
+        return text
+
+    def _grown(self, field: str | int, text: str) -> str:
+        """The next characters of a field that comes in pieces."""
+        self.size += len(text)
+        if field in self._halves:
+            text = self._halves.pop(field) + text
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            self._halves[field], text = text[-1], text[:-1]
+        return whole_characters(text)
+
+    def _kept(self, name: str, value: Any) -> Any:
+        """The value of a further field, as far as OpenAI's schema allows it."""
+        if name in _TEXTS:
+            value = words_of(value)
+        if isinstance(value, str):
+            return self._grown(name, value)
+        if name == "annotations":
+            value = _listed(value)
+        return self._clean(value) if name != "audio" or isinstance(value, Mapping) else None
+
+    def _clean(self, value: Any, *, depth: int = 0) -> Any:
+        """A value of unknown kind that every JSON parser and database takes; its size is counted."""
+        self.size += len(value) if isinstance(value, str) else 1
+        if isinstance(value, str):
+            return whole_characters(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        if not isinstance(value, Mapping | list) or depth == _MAX_DEPTH:
+            return None if isinstance(value, Mapping | list) else value
+        if isinstance(value, list):
+            return [self._clean(each, depth=depth + 1) for each in value]
+        return {self._clean(name): self._clean(each, depth=depth + 1) for name, each in value.items()}
+
+    def _logprobs(self, logprobs: Any) -> list[dict[str, Any]]:
+        """The log-probabilities of this chunk that can be used. Too many for the cap of a message are left out."""
+        content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+        if content is None:
+            return []
+        entries = [_token_of(each, has_others=True) for each in (content if isinstance(content, list) else [content])]
+        kept = [each for each in entries if each is not None]
+        self._logprob_size += sum(len(each["token"]) + 10 * len(each["top_logprobs"]) for each in kept)
+        self.tokens += [(each["token"], min(0.0, each["logprob"])) for each in kept]
+        if len(kept) < len(entries) or self._logprob_size > MAX_MESSAGE:
+            self.has_broken_logprobs = True
+        return kept if self._logprob_size <= MAX_MESSAGE else []
+
+    def _take_calls(self, part: Mapping[str, Any], *, is_whole: bool) -> None:
+        """Add the calls of a chunk or a whole message to the delta."""
+        entries, legacy = part.get("tool_calls"), _listed(part.get("function_call"))
+        if legacy and self._uses_functions:
+            name, text = whole_characters(words_of(legacy[0].get("name"))), _written(legacy[0].get("arguments"))
+            own = {} if "function_call" in self.message.whole else {"name": name}
+            self.delta["function_call"] = {
+                **own,
+                "arguments": self._grown("function_call", text),
+            }
+            self.size += len(name)
+        elif legacy and not entries:
+            entries = [{"function": legacy[0]}]
+        if not entries:
+            return
+        if isinstance(entries, list) and len(entries) > MAX_CALLS:
+            raise _too_many_calls()
+        listed = _listed(entries)
+        calls = [self._called(each, at=at, of=0 if is_whole else len(listed)) for at, each in enumerate(listed)]
+        if pieces := list(filter(None, calls)):
+            self.delta["tool_calls"] = pieces
+
+    def _called(self, entry: Mapping[str, Any], *, at: int, of: int) -> dict[str, Any] | None:
+        """The piece of a call as clients read it; None if it adds nothing. at, of: as `_known_call` has them."""
+        kind = "custom" if isinstance(entry.get("custom"), Mapping) else "function"
+        body = entry[kind] if isinstance(entry.get(kind), Mapping) else entry
+        own = {"index", "id", "type", kind, *(("name", CALL_TEXTS[kind]) if body is entry else ())}
+        more = self._clean({name: value for name, value in entry.items() if name not in own and value is not None})
+        server_id, name = (whole_characters(words_of(value)) for value in (entry.get("id"), body.get("name")))
+        sent = body.get(CALL_TEXTS[kind])
+        text, index = _written(sent), count_of(entry.get("index"))
+        call = self._known_call(server_id, index=index, is_named=bool(name), at=at, of=of)
+        if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text):
+            call = None
+        if call is not None:
+            if not isinstance(sent, str) and self.message.call_text(call.place):
+                text = ""  # an object is the whole of it: it came already
+            text = self._grown(call.place, text)
+            new_name, call.name = "" if call.name else name, call.name or name
+            return _piece(call, text=text, name=new_name, more=more) if text or new_name or more else None
+        if not (server_id or name or text):
+            return None
+        if len(self._calls) >= MAX_CALLS:
+            raise _too_many_calls()
+        is_usable = server_id and all(each.id != server_id for each in self._calls)
+        own_id = server_id if is_usable else f"call_{uuid.uuid4().hex[:24]}"
+        call = _Call(place=len(self._calls), id=own_id, server_id=server_id, kind=kind, name=name)
+        self._calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        self.size += len(server_id) + len(name)
+        head = {"index": call.place, "id": call.id, "type": kind, **more}
+        return head | {kind: {"name": call.name, CALL_TEXTS[kind]: self._grown(call.place, text)}}
+
+    def _known_call(self, server_id: str, *, index: int | None, is_named: bool, at: int, of: int) -> _Call | None:
+        """The call that a piece may go on; None if it begins one. It is number `at` of the `of` pieces of its chunk.
+
+        of: 0 in a whole message, where every entry is a call of its own.
+        """
+        if not of:
+            return None
+        if index in self._by_index:
+            return self._by_index[index]
+        same = [call for call in self._calls if server_id and call.server_id == server_id]
+        if same and not (is_named and index is not None):
+            return same[-1]
+        if index is not None or not self._calls:
+            return None
+        if of == 1:
+            return self._calls[-1]
+        return self._calls[at] if at < len(self._calls) else None
+
+    def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str) -> bool:
+        """True if a piece at the place of this call is another call: another id, or a name after complete arguments.
+
+        Some servers send a new id with every piece: a piece of arguments without a name goes on.
+        """
+        if server_id and call.server_id:
+            return server_id != call.server_id and bool(name or not text)
+        if not name or not call.name:
+            return False
+        return name != call.name or _is_json(self.message.call_text(call.place))
+
+
+def _piece(call: _Call, *, text: str, name: str = "", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The next piece of a call that has begun."""
+    body = {**({"name": name} if name else {}), **({CALL_TEXTS[call.kind]: text} if text else {})}
+    return {"index": call.place, **(more or {}), **({call.kind: body} if body else {})}
+
+
+def _written(arguments: Any) -> str:
+    """Arguments as text, which some servers send as an object."""
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _too_many_calls() -> BrokenReply:
+    return BrokenReply(f"the reply has more than {MAX_CALLS} calls of tools")

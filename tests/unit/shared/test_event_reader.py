@@ -1,0 +1,83 @@
+"""Bodies of model servers: server-sent events in all their forms, and documents."""
+
+import json
+
+import pytest
+
+from ragbandit.shared.event_reader import DONE, MAX_EVENT, BrokenReply, EventReader
+
+
+def values(body, *, size=None):
+    reader, found = EventReader(), []
+    size = size or max(1, len(body))
+    for start in range(0, len(body), size):
+        found += reader.feed(body[start : start + size])
+    return found + reader.end()
+
+
+A, B = {"a": "Zürich"}, {"b": [1, 2]}
+
+BODIES = {
+    "events": (b'data: {"a": "Z\xc3\xbcrich"}\n\ndata: {"b": [1, 2]}\n\ndata: [DONE]\n\n', [A, B, DONE]),
+    "carriage returns": (b'data:{"a": "Z\\u00fcrich"}\r\n\r\nid: 1\rretry: 5\r\rdata: {"b": [1, 2]}\r\n\r\n', [A, B]),
+    "comments, names and signs of life": (
+        b': wait\n\nevent: ping\ndata: {"a": "Z\\u00fcrich"}\n\ndata: null\n\ndata:\n\ndata: ping\n\ndata: 7\n\n: end\n\n',
+        [A],
+    ),
+    "an event in several lines": (b'data: {"b":\ndata: [1,\ndata: 2]}\n\n', [B]),
+    "no lines between events": (
+        b'data: {"b": [1, 2]}\ndata: null\ndata: {"b": [1, 2]}\ndata: [DONE]\n',
+        [B, B, DONE],
+    ),
+    "no end": (b'data: {"b": [1, 2]}', [B]),
+    "control characters": (b'data: {"a": "1\t2"}\n\n', [{"a": "1\t2"}]),
+    "broken characters": (b'data: {"a": "x\xff"}\n\n', [{"a": "x\ufffd"}]),
+    "an error in words": (b"event: error\ndata: too busy\n\n", [{"error": "too busy"}]),
+    "a named error": (b'event: error\ndata: {"message": "too busy"}\n\n', [{"error": {"message": "too busy"}}]),
+    "a document": (b'\xef\xbb\xbf\r\n {"b":\n\n[1, 2]}\n', [B, DONE]),
+    "nothing": (b"", []),
+}
+
+
+@pytest.mark.parametrize("size", [None, 1, 7])
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_gives_the_same_values_however_the_network_cuts_it(name, size):
+    """The values of a body do not depend on where its bytes are cut."""
+    body, expected = BODIES[name]
+    assert values(body, size=size) == expected
+
+
+def test_a_document_is_read_before_its_connection_ends():
+    """A whole document comes at once, since the connection may stay open or break after it."""
+    reader = EventReader()
+    assert list(reader.feed(b'{"b": ')) == []
+    assert list(reader.feed(b"[1, 2]}\n")) == [B, DONE]
+    assert reader.end() == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>Sign in</html>",
+        b"Service unavailable",
+        b'{"choices": [{"mess',
+        b'data: {"choices"\n\n',
+        b'{"a": ' + b"[" * 100_000,
+        json.dumps({"a": "x" * MAX_EVENT}).encode(),
+        b"data: " + b"x" * MAX_EVENT,
+    ],
+    ids=["page", "text", "half a document", "half an event", "deep", "large document", "large event"],
+)
+def test_another_body_is_a_broken_reply(body):
+    """A body that is neither events nor a document, is cut, or is too large is refused with its first characters."""
+    with pytest.raises(BrokenReply) as error:
+        values(body, size=1_000_000)
+    assert len(str(error.value)) < 300
+
+
+def test_values_before_a_broken_event_are_given():
+    """A broken event takes nothing from the events before it, though they came in the same bytes."""
+    events = EventReader().feed(b'data: {"b": [1, 2]}\n\ndata: {half\n\n')
+    assert next(events) == B
+    with pytest.raises(BrokenReply):
+        next(events)

@@ -1,0 +1,322 @@
+"""Replies of model servers in every form that a field can have: what is read is what OpenAI's schema says."""
+
+import json
+
+import pytest
+
+from ragbandit.shared.event_reader import DONE, BrokenReply
+from ragbandit.shared.message_parts import MessageParts
+from ragbandit.shared.model_replies import MAX_CALLS, MAX_MESSAGE, ModelReply
+from ragbandit.shared.types import MAX_TEXT
+
+
+def read(*values, done=True, **more):
+    """The reply of these values; its deltas together are its message, as a client that reads along sees it."""
+    reply, sent = ModelReply(**more), MessageParts()
+    for value in values:
+        reply.take(value)
+        sent.add(json.loads(json.dumps(reply.delta, allow_nan=False)))
+    if done:
+        reply.take(DONE)
+    reply.end()
+    sent.add(sent.rest(reply.message.whole))
+    assert sent.whole == reply.message.whole
+    return reply
+
+
+def chunk(delta=None, finish=None, **more):
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, **more}]}
+
+
+def whole(message, finish="stop", **more):
+    return {"choices": [{"index": 0, "message": message, "finish_reason": finish, **more}]}
+
+
+def piece(arguments=None, *, name=None, **more):
+    return chunk({"tool_calls": [{"function": {"name": name, "arguments": arguments}, **more}]})
+
+
+def calls_of(reply):
+    return [
+        (call["id"], call["type"], call["function"]["name"], call["function"]["arguments"])
+        for call in reply.message.whole.get("tool_calls", [])
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Rome 7",
+        [{"type": "text", "text": "Rome"}, " ", {"type": "output_text", "text": {"value": "7"}}],
+        ["Rome ", None, {"type": "image_url", "image_url": {"url": "x"}}, 7],
+        {"type": "text", "text": "Rome 7"},
+    ],
+)
+def test_a_content_of_any_form_is_its_text(content):
+    """Parts, nested texts and numbers are the text of an answer, whole and in chunks."""
+    assert read(whole({"role": "system", "content": content})).text == "Rome 7"
+    assert read(chunk({"content": content})).text == "Rome 7"
+
+
+def test_thoughts_and_refusals_among_the_parts_are_fields():
+    """Parts that think or refuse are no part of the text."""
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm. "}]},
+        {"type": "reasoning", "text": "So."},
+        {"type": "refusal", "refusal": "No."},
+        {"type": "text", "text": "Rome"},
+    ]
+    reply = read(
+        whole({"content": parts, "annotations": ["x", {"type": "url_citation"}], "audio": 3, "mine": {"a": 1}})
+    )
+    assert reply.text == "Rome"
+    assert reply.message.whole == {
+        "reasoning_content": "Hm. So.",
+        "refusal": "No.",
+        "annotations": [{"type": "url_citation"}],
+        "mine": {"a": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        None,
+        7,
+        "wait",
+        [],
+        {},
+        {"choices": None},
+        {"choices": []},
+        {"choices": [None]},
+        {"choices": "x"},
+        chunk(),
+        chunk([]),
+    ],
+)
+def test_a_chunk_with_nothing_in_it_changes_nothing(nothing):
+    """Signs of life, null choices and other empty chunks are passed over, and so is another answer."""
+    other = {"choices": [{"index": 1, "delta": {"content": "Oslo"}, "finish_reason": "length"}]}
+    reply = read(
+        nothing, chunk({"content": "Ro"}), nothing, other, chunk({"content": "me"}), nothing, chunk(finish="stop")
+    )
+    assert (reply.text, reply.finish) == ("Rome", "stop")
+
+
+@pytest.mark.parametrize(
+    ("word", "finish"),
+    [
+        ("stop", "stop"),
+        ("STOP", "stop"),
+        ("eos", "stop"),
+        ({"a": 1}, "stop"),
+        ("MAX_TOKENS", "length"),
+        ("model_length", "length"),
+        ("SAFETY", "content_filter"),
+        ("", "stop"),
+        ("null", "stop"),
+        (None, "stop"),
+    ],
+)
+def test_the_reason_for_the_end_is_one_of_openais(word, finish):
+    """Other servers' reasons are read as OpenAI's; a reply that its server ends without one has an ordinary end."""
+    assert read(chunk({"content": "x"}, finish=word)).finish == finish
+
+
+def test_a_stream_without_any_end_broke_off():
+    """Neither a reason nor a last line: the text so far is no answer, and an empty body is none."""
+    for values in ([chunk({"content": "Ro"}), chunk(finish="null")], []):
+        with pytest.raises(BrokenReply, match=r"broke off|no choices"):
+            read(*values, done=False)
+
+
+@pytest.mark.parametrize(
+    ("failure", "words", "status"),
+    [
+        ({"error": {"message": "quota reached", "code": 429}}, "quota reached", 429),
+        ({"error": "quota reached"}, "quota reached", None),
+        ({"error": [{"detail": "quota reached", "status": "503"}], "choices": []}, "quota reached", 503),
+        ([{"error": {"message": "quota reached"}}], "quota reached", None),
+        ({"object": "error", "message": "quota reached", "code": 40000}, "quota reached", None),
+        ({"type": "error", "msg": "quota reached"}, "quota reached", None),
+        ({"choices": None, "base_resp": {"status_msg": "quota reached"}}, "quota reached", None),
+        ({"choices": [], "detail": "quota reached"}, "quota reached", None),
+        ({"choices": [{"finish_reason": "error", "error": {"message": "quota reached"}}]}, "quota reached", None),
+        (whole({"content": "half", "error": {"message": "quota reached"}}), "quota reached", None),
+        (whole({"content": "half"}, "error"), "did not say", None),
+        (chunk({"content": "half"}, "NETWORK_ERROR"), "did not say", None),
+        ({"error": {"type": "odd"}}, '{"type": "odd"}', None),
+    ],
+)
+def test_an_error_with_status_200_is_a_failure_with_its_words(failure, words, status):
+    """An error in a body, a chunk, a choice or the reason for the end is never an answer, after half a text neither."""
+    before = [] if "choices" in failure and not failure["choices"] else [chunk({"content": "half"})]
+    with pytest.raises(BrokenReply) as error:
+        read(*before, failure)
+    assert words in str(error.value)
+    assert error.value.status_code == status
+
+
+def test_the_words_of_an_error_may_come_after_the_reason():
+    """A stream that ends with an error, and says which in a chunk of its own, fails with that."""
+    with pytest.raises(BrokenReply, match="upstream left"):
+        read(chunk({"content": "half"}), chunk(finish="error"), {"error": {"message": "upstream left"}})
+
+
+def test_an_answer_that_has_come_stands():
+    """Nothing that follows the reason for the end takes the answer back, and null errors are none."""
+    empty = {"error": {"code": 0, "message": ""}}
+    reply = read(empty | chunk({"content": "Rome"}, error=None), chunk(finish="stop"), {"error": "counting failed"})
+    assert (reply.text, reply.finish) == ("Rome", "stop")
+
+
+HALVES = ["{", '"a": ', "1}"]
+BEGINNINGS = {
+    "as openai": [piece("", name="f", index=0, id="a"), *(piece(half, index=0) for half in HALVES)],
+    "no index": [piece("", name="f", id="a"), *(piece(half) for half in HALVES)],
+    "index from one": [piece("", name="f", index=1, id="a"), *(piece(half, index=1) for half in HALVES)],
+    "empty names later": [
+        piece("", name="f", index=0, id="a"),
+        *(piece(half, name="", index=0, id="") for half in HALVES),
+    ],
+    "id and name again": [piece(half, name="f", index=0, id="a") for half in HALVES],
+    "a new id each time": [
+        piece("", name="f", index=0, id="a"),
+        *(piece(half, index=0, id=f"b{half}") for half in HALVES),
+    ],
+    "an object": [piece({"a": 1}, name="f", index=None, id="a")],
+    "not in function": [chunk({"tool_calls": {"id": "a", "name": "f", "arguments": {"a": 1}}})],
+    "null entries": [chunk({"tool_calls": [None, {}, 3]}), piece('{"a": 1}', name="f", id="a", index="0")],
+}
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_a_call_in_pieces_is_one_call(name):
+    """However a server numbers and names the pieces of a call, they are one call at the place 0, followed by others."""
+    reply = read(*BEGINNINGS[name], chunk(finish="stop"))
+    (call,) = calls_of(reply)
+    assert call[:3] == ("a", "function", "f")
+    assert json.loads(call[3]) == {"a": 1}
+    assert reply.finish == "tool_calls"
+
+
+PAIRS = {
+    "index": [piece("{}", name="f", index=0, id="a"), piece("{}", name="f", index=1, id="b")],
+    "no index": [piece("{}", name="f", id="a"), piece("{}", name="f", id="b")],
+    "one index": [piece("{", name="f", index=0, id="a"), piece("}", index=0), piece("{}", name="f", index=0, id="b")],
+    "one index, no arguments": [piece(None, name="f", index=0, id="a"), piece(None, name="f", index=0, id="b")],
+    "mixed": [
+        piece("{", name="f", index=3, id="a"),
+        piece("{", name="f", index=1, id="b"),
+        piece("}", index=3),
+        piece("}", index=1),
+    ],
+    "whole": [
+        whole({"tool_calls": [{"id": each, "index": 0, "function": {"name": "f", "arguments": "{}"}} for each in "ab"]})
+    ],
+    "no index in one chunk": [
+        chunk({"tool_calls": [{"id": each, "function": {"name": "f", "arguments": "{"}} for each in "ab"]}),
+        chunk({"tool_calls": [{"function": {"arguments": "}"}} for _ in "ab"]}),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_calls_are_two(name):
+    """Another id is another call, whatever the index says; pieces may come in turn."""
+    reply = read(*PAIRS[name], chunk(finish="tool_calls"))
+    assert calls_of(reply) == [("a", "function", "f", "{}"), ("b", "function", "f", "{}")]
+
+
+@pytest.mark.parametrize("ids", [(None, None), ("", ""), ("c", "c"), ({}, [])])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_every_call_has_an_id_of_its_own(ids, is_whole):
+    """Ids that are missing, empty, repeated or of another type are replaced by ids that no other call has."""
+    sent = [{"id": each, "function": {"name": "f", "arguments": '{"b": "\\ud800"}'}} for each in ids]
+    values = [whole({"tool_calls": sent})] if is_whole else [chunk({"tool_calls": [each]}) for each in sent]
+    if not is_whole and ids == ("c", "c"):
+        values = [chunk({"tool_calls": [{"index": at, **each}]}) for at, each in enumerate(sent)]
+    first, second = calls_of(read(*values))
+    assert first[0] != second[0]
+    assert all(isinstance(call[0], str) and call[0] and json.loads(call[3]) for call in (first, second))
+    assert read(whole({"tool_calls": [{"id": 7, "function": {"name": "f"}}]})).message.whole["tool_calls"][0] == {
+        "id": "7",
+        "type": "function",
+        "function": {"name": "f", "arguments": "{}"},
+    }
+
+
+def test_calls_of_functions_are_read_by_what_the_caller_sent():
+    """A call of the form before tools is a call of a tool, unless the caller uses that form."""
+    parts = [chunk({"function_call": {"name": "f", "arguments": "{"}}), chunk({"function_call": {"arguments": "}"}})]
+    reply = read(*parts, chunk(finish="function_call"))
+    assert [call[1:] for call in calls_of(reply)] == [("function", "f", "{}")]
+    assert reply.finish == "tool_calls"
+    reply = read(*parts, chunk(finish="function_call"), uses_functions=True)
+    assert (reply.message.whole, reply.finish) == ({"function_call": {"name": "f", "arguments": "{}"}}, "function_call")
+
+
+def test_further_fields_of_a_call_and_calls_of_another_kind_are_kept():
+    """A signature that the server wants back, and a call whose input is plain text, go through."""
+    call = {"id": "a", "type": "custom", "custom": {"name": "run", "input": "ls"}, "extra": {"sig": "x"}}
+    assert read(chunk({"tool_calls": [call]})).message.whole["tool_calls"] == [call]
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning", "reasoning_content", "refusal", "mine", "arguments"])
+def test_a_character_that_a_server_cuts_is_whole(field):
+    """Halves of a character in two chunks are one; a half without the other is U+FFFD, in its middle and at its end."""
+    texts = ["a\ud83d", "\ude00b\ude00", "c\ud83d"]
+    if field == "arguments":
+        reply = read(*(piece(text, name="f", index=0, id="a") for text in texts))
+        text = calls_of(reply)[0][3]
+    else:
+        reply = read(*(chunk({field: text}) for text in texts))
+        text = reply.text if field == "content" else reply.message.whole[field]
+    assert text == "a😀b\ufffdc\ufffd"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, 3, {"token": "a"}, {"token": 3, "logprob": -1}, {"token": "a", "logprob": "-1"}, {"logprob": float("nan")}],
+)
+def test_log_probabilities_that_are_none_cost_nothing_but_themselves(entry):
+    """An entry that cannot be used is left out and noted; the answer and the other entries stand."""
+    good = {"token": "b", "logprob": -0.5, "bytes": None, "top_logprobs": []}
+    reply = read(chunk({"content": "ab"}, logprobs={"content": [entry, good]}), chunk(logprobs="x"))
+    assert (reply.text, reply.tokens, reply.has_broken_logprobs) == ("ab", [("b", -0.5)], True)
+    assert reply.message.whole == {"logprobs": {"content": [good]}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "x" * (MAX_TEXT + 1)},
+        {"reasoning": "x" * (MAX_MESSAGE + 1)},
+        {"mine": ["x" * MAX_TEXT] * 5},
+        {"mine": [1] * (MAX_MESSAGE + 1)},
+        {"tool_calls": [{"id": "x" * (MAX_MESSAGE + 1), "function": {"name": "f"}}]},
+        {"tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "x" * (MAX_MESSAGE + 1)}}]},
+        {"tool_calls": [{"id": "a", "function": {"name": "f"}}] * (MAX_CALLS + 1)},
+    ],
+    ids=["text", "reasoning", "field", "list", "id", "arguments", "calls"],
+)
+def test_a_message_beyond_the_cap_fails_at_once(message):
+    """One cap holds for the whole message, and one for its calls, whole and in chunks."""
+    for value in (whole(message), chunk(message)):
+        with pytest.raises(BrokenReply, match="more than"):
+            ModelReply().take(value)
+    reply = ModelReply()
+    for at in range(MAX_CALLS):
+        reply.take(piece("{}", name="f", index=at, id=f"c{at}"))
+    with pytest.raises(BrokenReply, match="more than"):
+        reply.take(piece("{}", name="f", index=MAX_CALLS, id="last"))
+
+
+def test_a_field_that_is_too_deep_or_no_json_is_left_out():
+    """Fields that no parser takes lose what is wrong with them; the answer stands."""
+    deep = {"a": 1}
+    for _ in range(200):
+        deep = {"a": [deep]}
+    reply = read(whole({"content": "Rome", "mine": {"deep": deep, "number": float("inf"), "text": "\ud800"}}))
+    assert reply.text == "Rome"
+    assert reply.message.whole["mine"] | {"deep": 0} == {"deep": 0, "number": None, "text": "\ufffd"}

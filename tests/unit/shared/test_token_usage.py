@@ -1,0 +1,137 @@
+"""Counts of tokens by the names of each server, and what they cost."""
+
+import pytest
+
+from ragbandit.router.config.sections import TokenPrices
+from ragbandit.shared.token_usage import MAX_TOKENS, Tokens, add_usage, tokens_of
+
+
+def counted(*chunks, **estimates):
+    usage = {}
+    for chunk in chunks:
+        add_usage(usage, chunk)
+    return tokens_of(usage, **estimates)
+
+
+def openai(**more):
+    return {"usage": {"prompt_tokens": 1000, "completion_tokens": 100, **more}}
+
+
+PLAIN = {"read": 1000, "written": 100}
+SERVERS = {
+    "openai": (openai(), PLAIN),
+    "null details": (openai(prompt_tokens_details=None, completion_tokens_details=None), PLAIN),
+    "openai, cached": (openai(prompt_tokens_details={"cached_tokens": 600}), PLAIN | {"cached": 600}),
+    "openai, thoughts": (openai(completion_tokens_details={"reasoning_tokens": 40}), PLAIN | {"reasoning": 40}),
+    "proxy of anthropic": (
+        openai(
+            cache_read_input_tokens=600, cache_creation_input_tokens=300, prompt_tokens_details={"cached_tokens": 0}
+        ),
+        PLAIN | {"cached": 600, "cache_write": 300},
+    ),
+    "proxy without the cache": (
+        openai(prompt_tokens=100, cache_read_input_tokens=600, cache_creation_input_tokens=300),
+        PLAIN | {"cached": 600, "cache_write": 300},
+    ),
+    "anthropic": (
+        {
+            "usage": {"input_tokens": 100, "output_tokens": 100, "cache_read_input_tokens": 600}
+            | {"cache_creation_input_tokens": 300}
+        },
+        PLAIN | {"cached": 600, "cache_write": 300},
+    ),
+    "responses": (
+        {"usage": {"input_tokens": 1000, "output_tokens": 100, "input_tokens_details": {"cached_tokens": 600}}},
+        PLAIN | {"cached": 600},
+    ),
+    "deepseek": (openai(prompt_cache_hit_tokens=600, prompt_cache_miss_tokens=400), PLAIN | {"cached": 600}),
+    "deepseek without the sum": (
+        openai(prompt_tokens=None, prompt_cache_hit_tokens=600, prompt_cache_miss_tokens=400),
+        PLAIN | {"cached": 600},
+    ),
+    "gemini": (
+        {
+            "usageMetadata": {"promptTokenCount": 1000, "candidatesTokenCount": 60, "thoughtsTokenCount": 40}
+            | {"totalTokenCount": 1100, "cachedContentTokenCount": 600}
+        },
+        PLAIN | {"cached": 600, "reasoning": 40},
+    ),
+    "gemini, other names": (
+        {"usage": {"prompt_token_count": 1000, "candidates_token_count": 60, "thoughts_token_count": 40}},
+        PLAIN | {"reasoning": 40},
+    ),
+    "thoughts in the total": (
+        openai(completion_tokens=60, total_tokens=1100, completion_tokens_details={"reasoning_tokens": 40}),
+        PLAIN | {"reasoning": 40},
+    ),
+    "more in the total": (openai(completion_tokens=60, total_tokens=1100), PLAIN),
+    "more thoughts than words": (
+        openai(completion_tokens=20, completion_tokens_details={"reasoning_tokens": 80}),
+        PLAIN | {"reasoning": 80},
+    ),
+    "from the total": (openai(completion_tokens=None, total_tokens=1100), PLAIN),
+    "llama.cpp": ({"timings": {"prompt_n": 400, "cache_n": 600, "predicted_n": 100}}, PLAIN | {"cached": 600}),
+    "ollama": ({"prompt_eval_count": 1000, "eval_count": 100}, PLAIN),
+    "cohere": ({"usage": {"tokens": {"input_tokens": 1000.0, "output_tokens": 100.0}}}, PLAIN),
+    "groq": ({"x_groq": {"usage": {"prompt_tokens": 1000, "completion_tokens": 100}}}, PLAIN),
+    "as text": (openai(prompt_tokens="1000", completion_tokens=" 100 "), PLAIN),
+    "cached beyond the prompt": (
+        openai(prompt_tokens_details={"cached_tokens": 5000}),
+        PLAIN | {"cached": 1000},
+    ),
+    "cached is no count": (openai(prompt_tokens_details={"cached_tokens": "many"}, cached_tokens=-5), PLAIN),
+    "thoughts are no count": (openai(completion_tokens_details={"reasoning_tokens": -1}), PLAIN),
+    "details are no object": (openai(prompt_tokens_details=[3], completion_tokens_details="x"), PLAIN),
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_usage_is_read_by_the_names_of_each_server(server):
+    """What a server counts is read by its names, parts as parts, and what it counts apart as read or written too."""
+    reply, expected = SERVERS[server]
+    assert counted(reply) == Tokens(**expected)
+
+
+@pytest.mark.parametrize(
+    "count", [None, -1, 0, True, 2.5, "n/a", float("nan"), float("inf"), 10**30, MAX_TOKENS + 1, [7]]
+)
+def test_a_count_that_cannot_be_is_estimated_and_marked(count):
+    """A count that is missing, negative, no whole number or beyond any request is unknown; the other one stands."""
+    broken = openai(prompt_tokens=count)
+    assert counted(broken) is None
+    assert counted(broken, read=7, written=9) == Tokens(read=7, written=100, estimated=True)
+    expected = 0 if count == 0 and count is not True and count is not False else 9
+    assert counted(openai(completion_tokens=count), read=7, written=9).written == expected
+
+
+@pytest.mark.parametrize("usage", [None, "n/a", {}, [], {"prompt_tokens": 0, "completion_tokens": 0}])
+def test_a_usage_without_counts_is_estimated(usage):
+    """Without any count both are estimates, and without estimates there is nothing."""
+    assert counted({"usage": usage}) is None
+    assert counted({"usage": usage}, read=7, written=9) == Tokens(read=7, written=9, estimated=True)
+
+
+def test_later_chunks_add_what_they_count():
+    """Counts grow from chunk to chunk; null, zeros and other types take nothing back."""
+    chunks = [
+        {"usage": {"prompt_tokens": 1000}},
+        openai(completion_tokens=7, prompt_tokens_details={"cached_tokens": 3}),
+    ]
+    chunks += [{"usage": None}, {"usage": {"completion_tokens": 100, "prompt_tokens": 0}}, {"usage": "x"}]
+    chunks += [{"usage": {"prompt_tokens_details": {"cached_tokens": None}, "completion_tokens": None}}]
+    assert counted(*chunks) == Tokens(read=1000, written=100, cached=3)
+
+
+def test_dollars_are_those_of_the_bill():
+    """100 plain tokens at 3, 600 cached at .3, 300 put into the cache at 3.75; 60 words at 15, 40 thoughts at 10."""
+    used = Tokens(read=1000, written=100, cached=600, cache_write=300, reasoning=40)
+    prices = TokenPrices(input=3.0, output=15.0, cached_input=0.3, cache_write=3.75, reasoning=10.0)
+    assert used.dollars(prices.in_order) == pytest.approx((100 * 3 + 600 * 0.3 + 300 * 3.75 + 60 * 15 + 40 * 10) / 1e6)
+
+
+def test_a_missing_price_is_that_of_input_or_output():
+    """Two prices are the bill of all tokens; one more price leaves the others."""
+    used = Tokens(read=1000, written=100, cached=600, cache_write=300, reasoning=40)
+    assert used.dollars((3.0, 15.0)) == pytest.approx((1000 * 3 + 100 * 15) / 1e6)
+    assert TokenPrices(input=3.0, output=15.0).in_order == (3.0, 15.0)
+    assert TokenPrices(input=3.0, output=15.0, cached_input=0.3).in_order == (3.0, 15.0, 0.3, 3.0, 15.0)

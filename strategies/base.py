@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.shared.failures import Failure, ServerFailed
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import Cost, Json, Message
 
@@ -152,11 +153,11 @@ class OutOfBudget(Exception):
         super().__init__(f"the budget of {cap} ran out")
 
 
-class CallBroke(ArmFailed):
+class CallBroke(ServerFailed):
     """A call to a model failed after it had cost something: `spent` has its tokens and dollars."""
 
-    def __init__(self, message: str, *, spent: Cost, remedy: str | None = None) -> None:
-        super().__init__(message, remedy=remedy)
+    def __init__(self, message: str, *, spent: Cost, remedy: str | None = None, failure: Failure | None = None) -> None:
+        super().__init__(message, remedy=remedy, failure=failure or Failure(kind="unreadable"))
         self.spent = spent
 
 
@@ -168,7 +169,7 @@ class QuestionTooLong(PromptTooLong):
     """It would fit without its question: the arm works, the caller asked too much."""
 
 
-class RequestRefused(ArmFailed):
+class RequestRefused(ServerFailed):
     """The server refuses a chat that was passed on as its caller sent it: another request would be answered."""
 
 

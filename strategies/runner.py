@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.shared.failures import FAILURE, Failure, ServerFailed
 from ragbandit.shared.redaction import without_credentials, without_secrets
 from ragbandit.shared.types import (
     CANCELLED,
@@ -66,6 +67,7 @@ class _End:
     answer: str | None
     stop_reason: str
     error: str | None = None
+    failure: Failure | None = None
 
 
 async def run_strategy(
@@ -113,7 +115,10 @@ async def run_strategy(
         stop_reason=end.stop_reason[:STOP_REASON_LENGTH],
         error=end.error,
         run_by="worker",
-        made_by=made_by(strategy, budget=budget, retriever=retriever, generator=generator, named=named),
+        made_by={
+            **made_by(strategy, budget=budget, retriever=retriever, generator=generator, named=named),
+            **({} if end.failure is None else {FAILURE: end.failure.facts}),
+        },
         made_at=time.time(),
         reply=run.reply if end.status == "answered" else {},
         sources=tuple(
@@ -235,4 +240,5 @@ def _failed(error: BaseException) -> _End:
     reason = "question_too_long" if isinstance(error, QuestionTooLong) else reason
     text = error_text(error)
     text = text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 3]}..."
-    return _End(status="failed", answer=None, stop_reason=reason, error=text)
+    failure = error.failure if isinstance(error, ServerFailed) else None
+    return _End(status="failed", answer=None, stop_reason=reason, error=text, failure=failure)

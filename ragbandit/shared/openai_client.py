@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
+from ragbandit.shared.failures import failure_of_error, server_message
 from ragbandit.shared.redaction import without_keys
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 #: longest piece of a server's message that is passed on, in characters
-_MESSAGE: Final = 200
+_MESSAGE: Final = 500
 #: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
@@ -91,13 +92,15 @@ def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        status = f"status {error.status_code}"
-        message = error.message.removeprefix(f"Error code: {error.status_code}").removeprefix(" - ")
-        return f"{status}: {_clipped(message, secrets=secrets)}" if message else status
-    if is_unreachable(error):
+        said = _clipped(server_message(error.body), secrets=secrets)
+        return f"status {error.status_code}: {said}" if said else f"status {error.status_code}"
+    failure = failure_of_error(error)
+    if failure.kind in ("unreachable", "broken"):
         return f"{address} cannot be reached, or hung up: {_clipped(str(error.__cause__ or error), secrets=secrets)}"
-    if isinstance(error, openai.APITimeoutError | TimeoutError):
+    if failure.kind == "timeout" and failure.status is None:
         return "it was silent or slow for longer than allowed"
+    if isinstance(error, openai.APIError):  # the event of an error in a stream
+        return f"the server failed: {_clipped(server_message(error.body) or error.message, secrets=secrets)}"
     if isinstance(error, BrokenReply):
         return _clipped(str(error), secrets=secrets)
     return f"the reply cannot be read: {type(error).__name__}: {_clipped(str(error), secrets=secrets)}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
+from ragbandit.shared.failures import ServerFailed, failure_of_error
 from ragbandit.shared.openai_client import (
     BrokenReply,
     MessageParts,
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 #: the environment variable of the openai package, read where no base_url is set
 _BASE_URL = "OPENAI_BASE_URL"
-#: statuses of a request that is at fault itself
-_REFUSED: Final = (400, 413, 422)
 #: longest wait for a connection
 _CONNECT_S: Final = 5.0
 #: stop strings that are sent: OpenAI takes no more. All of them are heeded here
@@ -213,11 +212,11 @@ class OpenAiGenerator(Generator):
     def _failed(self, error: Exception, *, reading: "Reading") -> ArmFailed:
         tries = f" after {retries + 1} attempts" if (retries := retries_made(error)) else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
-        remedy = self._remedy(error)
-        failed = ArmFailed(message, remedy=remedy and remedy.replace("generator.", f"{self.section}."))
-        if reading.request.chat is not None and getattr(error, "status_code", None) in _REFUSED:
-            return RequestRefused(message)
-        return self._broke(failed, reading=reading)
+        failure, remedy = failure_of_error(error), self._remedy(error)
+        if reading.request.chat is not None and failure.kind == "refused":
+            return RequestRefused(message, failure=failure)
+        remedy = remedy and remedy.replace("generator.", f"{self.section}.")
+        return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reading=reading)
 
     def _broke(self, error: ArmFailed, *, reading: "Reading") -> ArmFailed:
         """The error, with what the text costs that was written, though nobody reads it."""
@@ -226,7 +225,8 @@ class OpenAiGenerator(Generator):
         used = self._usage(reading)
         dollars = self._dollars(used, model=None)
         spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=dollars)
-        return CallBroke(error.message, spent=spent, remedy=error.remedy)
+        failure = error.failure if isinstance(error, ServerFailed) else None
+        return CallBroke(error.message, spent=spent, remedy=error.remedy, failure=failure)
 
     def _remedy(self, error: Exception) -> str | None:
         if isinstance(error, BrokenReply):

@@ -37,6 +37,7 @@ from ragbandit.router.api.openai.replies import (
     Model,
     ModelList,
     OpenAIErrorReply,
+    ServerFault,
     completion,
     error_in_reply,
     fault_of,
@@ -353,7 +354,10 @@ def _failed_reply(request: Request, decision: Decision, error: RagBanditError) -
     """The reply to a question that was decided, and whose answer failed."""
     reply = refusal(error, scope=request.scope)
     reply.headers.update(headers(decision))
-    reply.headers["x-should-retry"] = "false"
+    if isinstance(error, ServerFault):
+        reply.status_code = error.status  # a 422 of the server stays one
+    if error.status != 429:  # that one is worth another question, after the time that the server names
+        reply.headers["x-should-retry"] = "false"
     return reply
 
 

@@ -6,7 +6,7 @@ runs before them, raise as the rest of the service does: `edge` has the reply wr
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from starlette.responses import Response
 from starlette.types import Scope
@@ -17,7 +17,9 @@ from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.schemas.replies import decision_json, filled
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
+from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
+from ragbandit.shared.failures import Failure, FailureKind, failure_of
 from ragbandit.shared.openai_client import LOGPROBS
 from ragbandit.shared.types import (
     CANCELLED,
@@ -61,38 +63,75 @@ _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rat
 class ModelNotFound(NotFound):
     """There is no model of this name."""
 
-    code: ClassVar[str] = "MODEL_NOT_FOUND"
+    code = "MODEL_NOT_FOUND"
 
 
 class Unsupported(InvalidInput):
     """A parameter asks for what the service does not do."""
 
-    code: ClassVar[str] = "UNSUPPORTED_PARAMETER"
+    code = "UNSUPPORTED_PARAMETER"
 
 
 class AnswerTimeout(NotReady):
     """The answer is not there in time."""
 
-    code: ClassVar[str] = "ANSWER_TIMEOUT"
-    status: ClassVar[int] = 504
+    code = "ANSWER_TIMEOUT"
+    status = 504
 
 
 class Cancelled(Conflict):
     """The answer was cancelled."""
 
-    code: ClassVar[str] = "CANCELLED"
+    code = "CANCELLED"
+
+
+class ServerFault(RagBanditError):
+    """The server of an arm gave no answer: its failure as callers see it."""
+
+    def __init__(self, message: str, *, failure: Failure, remedy: str | None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.status, code = _FAULTS.get(failure.kind, (502, "UPSTREAM_ERROR"))
+        if failure.kind == "refused":
+            self.status, code = failure.status or 400, failure.code or code
+        self.code = code
+        self.retry_after_s = (failure.retry_after_s or 1.0) if failure.kind == "limited" else failure.retry_after_s
+
+
+#: kind of a failure -> status and code of the reply; any other is a 502
+_FAULTS: Final[Mapping[FailureKind, tuple[int, str]]] = {
+    "limited": (429, "RATE_LIMITED"),
+    "timeout": (504, "UPSTREAM_TIMEOUT"),
+    "refused": (400, "INVALID_INPUT"),
+}
 
 
 def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
-    """What is wrong with an outcome that is no answer; None: it is one."""
+    """What is wrong with an outcome that is no answer; None if it is one.
+
+    What the server of an arm did keeps its class; any other failure is ours.
+    """
+    arm, failure = f"the arm {decision.arm!r}", failure_of(outcome.made_by)
+    remedy = f"GET /v1/decisions/{decision.id} has what it did"
+    if outcome.status == "exhausted" and outcome.stop_reason == OUT_OF_SECONDS and not _has_content(outcome):
+        message = f"{arm} wrote nothing within its time limit"
+        return ServerFault(message, failure=Failure(kind="timeout"), remedy=remedy)
     if outcome.status != "failed":
         return None
     if outcome.stop_reason == CANCELLED:
         return Cancelled("the answer was cancelled", remedy="ask the question again")
-    if outcome.stop_reason == "request_refused":
-        return InvalidInput(f"the model of the arm {decision.arm!r} refuses the request: {outcome.error}")
-    message = f"the arm {decision.arm!r} failed: {outcome.error or outcome.stop_reason}"
-    return ArmFailed(message, remedy=f"GET /v1/decisions/{decision.id} has what it did")
+    if failure is not None and failure.kind == "refused":
+        message = f"the model of {arm} refuses the request: {outcome.error}"
+        return ServerFault(message, failure=failure, remedy=None)
+    message = f"{arm} failed: {outcome.error or outcome.stop_reason}"
+    if outcome.stop_reason in ("request_refused", "question_too_long"):
+        return InvalidInput(message)
+    return (
+        ArmFailed(message, remedy=remedy) if failure is None else ServerFault(message, failure=failure, remedy=remedy)
+    )
+
+
+def _has_content(outcome: Outcome) -> bool:
+    return bool(outcome.answer or message_of(outcome))
 
 
 def is_openai_path(path: str) -> bool:

@@ -7,7 +7,7 @@ and in the fact LACKING what the others lack.
 """
 
 from collections.abc import Collection, Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
@@ -32,7 +32,7 @@ _PARAMETERS: Final = {
 class UnmetNeed(InvalidInput):
     """No arm can do what a request needs."""
 
-    code: ClassVar[str] = "UNSUPPORTED_PARAMETER"
+    code = "UNSUPPORTED_PARAMETER"
 
 
 def passing_arms(settings: Settings) -> dict[ArmName, tuple[frozenset[str], int]]:

@@ -97,6 +97,8 @@ class Request:
     #: deadline; its reply comes back in `details` under "reply": {"message": what it has beside the content, by
     #: `shared.openai_client`, "finish_reason"}. None: the prompt is sent
     chat: Mapping[str, Json] | None = None
+    #: another arm answers if this call fails: it is not tried again
+    has_successor: bool = field(default=False, compare=False)
     #: of a chat: takes what a piece has beside its text, as `sink`
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 

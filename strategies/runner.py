@@ -82,6 +82,7 @@ async def run_strategy(
     source_chars: int = SOURCE_CHARS,
     spans: Spans = NO_SPANS,
     named: Mapping[str, Json] = MappingProxyType({}),
+    has_successor: bool = False,
 ) -> Outcome:
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
@@ -95,13 +96,21 @@ async def run_strategy(
     "budget_seconds" and a warning in the log. reader: is given the answer while it is written, as far as the arm can
     say it, and notes on what the arm does; what it was given is a beginning of the outcome's answer. An arm for which
     that is not so is told of in the log. source_chars: characters of a passage's text that the outcome's sources keep.
-    spans: told of every call. named: see `made_by`. Raises InvalidInput for a query without an id; of the arm's run
-    nothing but cancellation (asyncio.CancelledError), which passes through.
+    spans: told of every call. named: see `made_by`. has_successor: see `Run`. Raises InvalidInput for a query without
+    an id; of the arm's run nothing but cancellation (asyncio.CancelledError), which passes through.
     """
     if query.id is None:
         raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
     stream = AnswerStream(reader)
-    run = Run(query=query, retriever=retriever, generator=generator, budget=budget, spans=spans, stream=stream)
+    run = Run(
+        query=query,
+        retriever=retriever,
+        generator=generator,
+        budget=budget,
+        spans=spans,
+        stream=stream,
+        has_successor=has_successor,
+    )
     end = await _unless_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
     end = _as_kept(end, given=stream.given, arm=strategy.name)
     trace = tuple(run.trace)

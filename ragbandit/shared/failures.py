@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.outbound import retry_after_s
+from ragbandit.shared.types import DecisionId
 
 #: unreachable: no connection; broken: it ended before the reply; unreadable: the reply is none; limited: 429; failed:
 #: 5xx; denied: the key or the model of the arm is wrong; refused: the request is wrong, so no other arm is asked
@@ -14,6 +15,12 @@ FailureKind = Literal["unreachable", "broken", "timeout", "limited", "failed", "
 
 #: key of an outcome's `made_by` with its failure
 FAILURE: Final = "failure"
+#: the same with the decision of the arm that answers in its place
+SUCCESSOR: Final = "successor"
+#: key of a query's `request`: of a decision that answers in place of another {"first": the decision that was drawn,
+#: "attempt": its number, from 2, "arm": that failed before, "reason": how, "left": arms that may be asked after it};
+#: false: the caller wants no other arm
+FAILOVER: Final = "failover"
 #: longest Retry-After that is heeded, seconds
 LONGEST_RETRY_S: Final = 3600.0
 #: characters of a server's message that are kept, and how deep it is looked for
@@ -59,6 +66,23 @@ def failure_of(made_by: Mapping[str, Any]) -> Failure | None:
     """The failure that an outcome's `made_by` has; None if its arm failed in another way."""
     facts = made_by.get(FAILURE)
     return Failure(**facts) if isinstance(facts, dict) else None
+
+
+def successor_of(made_by: Mapping[str, Any]) -> DecisionId | None:
+    """The decision that answers in place of a failed one, by its outcome's `made_by`; None if there is none."""
+    successor = made_by.get(SUCCESSOR)
+    return DecisionId(successor) if isinstance(successor, str) else None
+
+
+def link_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The FAILOVER facts of a query's `request`; {} for a decision that answers in place of no other."""
+    link = request.get(FAILOVER)
+    return link if isinstance(link, Mapping) else {}
+
+
+def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The FAILOVER facts as a reply has them; None for a decision that answers in place of no other."""
+    return {name: value for name, value in link_of(request).items() if name != "left"} or None
 
 
 def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, body: object = None) -> Failure:

@@ -274,7 +274,11 @@ class OpenAiOptions:
     logprobs: _Flag = False
     #: longest silence within a reply
     read_s: _Seconds = 60.0
-    #: attempts after the first, by the openai package: where there is no connection, or status 408, 409, 429 or 5xx
+    #: longest silence before the first piece of an answer, seconds; the arm then fails, and is not asked again. None:
+    #: read_s, and half of the question's time if another arm can answer and the reply is streamed
+    first_piece_s: _Seconds | None = None
+    #: attempts after the first, by the openai package: where there is no connection, or status 408, 409, 429 or
+    #: 5xx; none where another arm can answer (server.failover)
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: requests under way at once, per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16

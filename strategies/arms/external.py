@@ -150,7 +150,8 @@ class Http(ParamsArm[HttpParams]):
 
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """The JSON of the first good reply."""
-        for attempt in range(1, self._params.retries + 2):
+        retries = 0 if run.has_successor else self._params.retries
+        for attempt in range(1, retries + 2):
             began = time.monotonic()
             caps = {name: cap for name, cap in asdict(run.budget).items() if cap is not None}
             seconds = seconds_until(run.deadline)
@@ -172,7 +173,7 @@ class Http(ParamsArm[HttpParams]):
                     self._note(run, error, began=began)
                     raise OutOfBudget("seconds") from broken
             self._note(run, error, began=began)
-            if attempt > self._params.retries or wait_s > _LONGEST_S:
+            if attempt > retries or wait_s > _LONGEST_S:
                 message = f"{self._shown} cannot be asked: {error_text(error)}"
                 raise ServerFailed(message, failure=error.failure) from error
             pause = pause_before_retry(

@@ -93,7 +93,9 @@ class OpenAiGenerator(Generator):
         self._key = _key(self._options)
         self._secrets = (*([self._key] if self._key else []), *self._options.headers.values())
         self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
+        #: of these the second tries nothing again; they share their connections
         self._client: openai.AsyncOpenAI | None = None
+        self._once: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
 
@@ -142,23 +144,39 @@ class OpenAiGenerator(Generator):
     async def _ask(self, reading: "Reading", *, feed: TextFeed) -> None:
         async with self._free:
             reading.asked, began = True, time.monotonic()
-            reply = await self._create(**request_fields(reading.request, model=self.name, options=self._options))
-            if self._options.stream:
-                await self._read(reply, reading=reading, feed=feed, began=began)
-            elif isinstance(reply, str):  # the package gives back as text what was no JSON
-                raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
-            else:
-                reading.take(reply)
+            fields = request_fields(reading.request, model=self.name, options=self._options)
+            async with asyncio.timeout(self._first_piece_s(reading.request)) as silence:
+                reply = await self._create(fields, once=reading.request.has_successor)
+                if self._options.stream:
+                    await self._read(reply, reading=reading, feed=feed, began=began, silence=silence)
+                elif isinstance(reply, str):  # the package gives back as text what was no JSON
+                    raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
+                else:
+                    reading.take(reply)
         reading.check()
 
-    async def _read(self, stream: Any, *, reading: "Reading", feed: TextFeed, began: float) -> None:
-        """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
+    def _first_piece_s(self, request: Request) -> float | None:
+        """Seconds that the first piece may take. Where another arm could answer it is left half of the time."""
+        left = seconds_until(request.deadline)
+        if self._options.first_piece_s is None and self._options.stream and request.has_successor and left is not None:
+            return left / 2
+        return self._options.first_piece_s
+
+    async def _read(
+        self, stream: Any, *, reading: "Reading", feed: TextFeed, began: float, silence: asyncio.Timeout
+    ) -> None:
+        """Read a stream to its end or as far as it is of interest, and close it, whatever happens.
+
+        silence: ends the wait for the first piece.
+        """
         async with stream:
             await _check_stream(stream.response)
             async for part in stream:
                 if reading.first_s is None:
                     reading.first_s = time.monotonic() - began
                 reading.take(part)
+                if reading.has_begun:
+                    silence.reschedule(None)
                 if feed.wanted:
                     await feed.grow(reading.text_without_prefix())
                 if reading.delta and reading.request.delta_sink is not None:
@@ -166,7 +184,8 @@ class OpenAiGenerator(Generator):
                 if reading.ended:
                     return
 
-    async def _create(self, **fields: Any) -> Any:
+    async def _create(self, fields: Mapping[str, Any], *, once: bool) -> Any:
+        """The package's reply. once: it is not tried again."""
         import openai
 
         if self._client is None:
@@ -177,7 +196,10 @@ class OpenAiGenerator(Generator):
                 timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
                 retries=self._options.retries,
             )
-        return await self._client.chat.completions.create(**fields)
+            self._once = self._client.with_options(max_retries=0)
+        client = self._once if once else self._client
+        assert client is not None
+        return await client.chat.completions.create(**fields)
 
     def _usage(self, reading: "Reading") -> Tokens:
         """Tokens of the call, estimated if the server did not say; none if it was not asked."""
@@ -369,6 +391,11 @@ class Reading:
             self.tokens += _tokens_of(getattr(choice, "logprobs", None))
             self.finish = choice.finish_reason or self.finish
             self._end_early()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a piece of the answer has come: of a chat more than the role of its message."""
+        return self.request.chat is None or bool(self.text or self.delta or self.finish)
 
     def check(self) -> None:
         """Raises BrokenReply if the end is missing, ArmFailed if the server kept back what was asked for."""

@@ -19,7 +19,7 @@ from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
 from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
-from ragbandit.shared.failures import Failure, FailureKind, failure_of
+from ragbandit.shared.failures import Failure, FailureKind, failover_facts, failure_of
 from ragbandit.shared.openai_client import LOGPROBS
 from ragbandit.shared.types import (
     CANCELLED,
@@ -224,6 +224,9 @@ class Facts(TypedDict):
     """What the answer used."""
     passages: list[dict[str, Any]]
     """The passages that the answer saw: `id`, `title`, `url` and `score` in the search that found it."""
+    failover: dict[str, Any] | None
+    """Of an answer by another arm in place of one that failed: `first`, the decision that was drawn; `arm`, which
+    failed; `reason`; `attempt`, from 2. null: the drawn arm answered."""
 
 
 class ChatCompletion(TypedDict):
@@ -348,6 +351,7 @@ def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
         forced=decision.query.forced,
         abstained=not (outcome.answer or "").strip() and not calls_of(outcome),
         passages=passages,
+        failover=failover_facts(decision.query.request),
     )
 
 
@@ -394,22 +398,20 @@ class ChatStream:
             "system_fingerprint": fingerprint(decision),
         }
         self._include_usage = include_usage
-        self._decision, self._base, self._open_webui = decision, base, open_webui
+        self.decision, self._base, self._open_webui = decision, base, open_webui
         self._shown: str | None = None
-
-    def begin(self) -> list[bytes]:
-        """The first events, before there is an answer."""
-        return [self._chunk({"role": "assistant", "content": ""})]
+        #: whether a piece of the answer was sent
+        self.has_begun = False
 
     def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
         """The events for this one of the answer; None: nothing has come for a while."""
         if event is None:
             return [PING]
         if isinstance(event, TextPiece):
-            return [*self._settled(), self._chunk({"content": event.text})]
+            return [*self._begun(), self._chunk({"content": event.text})]
         if isinstance(event, DeltaPiece):
             delta = {name: value for name, value in event.delta.items() if name != LOGPROBS}
-            return [*self._settled(), self._chunk(delta, logprobs=event.delta.get(LOGPROBS))]
+            return [*self._begun(), self._chunk(delta, logprobs=event.delta.get(LOGPROBS))]
         if not self._open_webui:
             return []
         self._shown = event.text
@@ -420,20 +422,22 @@ class ChatStream:
         sources = _sources(outcome, base=self._base) if self._open_webui else []
         cited = outcome.sources and not self._open_webui
         delta = {"annotations": annotations_of(outcome, base=self._base)} if cited else {}
-        facts = facts_of(self._decision, outcome, base=self._base)
+        facts = facts_of(self.decision, outcome, base=self._base)
         ends = [self._chunk(delta, finish=finish_of(outcome), ragbandit=facts)]
         if self._include_usage:
             ends.append(self._event(usage=usage_of(outcome.cost, saved=saved)))
-        return [*self._settled(), *(self._event(event=each) for each in sources), *ends, DONE]
+        return [*self._begun(), *(self._event(event=each) for each in sources), *ends, DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed: clients raise what `error` says."""
         return [event_of({"error": error}, name=None), DONE]
 
-    def _settled(self) -> list[bytes]:
-        """Tell that what was shown last is done."""
+    def _begun(self) -> list[bytes]:
+        """The events before a piece of the answer: the status that was shown last is over; the role, once."""
         shown, self._shown = self._shown, None
-        return [] if shown is None else [self._status(shown, done=True)]
+        role = [] if self.has_begun else [self._chunk({"role": "assistant", "content": ""})]
+        self.has_begun = True
+        return role if shown is None else [*role, self._status(shown, done=True)]
 
     def _status(self, text: str, *, done: bool) -> bytes:
         """What Open WebUI shows above the answer while it is made; other clients take it for an empty chunk."""

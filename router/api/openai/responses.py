@@ -278,7 +278,7 @@ class ResponseStream:
     """The events of one response. base: URL of this service."""
 
     def __init__(self, decision: Decision, *, base: str) -> None:
-        self._decision, self._base = decision, base
+        self.decision, self._base = decision, base
         self._number = 0
         #: pieces that were sent; None: the item has not begun
         self._text: str | None = None
@@ -286,9 +286,16 @@ class ResponseStream:
         self._items: list[str] = []
         self._calls: dict[int, str] = {}
 
-    def begin(self) -> list[bytes]:
-        """The first events, before there is an answer."""
-        reply = response(self._decision, None, base=self._base)
+    @property
+    def has_begun(self) -> bool:
+        """Whether a piece of the answer was sent."""
+        return bool(self._items)
+
+    def _created(self) -> list[bytes]:
+        """The first events, once: they name the decision that answers."""
+        if self._number:
+            return []
+        reply = response(self.decision, None, base=self._base)
         return [self._event("created", response=reply), self._event("in_progress", response=reply)]
 
     def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
@@ -299,8 +306,8 @@ class ResponseStream:
             return []
         if isinstance(event, DeltaPiece):
             calls: Any = event.delta.get("tool_calls", ())
-            return [part for call in calls for part in self._called(call)]
-        begun = self._begun()
+            return [*self._created(), *(part for call in calls for part in self._called(call))] if calls else []
+        begun = [*self._created(), *self._begun()]
         self._text = (self._text or "") + event.text
         return [*begun, self._in_part("output_text.delta", delta=event.text, logprobs=[])]
 
@@ -309,13 +316,14 @@ class ResponseStream:
         if outcome.answer is None:
             outcome = replace(outcome, answer=self._text)
         # Every call has its item by now; text has its own unless there are calls alone.
+        created = self._created()
         begun = self._begun() if outcome.answer or not self._calls else []
-        reply = response(self._decision, outcome, base=self._base, saved=saved)
+        reply = response(self.decision, outcome, base=self._base, saved=saved)
         last: list[bytes] = []
         for item in reply["output"]:
             last += self._ended_call(item) if item["type"] == CALL else self._ended_message(item)
         reply["output"].sort(key=lambda item: self._items.index(item["id"]))
-        return [*begun, *last, *self._last(reply)]
+        return [*created, *begun, *last, *self._last(reply)]
 
     def _ended_message(self, item: Mapping[str, Any]) -> list[bytes]:
         (part,), added = item["content"], "output_text.annotation.added"
@@ -354,21 +362,21 @@ class ResponseStream:
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed."""
-        return self._last(response(self._decision, None, base=self._base, error=error))
+        return [*self._created(), *self._last(response(self.decision, None, base=self._base, error=error))]
 
     def _begun(self) -> list[bytes]:
         """The events before the first piece, once."""
         if self._text is not None:
             return []
         self._text = ""
-        added = self._added(message(self._decision, None, base=self._base))
+        added = self._added(message(self.decision, None, base=self._base))
         return [added, self._in_part("content_part.added", part=text_part(""))]
 
     def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]
 
     def _in_part(self, kind: str, **fields: Any) -> bytes:
-        return self._event(kind, **self._where(item_id(self._decision)), content_index=0, **fields)
+        return self._event(kind, **self._where(item_id(self.decision)), content_index=0, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         name, number = f"response.{kind}", self._number

@@ -78,12 +78,6 @@ def is_unreachable(error: Exception) -> bool:
     return isinstance(error, openai.APIConnectionError)
 
 
-def retries_made(error: Exception) -> int:
-    """Attempts that the package made after the first, before it gave up with this error."""
-    request = getattr(error, "request", None)
-    return int(request.headers.get("x-stainless-retry-count", 0)) if request is not None else 0
-
-
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
     """The error in words, without the server's whole page, and without secrets.
 
@@ -277,8 +271,8 @@ class OpenAiOptions:
     #: longest silence before the first piece of an answer, seconds; the arm then fails, and is not asked again. None:
     #: read_s, and half of the question's time if another arm can answer and the reply is streamed
     first_piece_s: _Seconds | None = None
-    #: attempts after the first, by the openai package: where there is no connection, or status 408, 409, 429 or
-    #: 5xx; none where another arm can answer (server.failover)
+    #: attempts after the first if there is no connection, or status 408, 409, 425, 429 or 5xx; none if another
+    #: arm can answer (server.failover)
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: requests under way at once, per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server as a generator: streamed and priced; retries and timeouts are the openai package's."""
+"""Any OpenAI-compatible server as a generator: streamed, priced, and tried again while there is time."""
 
 import asyncio
 import math
@@ -21,9 +21,14 @@ from ragbandit.shared.openai_client import (
     delta_of,
     is_too_long,
     is_unreachable,
-    retries_made,
 )
-from ragbandit.shared.outbound import check_address, check_header_value, shown_address
+from ragbandit.shared.outbound import (
+    check_address,
+    check_header_value,
+    is_retryable,
+    pause_before_retry,
+    shown_address,
+)
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Cost
@@ -53,6 +58,9 @@ if TYPE_CHECKING:
 _BASE_URL = "OPENAI_BASE_URL"
 #: longest wait for a connection
 _CONNECT_S: Final = 5.0
+#: longest random pause before the second attempt, which doubles with every further one, and longest pause, seconds
+_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 60.0
 #: stop strings that are sent: OpenAI takes no more. All of them are heeded here
 _SENT_STOPS: Final = 4
 #: a usual tokenizer's bytes of English text per token
@@ -70,11 +78,11 @@ class OpenAiGenerator(Generator):
     """Asks a model behind a URL, through the openai package.
 
     The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
-    which frees the server. The package tries again where there is no connection, or the status is 408, 409, 429 or 5xx,
-    after a pause that the server may name (Retry-After, up to a minute), never beyond the deadline. A reply that breaks
-    off fails the call. `capabilities` has "logprobs" if the options say so. Tokens are estimated where the server does
-    not count them. No error repeats the key or the headers. Raises ConfigError if the package is missing or the
-    options, or the variables of the environment that they name, cannot be used.
+    which frees the server. A call without a connection, or of status 408, 409, 425, 429 or 5xx, is made again after a
+    pause that the server may name (Retry-After, up to a minute), if it ends before the deadline and no other arm can
+    answer. A reply that breaks off fails the call. `capabilities` has "logprobs" if the options say so. Tokens are
+    estimated where the server does not count them. No error repeats the key or the headers. Raises ConfigError if the
+    package is missing or the options, or the variables of the environment that they name, cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
@@ -93,9 +101,7 @@ class OpenAiGenerator(Generator):
         self._key = _key(self._options)
         self._secrets = (*([self._key] if self._key else []), *self._options.headers.values())
         self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
-        #: of these the second tries nothing again; they share their connections
         self._client: openai.AsyncOpenAI | None = None
-        self._once: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
 
@@ -144,9 +150,8 @@ class OpenAiGenerator(Generator):
     async def _ask(self, reading: "Reading", *, feed: TextFeed) -> None:
         async with self._free:
             reading.asked, began = True, time.monotonic()
-            fields = request_fields(reading.request, model=self.name, options=self._options)
             async with asyncio.timeout(self._first_piece_s(reading.request)) as silence:
-                reply = await self._create(fields, once=reading.request.has_successor)
+                reply = await self._create(reading, silence=silence)
                 if self._options.stream:
                     await self._read(reply, reading=reading, feed=feed, began=began, silence=silence)
                 elif isinstance(reply, str):  # the package gives back as text what was no JSON
@@ -184,8 +189,8 @@ class OpenAiGenerator(Generator):
                 if reading.ended:
                     return
 
-    async def _create(self, fields: Mapping[str, Any], *, once: bool) -> Any:
-        """The package's reply. once: it is not tried again."""
+    async def _create(self, reading: "Reading", *, silence: asyncio.Timeout) -> Any:
+        """The package's reply, after as many attempts as there is time for. silence: ends them."""
         import openai
 
         if self._client is None:
@@ -194,12 +199,36 @@ class OpenAiGenerator(Generator):
                 key=self._key,
                 headers=self._options.headers,
                 timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
-                retries=self._options.retries,
             )
-            self._once = self._client.with_options(max_retries=0)
-        client = self._once if once else self._client
-        assert client is not None
-        return await client.chat.completions.create(**fields)
+        create = self._client.chat.completions.create
+        fields = request_fields(reading.request, model=self.name, options=self._options)
+        while True:
+            reading.attempts += 1
+            try:
+                return await create(**fields)
+            except (openai.APIConnectionError, openai.APIStatusError) as error:
+                pause = self._pause(error, reading=reading, silence=silence)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+
+    def _pause(self, error: Exception, *, reading: "Reading", silence: asyncio.Timeout) -> float | None:
+        """Seconds until the next attempt; None if there is to be none, or no time for it."""
+        failure, response = failure_of_error(error), getattr(error, "response", None)
+        is_final = response is not None and response.headers.get("x-should-retry") == "false"
+        if is_final or not (failure.status is None or is_retryable(failure.status)):
+            return None
+        if reading.request.has_successor or reading.attempts > self._options.retries:
+            return None
+        ends, now = silence.when(), asyncio.get_running_loop().time()
+        left = [seconds_until(reading.request.deadline), None if ends is None else ends - now]
+        return pause_before_retry(
+            reading.attempts,
+            base_s=_PAUSE_S,
+            longest_s=_LONGEST_PAUSE_S,
+            asked_s=failure.retry_after_s or 0.0,
+            left_s=min((seconds for seconds in left if seconds is not None), default=None),
+        )
 
     def _usage(self, reading: "Reading") -> Tokens:
         """Tokens of the call, estimated if the server did not say; none if it was not asked."""
@@ -232,7 +261,7 @@ class OpenAiGenerator(Generator):
         return used.dollars(prices[model if model is not None and model in prices else self.name]) if prices else 0.0
 
     def _failed(self, error: Exception, *, reading: "Reading") -> ArmFailed:
-        tries = f" after {retries + 1} attempts" if (retries := retries_made(error)) else ""
+        tries = f" after {reading.attempts} attempts" if reading.attempts > 1 else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         failure, remedy = failure_of_error(error), self._remedy(error)
         if reading.request.chat is not None and failure.kind == "refused":
@@ -360,8 +389,9 @@ class Reading:
     finish: str | None = None
     #: by the server's count
     usage: Tokens | None = None
-    #: whether it was asked for, and the seconds until the first part of a stream came
+    #: whether it was asked for, how often, and the seconds until the first part of a stream came
     asked: bool = False
+    attempts: int = 0
     first_s: float | None = None
     #: as the server calls it
     model: str | None = None

@@ -1,13 +1,10 @@
 """Failover: a model that fails before its first content is replaced by another arm, at every door."""
 
 import json
-import signal
-import time
 
 import httpx
 import pytest
 
-from benchmarks.service_process import free_port
 from tests.support.servers.faulty_models import FaultyModels
 
 from .conftest import running_systems, until
@@ -90,7 +87,7 @@ DOORS = [("chat", False), ("chat", True), ("responses", False), ("responses", Tr
 @pytest.mark.parametrize(("door", "stream"), DOORS)
 def test_another_arm_answers(gateway, door, stream):
     """After each fault before the first content the caller gets the other arm's answer, and only that decision's id."""
-    client, server, system = gateway
+    client, server, _ = gateway
     for fault in HANDED_OVER:
         question = f"fault:{fault} {door} {stream}"
         status, text, key, error, reply = asked(client, question, door=door, stream=stream)
@@ -111,7 +108,7 @@ def test_another_arm_answers(gateway, door, stream):
 
 @pytest.mark.parametrize(("door", "stream"), DOORS)
 def test_faults_of_the_request_and_of_all_arms(gateway, door, stream):
-    """A request that is wrong is refused by one arm only, with its status; if all arms fail, the last failure counts."""
+    """A wrong request is refused by one arm only, with its status; if all arms fail, the last failure counts."""
     client, server, _ = gateway
     expected = {f"fault:{name}": (int(name), said, 1) for name, said in REFUSED.items()}
     expected |= {f"always:{name}": (status, said, 2) for name, (status, said) in ALL_FAIL.items()}
@@ -140,16 +137,14 @@ def test_after_content_there_is_no_second_arm(gateway):
 def test_who_wants_no_other_arm(gateway):
     """Neither a request with `failover: false` nor a chosen arm is answered by another arm."""
     client, server, _ = gateway
-    for number, more in enumerate(({"failover": False}, {"model": "arm/two"})):
-        question = f"fault:500 none {number}"
-        assert asked(client, question, **more)[0] == 200 - 0 if len(server.requests_of(question)) > 1 else 502
+    for number, more in enumerate(({"failover": False}, {"model": "arm/two"}, {"door": "answer", "failover": False})):
+        question = f"always:500 none {number}"
+        assert asked(client, question, **more)[1] is None
         assert len(set(server.requests_of(question))) == 1
-    assert asked(client, "fault:500 none", door="answer", failover=False)[1] in ("Paris", None)
-    assert len(set(server.requests_of("fault:500 none"))) == 1
 
 
 def test_what_is_booked_and_learned(gateway):
-    """Feedback judges the linked decision only, nothing of it is learned, and explanation, metrics and findings tell."""
+    """Feedback judges the linked decision only, nothing of it is learned, and the explanation has the reason."""
     client, _, system = gateway
     _, _, key, _, reply = asked(client, "fault:503 booked")
     key, facts = key.removeprefix("chatcmpl-"), reply.json()["ragbandit"]

@@ -378,9 +378,11 @@ async def _streamed(answer: PendingAnswer, *, stream: Callable[[Decision], Reply
                     reply = stream(answer.decision)
                 if event is None and not has_begun and time.monotonic() < begin_at:
                     continue
-                is_last = isinstance(event, Outcome)
-                for part in reply.end(event, saved=savings.of(event.cost)) if is_last else reply.of(event):
-                    has_begun = True
+                parts = (
+                    reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
+                )
+                has_begun = has_begun or bool(parts)
+                for part in parts:
                     yield part
     except CallerGone:
         raise

@@ -120,6 +120,8 @@ class FaultyModels:
         if fault in beginnings:
             sent.write(beginnings[fault])
             sent.flush()
+            if fault == "cut":
+                time.sleep(0.5)  # the piece is on its way to the reader
             if fault.startswith("silence"):
                 time.sleep(SILENCE_S)
             if fault.startswith("reset"):  # a reset, and no ordinary end

@@ -1,10 +1,18 @@
 """Failover: a model that fails before its first content is replaced by another arm, at every door."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from sqlalchemy import func, select
 
+from benchmarks.service_process import free_port
+from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.tables import answer_queue, decisions, outcomes
 from tests.support.servers.faulty_models import FaultyModels
 
 from .conftest import running_systems, until
@@ -31,16 +39,16 @@ ALL_FAIL = {
 }
 
 
+def generator(url, model):
+    openai = {"base_url": url, "first_piece_s": 1.0, "retries": 1}
+    prices = {"input": 1.0, "output": 1.0}
+    return {"name": "openai", "model": model, "context_tokens": 4000, "token_prices": prices, "openai": openai}
+
+
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
     """A service with two models behind one faulty server."""
     with FaultyModels() as server, running_systems(tmp_path_factory.mktemp("failover")) as make:
-
-        def generator(url, model):
-            openai = {"base_url": url, "first_piece_s": 1.0, "retries": 1}
-            prices = {"input": 1.0, "output": 1.0}
-            return {"name": "openai", "model": model, "context_tokens": 4000, "token_prices": prices, "openai": openai}
-
         system = make(
             generator=generator(server.url, "one"),
             generators={"two": generator(server.url, "two")},
@@ -160,3 +168,52 @@ def test_what_is_booked_and_learned(gateway):
     assert "took over" in system.ragbandit("status").stdout
     verdict = json.loads(system.ragbandit("verify", "--deep", "--json").stdout)
     assert verdict["ok"], verdict["notes"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_worker_is_killed_between_the_two_arms(gateway, stream):
+    """If a worker is killed while the second arm answers, another worker answers it, and every row is there once."""
+    client, server, system = gateway
+    question = f"kill:503 {stream}"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(asked, client, question, stream=stream)
+        until(lambda: len(server.requests_of(question)) == 2, seconds=20)
+        system.kill("answer")
+        system.start_process("answer")
+        status, text, key, error, _ = waiting.result(60)
+    assert (status, text) == (200, "Paris"), error
+    assert len(server.requests_of(question)) == 3
+    database = open_database(system.settings)
+    with database.read() as connection:
+        rows = connection.execute(select(decisions.c.id, outcomes.c.status, outcomes.c.cost).join(outcomes))
+        ended = [row for row in rows.all() if row.id in connection_ids(connection, question)]
+        assert sorted(row.status for row in ended) == ["answered", "failed"]
+        assert key.removeprefix("chatcmpl-") in {row.id for row in ended}
+        assert connection.execute(select(func.count()).select_from(answer_queue)).scalar() == 0
+        assert kept(connection, label="main") == counted(connection, label="main")
+        costs = connection.execute(select(outcomes.c.cost)).scalars()
+        dollars = sum(json.loads(cost).get("dollars", 0.0) for cost in costs)
+        sums = spent(connection, [Spender("tenant", "default")], now=time.time())
+        assert sums[Spender("tenant", "default")].day == pytest.approx(dollars)
+    database.close()
+
+
+def connection_ids(connection, question):
+    return set(connection.execute(select(decisions.c.id).where(decisions.c.text == question)).scalars())
+
+
+def test_a_dead_server_costs_one_question_its_first_attempt(tmp_path):
+    """A refused connection suspends its arm at once; every question gets its answer from the other arm, soon."""
+    with FaultyModels() as server, running_systems(tmp_path) as make:
+        dead = generator(f"http://127.0.0.1:{free_port()}/v1", "dead")
+        system = make(
+            generator=generator(server.url, "one"),
+            generators={"dead": dead},
+            arms={"one": {"class": "model"}, "dead": {"class": "model", "generator": "dead"}},
+        )
+        with httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30) as client:
+            replies = [asked(client, f"question {number}") for number in range(40)]
+            assert {reply[:2] for reply in replies} == {(200, "Paris")}
+            failed = [one for *_, one in replies if one.json()["ragbandit"]["failover"]]
+            assert 1 <= len(failed) <= 3  # the service may decide once more before it hears of the first
+            assert client.get("/v1/status").json()["arms"]["dead"]["state"] == "open"

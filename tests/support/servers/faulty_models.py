@@ -63,6 +63,7 @@ REPLIES = {
 class FaultyModels:
     """The first request with a question of the form "fault:NAME ..." fails so, all of them with "always:NAME ...".
 
+    With "kill:NAME ..." the second one gets no reply, so that its worker can be killed meanwhile.
     `asked` has (question, model) of every request, in order.
     """
 
@@ -100,10 +101,11 @@ class FaultyModels:
         body = json.loads(received.read(size))
         question = str(body["messages"][-1]["content"])
         with self.models_seen:
-            is_first = not self.requests_of(question)
+            before = len(self.requests_of(question))
             self.asked.append((question, body["model"]))
         kind, _, rest = question.partition(":")
-        fault = rest.split()[0] if kind == "always" or (kind == "fault" and is_first) else "none"
+        fault = rest.split()[0] if kind == "always" or (kind in ("fault", "kill") and not before) else "none"
+        fault = "silence" if kind == "kill" and before == 1 else fault
         self._reply(fault, sent, connection, streams=bool(body.get("stream")))
 
     def _reply(self, fault, sent, connection, *, streams):

@@ -35,8 +35,8 @@ _LAST: Final = select(func.max(answer_queue.c.turn)).where(answer_queue.c.tenant
 _TURNS: Final = select(func.coalesce(_NEXT, _TAKEN, 1), func.coalesce(_LAST.scalar_subquery(), 0))
 
 
-def enqueue(connection: Connection, decisions: Iterable[Decision], *, first: bool = False) -> None:
-    """Let these new decisions wait for a worker, in the transaction that stores them. first: before all others."""
+def enqueue(connection: Connection, decisions: Iterable[Decision], *, in_front: bool = False) -> None:
+    """Let these new decisions wait for a worker, in the transaction that stores them. in_front: before all others."""
     by_tenant: dict[str, list[Decision]] = {}
     for decision in decisions:
         by_tenant.setdefault(decision.query.tenant, []).append(decision)
@@ -48,7 +48,7 @@ def enqueue(connection: Connection, decisions: Iterable[Decision], *, first: boo
             {
                 "decision_id": each.id,
                 "tenant": tenant,
-                "turn": _FRONT if first else turn,
+                "turn": _FRONT if in_front else turn,
                 "arm": each.arm,
                 "queued_at": each.made_at,
                 "tries": 0,

@@ -156,9 +156,9 @@ class DecisionStore:
         row = decision_row(decision)
         return row if self.text == "full" else row | _kept_of_decision(row, context=self.context)
 
-    def _begin(self, connection: Connection, new: Sequence[Decision], *, moves: Moves, first: bool = False) -> None:
+    def _begin(self, connection: Connection, new: Sequence[Decision], *, moves: Moves, in_front: bool = False) -> None:
         """Let decisions wait to be learned and, if workers run them, to be answered, in the transaction that stores
-        them. first: before all others.
+        them. in_front: before all others.
         """
         moves.add("decided", len(new))
         if new:
@@ -166,7 +166,7 @@ class DecisionStore:
             rooms = [waiting_row(each, label=label) for each in new for label in sorted(labels)]
             insert_rows(connection, waiting, rooms)
             moves.waiting(rooms)
-            answer_queue.enqueue(connection, [each for each in new if each.run_by == "worker"], first=first)
+            answer_queue.enqueue(connection, [each for each in new if each.run_by == "worker"], in_front=in_front)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """The stored decisions among these ids, with the hash of the request that made them.
@@ -250,7 +250,7 @@ class DecisionStore:
                     add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
                 if successor is not None:
                     insert_rows(connection, decisions, [self._kept_row(successor)])
-                    self._begin(connection, [successor], moves=moves, first=True)
+                    self._begin(connection, [successor], moves=moves, in_front=True)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         return [

@@ -33,7 +33,8 @@ _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout"})
 _BROKEN: Final = frozenset({"ReadError", "WriteError", "CloseError", "RemoteProtocolError", "APIConnectionError"})
 _HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
 _TAG: Final = re.compile(r"<[^<>]*>?")
-_CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+#: a code in words; with digits it might be a key
+_CODE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,10 @@ class ServerFailed(ArmFailed):
 def failure_of(made_by: Mapping[str, Any]) -> Failure | None:
     """The failure that an outcome's `made_by` has; None if its arm failed in another way."""
     facts = made_by.get(FAILURE)
-    return Failure(**facts) if isinstance(facts, dict) else None
+    known = (
+        {name: facts[name] for name in Failure.__dataclass_fields__ if name in facts} if isinstance(facts, dict) else {}
+    )
+    return Failure(**known) if "kind" in known else None
 
 
 def successor_of(made_by: Mapping[str, Any]) -> DecisionId | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.shared.failures import Failure, ServerFailed
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import Cost, Json, Message
 
@@ -99,6 +100,8 @@ class Request:
     #: deadline; its reply comes back in `details` under "reply": {"message": what it has beside the content, by
     #: `shared.model_replies`, "finish_reason"}. None: the prompt is sent
     chat: Mapping[str, Json] | None = None
+    #: another arm answers if this call fails: it is not tried again
+    has_successor: bool = field(default=False, compare=False)
     #: of a chat: takes what a piece has beside its text, as `sink`
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
@@ -157,11 +160,11 @@ class OutOfBudget(Exception):
         super().__init__(f"the budget of {cap} ran out")
 
 
-class CallBroke(ArmFailed):
+class CallBroke(ServerFailed):
     """A call to a model failed after it had cost something: `spent` has its tokens and dollars."""
 
-    def __init__(self, message: str, *, spent: Cost, remedy: str | None = None) -> None:
-        super().__init__(message, remedy=remedy)
+    def __init__(self, message: str, *, spent: Cost, remedy: str | None = None, failure: Failure | None = None) -> None:
+        super().__init__(message, remedy=remedy, failure=failure or Failure(kind="unreadable"))
         self.spent = spent
 
 
@@ -173,7 +176,7 @@ class QuestionTooLong(PromptTooLong):
     """It would fit without its question: the arm works, the caller asked too much."""
 
 
-class RequestRefused(ArmFailed):
+class RequestRefused(ServerFailed):
     """The server refuses a chat that was passed on as its caller sent it: another request would be answered."""
 
 

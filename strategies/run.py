@@ -183,6 +183,8 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
+    #: another arm answers if this one fails before its first content: no call is tried again
+    has_successor: bool = False
     #: best answer so far, used if the budget ends the arm
     draft: str | None = None
     #: of an arm that passes a chat on: what its answer has beside the text, see `Request.chat`
@@ -342,6 +344,7 @@ class Run:
             want=want,
             sampling=sampling,
             sink=None if final is None else self.stream.sink(final),
+            has_successor=self.has_successor,
         )
         return await self._called(request, purpose=purpose, max_tokens=max_tokens)
 
@@ -362,6 +365,7 @@ class Run:
             sink=self.stream.sink(str),
             chat={**sent, "max_tokens": named} if named else sent,
             delta_sink=self.stream.delta_sink(),
+            has_successor=self.has_successor,
         )
         done = await self._called(request, purpose="chat", max_tokens=most)
         reply: Any = done.details.get("reply", {})

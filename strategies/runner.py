@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.shared.failures import FAILURE, Failure, ServerFailed
 from ragbandit.shared.redaction import without_credentials
 from ragbandit.shared.types import (
     CANCELLED,
@@ -54,6 +55,7 @@ class _End:
     answer: str | None
     stop_reason: str
     error: str | None = None
+    failure: Failure | None = None
 
 
 async def run_strategy(
@@ -68,6 +70,7 @@ async def run_strategy(
     source_chars: int = SOURCE_CHARS,
     spans: Spans = NO_SPANS,
     named: Mapping[str, Json] = MappingProxyType({}),
+    has_successor: bool = False,
 ) -> Outcome:
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
@@ -81,13 +84,21 @@ async def run_strategy(
     "budget_seconds" and a warning in the log. reader: is given the answer while it is written, as far as the arm can
     say it, and notes on what the arm does; what it was given is a beginning of the outcome's answer. An arm for which
     that is not so is told of in the log. source_chars: characters of a passage's text that the outcome's sources keep.
-    spans: told of every call. named: see `made_by`. Raises InvalidInput for a query without an id; of the arm's run
-    nothing but cancellation (asyncio.CancelledError), which passes through.
+    spans: told of every call. named: see `made_by`. has_successor: see `Run`. Raises InvalidInput for a query without
+    an id; of the arm's run nothing but cancellation (asyncio.CancelledError), which passes through.
     """
     if query.id is None:
         raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
     stream = AnswerStream(reader)
-    run = Run(query=query, retriever=retriever, generator=generator, budget=budget, spans=spans, stream=stream)
+    run = Run(
+        query=query,
+        retriever=retriever,
+        generator=generator,
+        budget=budget,
+        spans=spans,
+        stream=stream,
+        has_successor=has_successor,
+    )
     end = await _unless_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
     end = _as_kept(end, given=stream.given, arm=strategy.name)
     trace = tuple(run.trace)
@@ -101,7 +112,10 @@ async def run_strategy(
         stop_reason=end.stop_reason[:STOP_REASON_LENGTH],
         error=end.error,
         run_by="worker",
-        made_by=made_by(strategy, budget=budget, retriever=retriever, generator=generator, named=named),
+        made_by={
+            **made_by(strategy, budget=budget, retriever=retriever, generator=generator, named=named),
+            **({} if end.failure is None else {FAILURE: end.failure.facts}),
+        },
         made_at=time.time(),
         reply=run.reply if end.status == "answered" else {},
         sources=tuple(
@@ -221,4 +235,5 @@ def _failed(error: BaseException) -> _End:
     reason = "question_too_long" if isinstance(error, QuestionTooLong) else reason
     text = error_text(error)
     text = text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 3]}..."
-    return _End(status="failed", answer=None, stop_reason=reason, error=text)
+    failure = error.failure if isinstance(error, ServerFailed) else None
+    return _End(status="failed", answer=None, stop_reason=reason, error=text, failure=failure)

@@ -14,6 +14,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.streams import StreamWriter
+from ragbandit.router.serving.health.circuit_breaker import OutcomePoller
 from ragbandit.router.storage.answer_queue import AnswerQueue
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import ScoreQueue
@@ -207,11 +208,15 @@ class Context:
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)
+    #: state of the arms' circuits, read when an arm has failed
+    health: OutcomePoller = field(init=False)
 
     def __post_init__(self) -> None:
         self.notifier = Notifier(self.jobs)
         self.queue = AnswerQueue(self.store.database)
         self.loader = ArmLoader(self.settings)
+        budget_s = self.settings.budget.seconds
+        self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=budget_s)
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
         """What this process claims, and what it has in hand of that."""

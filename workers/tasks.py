@@ -15,15 +15,22 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 
+from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
+from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
+from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.access.spending import DRAWS, shared_secret
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Tracing, carrier_of, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
+from ragbandit.shared.failures import SUCCESSOR, link_of
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
+from ragbandit.strategies.arms.basic import Model
+from ragbandit.strategies.arms.external import Http
 from ragbandit.strategies.base import Generator, Hit, Request, Retriever
 from ragbandit.strategies.run import NO_SPANS, NoteCompletion, NoteHits, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
@@ -67,24 +74,31 @@ def answer(context: Context, run: ActiveRun) -> None:
     what its run had cost. A run that is cut off since this process ends counts no try. Where this raises, the claim
     runs out, and the decision is tried again.
     """
+    following: ActiveRun | None = run
+    while following is not None:
+        following = _answer_once(context, following)
+
+
+def _answer_once(context: Context, run: ActiveRun) -> ActiveRun | None:
+    """As `answer`; returns the run of the decision that answers in place of a failed one."""
     with context.active_runs.ending(run):
         task = context.store.answer_task(run.decision_id)
         if task is None or task.answered:
             context.queue.drop(run.decision_id)
-            return
+            return None
         if isinstance(task.decision, StoreError):
             facts = {"action": "answer", "decision": run.decision_id, "reason": str(task.decision)}
             log.error("the row of a decision cannot be read; the decision fails", extra=facts)
             error = str(task.decision)
             outcome = unrun_outcome(run.decision_id, now=time.time(), stop_reason="unreadable", error=error)
             context.store.add_outcome(outcome)
-            return
+            return None
         decision = task.decision
         run.arm = decision.arm
         request = decision.query.request.get(REQUEST_ID)
         trace = trace_id_of(decision.query.request)
         with bound(request=request if isinstance(request, str) else None, decision=decision.id, trace=trace):
-            _AnswerJob(context, decision=decision, run=run).run(cancelled=task.cancelled)
+            return _AnswerJob(context, decision=decision, run=run).run(cancelled=task.cancelled)
 
 
 class _AnswerJob:
@@ -95,9 +109,16 @@ class _AnswerJob:
         self.decision = decision
         self._budget = capped(decision.query.budget, limits=context.settings.budget)
         self._run = run
+        #: arms that may answer if this one fails, the best first
+        self._others: list[ArmName] = []
+        #: whether a piece of the answer has gone out to a reader
+        self._has_content = False
 
-    def run(self, *, cancelled: bool) -> None:
-        """Run the arm unless the decision is cancelled, and keep the Outcome. Raises StoreError, RagBanditError."""
+    def run(self, *, cancelled: bool) -> ActiveRun | None:
+        """Run the arm unless the decision is cancelled, and keep the Outcome. Raises StoreError, RagBanditError.
+
+        Returns the run of the decision that answers in its place, if the arm failed and this process has claimed it.
+        """
         context, key = self.context, self.decision.id
         facts = {"action": "answer", "decision": key, "arm": self.decision.arm}
         try:
@@ -113,12 +134,50 @@ class _AnswerJob:
             context.queue.give_back(key)
             context.notifier.request_answers([key])
             log.info("not answered, since this worker ends; another worker takes it", extra=facts)
-            return
-        new = self._keep(outcome)
+            return None
+        successor = self._successor(outcome)
+        if successor is not None:
+            outcome = replace(outcome, made_by={**outcome.made_by, SUCCESSOR: successor.id})
+        new = self._keep(outcome, successor=successor)
         context.notifier.attempt(lambda: context.jobs.publish(f"outcome:{key}"))
         if new:
             log.info("answered", extra=facts | {"status": outcome.status})
             context.notifier.notify_learner()
+        return self._claimed(successor) if successor is not None and new else None
+
+    def _successor(self, outcome: Outcome) -> Decision | None:
+        """The decision that answers in place of this one; None if there is to be none."""
+        context, decision, chat, now = self.context, self.decision, self._run.chat, time.time()
+        if not self._others or self._has_content or not may_hand_over(outcome):
+            return None
+        settings, database = context.settings, context.store.database
+        try:
+            if stopped_until(decision.query, settings=settings, database=database, now=now) is not None:
+                return None
+            scopes = {} if decision.query.api_key is None else KeyStore(database).scopes(decision.query.api_key)
+            allowed = scopes.get("arms")
+            arms = [arm for arm in self._others if not isinstance(allowed, list) or arm in allowed]
+            healths = context.health.read(arms, now=now)
+            secret = shared_secret(database, name=DRAWS, now=now)
+        except StoreError:
+            return None  # the outcome itself is kept for as long as it takes
+        unhealthy = [one.arm for one in healths if one.state != "closed"]
+        return next_decision(
+            decision, outcome, arms=arms, unhealthy=unhealthy, chat=chat, settings=settings, secret=secret
+        )
+
+    def _claimed(self, successor: Decision) -> ActiveRun | None:
+        """The run of this decision, claimed; None if another process has claimed it, or will, as this one ends."""
+        context = self.context
+        facts = {"action": "failover", "decision": self.decision.id, "arm": self.decision.arm}
+        facts |= {"next": successor.arm, "reason": str(link_of(successor.query.request)["reason"])}
+        log.warning("an arm failed before its first content; another one answers in its place", extra=facts)
+        claimed = None if context.ending.is_set() else context.queue.claim(only=successor.id)
+        if claimed is None:
+            context.notifier.request_answers([successor.id])
+            return None
+        run = ActiveRun(decision_id=claimed.decision_id, tries=claimed.tries, arm=claimed.arm, chat=claimed.chat)
+        return context.active_runs.begin(run)
 
     def _run_arm(self) -> Outcome:
         context, decision, budget = self.context, self.decision, self._budget
@@ -130,7 +189,10 @@ class _AnswerJob:
         assert context.loop is not None
         assert budget.seconds is not None  # the settings have a number
         streams = context.streams
-        writer = None if streams is None else streams.open(decision.id)
+        first = link_of(decision.query.request).get("first")
+        writer = None if streams is None else streams.open(first or decision.id, linked=decision.id if first else None)
+        if isinstance(arm.strategy, Model | Http):
+            self._others = other_arms(decision, chat=self._run.chat, settings=context.settings)
         work = run_strategy(
             arm.strategy,
             query=replace(decision.query, id=decision.id, chat=self._run.chat),
@@ -142,6 +204,7 @@ class _AnswerJob:
             reader=writer,
             source_chars=context.settings.log.source_chars,
             spans=_ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
+            has_successor=bool(self._others),
         )
         work = traced_run(context.tracing, work, decision=decision, attempt=self._run.tries + 1)
         try:
@@ -153,6 +216,7 @@ class _AnswerJob:
         finally:
             if streams is not None and writer is not None:
                 streams.end(writer)
+                self._has_content = writer.has_content
 
     def _given_up(self) -> Outcome:
         decision, tries = self.decision, self._run.tries
@@ -163,8 +227,9 @@ class _AnswerJob:
         error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
         return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
-    def _keep(self, outcome: Outcome) -> bool:
-        """Write the outcome; True if it is the decision's first. It is tried for KEEP_S, since the answer was paid for.
+    def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
+        """Write the outcome and the decision that it names; True if it is the decision's first. It is tried for KEEP_S,
+        since the answer was paid for.
 
         When this process is to end, once more. Raises StoreError after that.
         """
@@ -175,7 +240,7 @@ class _AnswerJob:
             log.warning("cannot write an outcome to the database; trying again", extra=facts)
 
         try:
-            keep = partial(context.store.add_outcome, outcome)
+            keep = partial(context.store.add_outcome, outcome, successor=successor)
             return insist(keep, seconds=KEEP_S, ending=context.ending, failed=warn)
         except StoreError:
             # Else the try counts: what is refused for ever is not to be paid for for ever.

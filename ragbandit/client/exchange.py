@@ -274,6 +274,7 @@ class Options(TypedDict, total=False):
     session_id: str | None
     messages: Sequence[Mapping[str, str]] | None
     sticky_turns: int | None
+    failover: bool | None
 
 
 class AskOptions(Options, total=False):

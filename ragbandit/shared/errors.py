@@ -41,8 +41,10 @@ def encodable(text: str) -> str:
 class RagBanditError(Exception):
     """RagBandit failed."""
 
-    code: ClassVar[str] = "INTERNAL"
-    status: ClassVar[int] = 500
+    code: str = "INTERNAL"
+    status: int = 500
+    #: seconds after which it is worth another try; None: unknown
+    retry_after_s: float | None = None
     #: the message may repeat a setting, or what a library says of a URL: secrets are removed from it
     repeats: ClassVar[bool] = False
 

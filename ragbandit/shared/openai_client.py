@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, with_config
 
 from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
+from ragbandit.shared.failures import failure_of_error, server_message
 from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.token_usage import Tokens, tokens_of
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 #: longest piece of a server's message that is passed on, in characters
-_MESSAGE: Final = 200
+_MESSAGE: Final = 500
 #: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
@@ -110,12 +111,6 @@ def is_unreachable(error: Exception) -> bool:
     return isinstance(error, openai.APIConnectionError)
 
 
-def retries_made(error: Exception) -> int:
-    """Attempts that the package made after the first, before it gave up with this error."""
-    request = getattr(error, "request", None)
-    return int(request.headers.get("x-stainless-retry-count", 0)) if request is not None else 0
-
-
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
     """The error in words, without the server's whole page, and without secrets.
 
@@ -124,13 +119,15 @@ def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        status = f"status {error.status_code}"
-        message = error.message.removeprefix(f"Error code: {error.status_code}").removeprefix(" - ")
-        return f"{status}: {_clipped(message, secrets=secrets)}" if message else status
-    if is_unreachable(error):
+        said = _clipped(server_message(error.body), secrets=secrets)
+        return f"status {error.status_code}: {said}" if said else f"status {error.status_code}"
+    failure = failure_of_error(error)
+    if failure.kind in ("unreachable", "broken"):
         return f"{address} cannot be reached, or hung up: {_clipped(str(error.__cause__ or error), secrets=secrets)}"
-    if isinstance(error, openai.APITimeoutError | TimeoutError):
+    if failure.kind == "timeout" and failure.status is None:
         return "it was silent or slow for longer than allowed"
+    if isinstance(error, openai.APIError):  # the event of an error in a stream
+        return f"the server failed: {_clipped(server_message(error.body) or error.message, secrets=secrets)}"
     if isinstance(error, BrokenReply):
         return _clipped(str(error), secrets=secrets)
     return f"the reply cannot be read: {type(error).__name__}: {_clipped(str(error), secrets=secrets)}"
@@ -262,7 +259,11 @@ class OpenAiOptions:
     logprobs: _Flag = False
     #: longest silence within a reply
     read_s: _Seconds = 60.0
-    #: attempts after the first, by the openai package: where there is no connection, or status 408, 409, 429 or 5xx
+    #: longest silence before the first piece of an answer, seconds; the arm then fails, and is not asked again. None:
+    #: read_s, and half of the question's time if another arm can answer and the reply is streamed
+    first_piece_s: _Seconds | None = None
+    #: attempts after the first if there is no connection, or status 408, 409, 425, 429 or 5xx; none if another
+    #: arm can answer (server.failover)
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: requests under way at once, per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16

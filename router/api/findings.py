@@ -42,6 +42,8 @@ NEARLY_NONE: Final = 200_000_000
 REPLY_S: Final = 3.0
 #: newest rows of the ledger whose costs are looked at
 MOST_ROWS: Final = 20_000
+#: newest failed outcomes that are looked at
+MOST_FAILURES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ def of_store(database: "Database", *, settings: "Settings", now: float, weigh: b
 
     weigh: also compare reward.weight with the labels, and the router with single arms, which reads MOST_ROWS and more.
     """
-    looks = (_schema, *((_weight, _fix) if weigh else ()), _costs, _uneven, _budgets)
+    looks = (_schema, *((_weight, _fix) if weigh else ()), _costs, _uneven, _budgets, _failing)
     return tried("database", lambda: chain.from_iterable(look(database, settings, now) for look in looks))
 
 
@@ -237,6 +239,34 @@ def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator
             then, end = "are refused (429)" if budget.stop else "go to the cheapest arm", bounds(budget.period, now=now)
             what = f"{state_in_words(budget, sums, now=now)}: its questions {then} until {moment(end[1])}"
             yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
+
+
+def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+    """Arms whose servers failed in the last hour, by how: the newest failures only."""
+    from sqlalchemy import select
+
+    from ragbandit.router.storage.rows.conversion import json_object
+    from ragbandit.router.storage.sql.tables import decisions, outcomes
+    from ragbandit.shared.failures import FAILURE, failure_of, successor_of
+
+    rows = select(decisions.c.arm, outcomes.c.made_by).join_from(outcomes, decisions)
+    rows = rows.where(
+        outcomes.c.made_at > now - 3600.0, outcomes.c.status == "failed", decisions.c.arm.in_(settings.arms)
+    )
+    rows = (
+        rows.where(outcomes.c.made_by.contains(f'"{FAILURE}"')).order_by(outcomes.c.made_at.desc()).limit(MOST_FAILURES)
+    )
+    counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    with database.read() as connection:
+        for arm, text in connection.execute(rows):
+            made_by = json_object(text)
+            if (failure := failure_of(made_by)) is not None and failure.kind != "refused":
+                counts[arm, failure.kind].append(successor_of(made_by) is not None)
+    for (arm, kind), handed_over in counts.items():
+        what = f"{len(handed_over)} answers failed in the last hour ({kind}); another arm took over {sum(handed_over)}"
+        denied = kind == "denied"
+        remedy = "correct the key, the model or the address of its generator" if denied else "see its server's log"
+        yield Finding("problem" if denied else "warning", f"arms.{arm}", what, remedy)
 
 
 @contextlib.contextmanager

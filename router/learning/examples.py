@@ -17,6 +17,7 @@ from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.ledger import Ledger, lean_updates
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.failures import link_of
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
@@ -76,7 +77,9 @@ def join(
     if not rule.is_closable(joined, now=now):
         return None
     if joined.decision.query.forced:  # no draw of the policy: what came of it says nothing of its choices
-        return ClosedDecision(decision_id=key, state="closed", reason="the caller chose the arm")
+        is_linked = link_of(joined.decision.query.request)
+        reason = "it answered in place of an arm that failed" if is_linked else "the caller chose the arm"
+        return ClosedDecision(decision_id=key, state="closed", reason=reason)
     usable, outcome = rule.usable(joined), joined.outcome
     if not usable:
         if outcome is None and any(item.value is not None for item in joined.feedback):

@@ -45,6 +45,7 @@ WANTED_S: Final = 3600
 TEXT: Final = b"t"
 NOTE: Final = b"n"
 DELTA: Final = b"d"
+LINK: Final = b"l"
 
 
 def stream_key(decision_id: str) -> str:
@@ -73,8 +74,18 @@ class AnswerWriter:
     A piece is taken at once, and written a moment later.
     """
 
-    def __init__(self, decision_id: DecisionId, *, take: "Callable[[AnswerWriter, bytes, str], None]") -> None:
+    def __init__(
+        self,
+        decision_id: DecisionId,
+        *,
+        take: "Callable[[AnswerWriter, bytes, str], None]",
+        linked: DecisionId | None = None,
+    ) -> None:
         self.decision_id = decision_id
+        #: the decision that answers in place of this one; None: it answers itself
+        self.linked = linked
+        #: whether a piece of the answer was given out
+        self.has_content = False
         #: number of this run among those that have written; 0: nobody reads along yet
         self.attempt = 0
         self.broken = False
@@ -112,9 +123,12 @@ class StreamWriter:
         self._taken: SimpleQueue[tuple[AnswerWriter, bytes, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def open(self, decision_id: DecisionId) -> AnswerWriter:
-        """The stream of a run that begins now; to be given to `end` after it."""
-        writer = self._open[decision_id] = AnswerWriter(decision_id, take=self._take)
+    def open(self, decision_id: DecisionId, *, linked: DecisionId | None = None) -> AnswerWriter:
+        """The stream of a run that begins now; to be given to `end` after it.
+
+        linked: the decision that is run, if it answers in place of the one that is read along.
+        """
+        writer = self._open[decision_id] = AnswerWriter(decision_id, take=self._take, linked=linked)
         if not self._outage.paused:
             with suppress(QueueError), reaching(self._outage):
                 if self._client.exists(wanted_key(decision_id)):
@@ -153,6 +167,7 @@ class StreamWriter:
 
     def _take(self, writer: AnswerWriter, kind: bytes, text: str) -> None:
         if writer.reading:
+            writer.has_content = writer.has_content or kind != NOTE
             # As it is stored: a reader compares what it has with the outcome.
             self._taken.put((writer, kind, storable(text) or ""))
 
@@ -183,7 +198,8 @@ class StreamWriter:
                 key = stream_key(writer.decision_id)
                 for number, (kind, text) in enumerate(entries, start=writer.written + 1):
                     entry = f"{writer.attempt}-{number}"
-                    pipeline.xadd(key, {kind: text.encode()}, id=entry, maxlen=MAX_ENTRIES, approximate=False)
+                    fields: dict[Any, Any] = {kind: text.encode()} | ({LINK: writer.linked} if writer.linked else {})
+                    pipeline.xadd(key, fields, id=entry, maxlen=MAX_ENTRIES, approximate=False)
                 pipeline.expire(key, KEEP_S)
             replies = pipeline.execute(raise_on_error=False)
         for writer, entries in batches.items():
@@ -225,6 +241,8 @@ class ReadStream:
         self._entries: deque[tuple[int, StreamEvent]] = deque()
         #: position of the last entry that came
         self.last = (0, 0)
+        #: the decision that answers in place of this one; None: none does so far
+        self.linked: DecisionId | None = None
         #: entries were missed, or Redis cannot be reached: nothing more will come
         self.lost = False
 
@@ -341,6 +359,8 @@ class StreamReader:
                 attempt, number = map(int, entry_id.split(b"-"))
                 piece = _event(fields)
                 for stream in streams[decision_id]:
+                    if LINK in fields:
+                        stream.linked = DecisionId(fields[LINK].decode())
                     stream.put((attempt, number), piece)
 
 

@@ -20,11 +20,13 @@ from ragbandit.router.storage import answer_queue, judgements
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.rows.outcome_rows import CHECK_EXPIRE_S, LABEL_EXPIRE_S, JobKind
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
 from ragbandit.shared.errors import Conflict, Overloaded, StoreError, TooManyRequests
+from ragbandit.shared.failures import successor_of
 from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, OutcomeStatus, PolicyLabel, Query
 
 #: most decisions whose answers are asked for together
@@ -123,13 +125,17 @@ class PendingAnswers:
         return len(self._unanswered)
 
     def remove(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
-        """Stop waiting."""
+        """Stop waiting for this decision, or for the one that answers in its place."""
+        if future.done() and not future.cancelled():
+            return  # it was delivered
         with self._lock:
-            left = [one for one in self._futures.get(decision_id, []) if one is not future]
-            if left:
-                self._futures[decision_id] = left
-            else:
-                self._futures.pop(decision_id, None)
+            here = future in self._futures.get(decision_id, ())
+            for key in [decision_id] if here else list(self._futures):
+                left = [one for one in self._futures[key] if one is not future]
+                if left:
+                    self._futures[key] = left
+                else:
+                    del self._futures[key]
 
     def is_awaited(self, decision_id: str) -> bool:
         """Whether a caller waits for this decision."""
@@ -151,7 +157,11 @@ class PendingAnswers:
             self.answered(self._store.with_outcome(others))
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
-        """Give these outcomes to the callers that wait for them; one that cannot be read is their error."""
+        """Give these outcomes to the callers that wait for them; one that cannot be read is their error.
+
+        Who waits for a decision whose arm failed goes on waiting for the one that answers in its place.
+        """
+        moved = self._moved(outcomes)
         self.answered(outcomes)
         with self._lock:
             awaited = [(one, outcome) for key, outcome in outcomes.items() for one in self._futures.pop(key, [])]
@@ -161,6 +171,22 @@ class PendingAnswers:
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)
+        if moved:
+            self.deliver(self._store.outcomes_by_id(moved))
+
+    def _moved(self, outcomes: Mapping[str, Outcome | StoreError]) -> list[DecisionId]:
+        """Let callers, and their places, wait for the successors that these outcomes name; their ids."""
+        moved = []
+        for key, outcome in outcomes.items():
+            successor = successor_of(outcome.made_by) if isinstance(outcome, Outcome) else None
+            with self._lock:
+                if successor is None or key not in self._futures:
+                    continue
+                self._futures.setdefault(successor, []).extend(self._futures.pop(key))
+                if key in self._unanswered:
+                    self._unanswered[successor] = self._unanswered.pop(key)
+                moved.append(successor)
+        return moved
 
     def answered(self, ids: Iterable[str]) -> None:
         """These decisions have an outcome."""
@@ -232,6 +258,8 @@ class Cancellation:
 def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
     """Record that nobody wants the answer, unless there is an outcome already. A second time changes nothing.
 
+    If another arm answers in place of a failed one, that answer is cancelled.
+
     Raises NotFound, or Conflict for a decision that the caller's own stack runs.
     """
     with database.write() as connection:
@@ -246,13 +274,16 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
                 remedy="stop it there, and report the outcome yourself",
             )
         ended = connection.execute(
-            select(outcomes.c.status, outcomes.c.stop_reason).where(outcomes.c.decision_id == decision_id)
+            select(*outcomes.c["status", "stop_reason", "made_by"]).where(outcomes.c.decision_id == decision_id)
         ).first()
         if ended is None:
             row = {"decision_id": decision_id, "asked_at": now}
             insert_new(connection, cancellations, [row], key="decision_id")
             if answer_queue.move_to_front(connection, decision_id):
                 return Cancellation(decision_id=decision_id, cancelled=None, status=None)
+    successor = None if ended is None else successor_of(object_or_empty(ended.made_by))
+    if successor is not None:
+        return request(database, decision_id=successor, now=now)
     if ended is None:
         DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(
             unrun_outcome(decision_id, stop_reason=CANCELLED, error=_CLOSED, now=now)

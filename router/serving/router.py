@@ -37,7 +37,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.routines import Routine, StoreOutage
-from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, QueueError, RagBanditError
+from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -261,18 +261,30 @@ class Router(AbstractContextManager["Router"]):
         return [next(taken) if isinstance(one, Question) else one for one in results]
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
-        """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
+        """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds.
+
+        If the arm failed and another one answered in its place, the decision is the one of that answer.
+        """
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = Query(text=query) if isinstance(query, str) else query
         with self.answers.place(query):
             decision = reply_of(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
             waiting = self.answers.request(decision)
         try:
-            return decision, waiting.result(wait_s)
+            outcome = waiting.result(wait_s)
+            return self.decision_of(decision, outcome), outcome
         except FutureTimeout:
             return decision, None
         finally:
             self.answers.remove(decision.id, waiting)
+
+    def decision_of(self, decision: Decision, outcome: Outcome) -> Decision:
+        """The decision of an outcome: this one, or the one that answered in its place. Raises StoreError."""
+        key = outcome.decision_id
+        answered = decision if key == decision.id else self.store.decisions_by_id([key])[key][0]
+        if isinstance(answered, StoreError):
+            raise answered
+        return answered
 
     def cancel(self, decision_id: str) -> pending.Cancellation:
         """Tell the workers not to answer this decision, or to stop. Its outcome has the cost so far.
@@ -282,7 +294,7 @@ class Router(AbstractContextManager["Router"]):
         key = DecisionId(checked_id(decision_id, field="decision_id"))
         cancelled = pending.request(self.database, decision_id=key, now=time.time())
         if cancelled.status is None:
-            self.notifier.cancel(key)
+            self.notifier.cancel(cancelled.decision_id)
         return cancelled
 
     def outcome(
@@ -444,7 +456,11 @@ class Router(AbstractContextManager["Router"]):
             self.poll.wake()
         elif kind == "outcome":
             if self.answers.is_awaited(key):
-                self.answers.deliver(self.store.outcomes_by_id([key]))
+                outcomes = self.store.outcomes_by_id([key])
+                self.answers.deliver(outcomes)
+                if any(isinstance(one, Outcome) and one.status == "failed" for one in outcomes.values()):
+                    self._poll_health_at = 0.0  # the circuit breaker is to hear of it before the next question
+                    self.poll.wake()
             else:
                 self.answers.answered([key])
 

@@ -35,8 +35,8 @@ _LAST: Final = select(func.max(answer_queue.c.turn)).where(answer_queue.c.tenant
 _TURNS: Final = select(func.coalesce(_NEXT, _TAKEN, 1), func.coalesce(_LAST.scalar_subquery(), 0))
 
 
-def enqueue(connection: Connection, decisions: Iterable[Decision]) -> None:
-    """Let these new decisions wait for a worker, in the transaction that stores them."""
+def enqueue(connection: Connection, decisions: Iterable[Decision], *, in_front: bool = False) -> None:
+    """Let these new decisions wait for a worker, in the transaction that stores them. in_front: before all others."""
     by_tenant: dict[str, list[Decision]] = {}
     for decision in decisions:
         by_tenant.setdefault(decision.query.tenant, []).append(decision)
@@ -48,7 +48,7 @@ def enqueue(connection: Connection, decisions: Iterable[Decision]) -> None:
             {
                 "decision_id": each.id,
                 "tenant": tenant,
-                "turn": turn,
+                "turn": _FRONT if in_front else turn,
                 "arm": each.arm,
                 "queued_at": each.made_at,
                 "tries": 0,
@@ -103,13 +103,17 @@ class AnswerQueue(Claims):
     def __init__(self, database: Database, *, process: ProcessIdentity | None = None) -> None:
         super().__init__(database, answer_queue, order=_ORDER, process=process)
 
-    def claim(self, *, tries: int | None = None, without: Collection[ArmName] = ()) -> ClaimedDecision | None:
-        """Claim the decision whose turn it is; None: none waits. It counts as one try more from now on.
+    def claim(
+        self, *, tries: int | None = None, without: Collection[ArmName] = (), only: DecisionId | None = None
+    ) -> ClaimedDecision | None:
+        """Claim the decision whose turn it is; None if none waits. It counts as one try more from now on.
 
         tries: only one that was tried less often. without: none of these arms; those in front are then read and passed
-        over.
+        over. only: this decision.
         """
         where = [] if tries is None else [answer_queue.c.tries < tries]
+        if only is not None:
+            where.append(answer_queue.c.decision_id == only)
         if without:
             where.append(or_(answer_queue.c.arm.is_(None), answer_queue.c.arm.not_in(sorted(without))))
         if not self.wait(*where):

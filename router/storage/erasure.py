@@ -49,6 +49,7 @@ from ragbandit.router.storage.sql.tables import (
 )
 from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.failures import SUCCESSOR
 from ragbandit.shared.types import ERASED, IMPORTED, Json
 
 #: decisions that one transaction looks at
@@ -73,11 +74,14 @@ class Selection:
         """As a condition on `decisions`."""
         conditions = []
         if self.decision is not None:
-            # With the turns of its loop of tools, which are rows of their own.
-            turn = f'"{TOOL_TURN}":{{"first":{json.dumps(self.decision)}'
+            # With the turns of its loop of tools, and with those of a failover, which are rows of their own.
+            named = json.dumps(self.decision)
+            made_by = select(outcomes.c.made_by).where(outcomes.c.decision_id == decisions.c.id).scalar_subquery()
+            marks = [(decisions.c.request, f'"{TOOL_TURN}":{{"first":{named}'), (made_by, f'"{SUCCESSOR}":{named}')]
+            marks.append((decisions.c.request, f'"first":{named},"left":'))
             # Not by LIKE, for which _ is any character, and for SQLite an A is an a.
-            is_turn = func.replace(decisions.c.request, turn, "") != decisions.c.request
-            conditions.append(or_(decisions.c.id == self.decision, is_turn))
+            same = [func.replace(column, mark, "") != column for column, mark in marks]
+            conditions.append(or_(decisions.c.id == self.decision, *same))
         if self.tenant is not None:
             conditions.append(decisions.c.tenant == self.tenant)
         if self.before is not None:

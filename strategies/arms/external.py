@@ -29,6 +29,7 @@ import httpx
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error, failure_of_status, server_message
 from ragbandit.shared.outbound import (
     check_address,
     check_header_value,
@@ -147,7 +148,8 @@ class Http(ParamsArm[HttpParams]):
 
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """The JSON of the first good reply."""
-        for attempt in range(1, self._params.retries + 2):
+        retries = 0 if run.has_successor else self._params.retries
+        for attempt in range(1, retries + 2):
             began = time.monotonic()
             caps = {name: cap for name, cap in asdict(run.budget).items() if cap is not None}
             seconds = seconds_until(run.deadline)
@@ -161,7 +163,7 @@ class Http(ParamsArm[HttpParams]):
                     response = await self._reply(client, body={**body, "budget": caps}, timeout=timeout)
                 if not is_retryable(response.status_code):
                     return self._read(response)
-                error: Exception = ArmFailed(self._said(response), remedy="see the pipeline's own log")
+                error = self._refusal(response)
                 wait_s = retry_after_s(response.headers.get("retry-after"))
             except (httpx.HTTPError, TimeoutError) as broken:
                 error, wait_s = self._broken(broken, timeout=timeout), 0.0
@@ -169,8 +171,9 @@ class Http(ParamsArm[HttpParams]):
                     self._note(run, error, began=began)
                     raise OutOfBudget("seconds") from broken
             self._note(run, error, began=began)
-            if attempt > self._params.retries or wait_s > _LONGEST_S:
-                raise ArmFailed(f"{self._shown} cannot be asked: {error_text(error)}") from error
+            if attempt > retries or wait_s > _LONGEST_S:
+                message = f"{self._shown} cannot be asked: {error_text(error)}"
+                raise ServerFailed(message, failure=error.failure) from error
             pause = pause_before_retry(
                 attempt, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=wait_s, left_s=seconds_until(run.deadline)
             )
@@ -186,31 +189,43 @@ class Http(ParamsArm[HttpParams]):
             async for piece in response.aiter_bytes():
                 read += piece
                 if len(read) > most:
-                    raise ArmFailed(
+                    raise ServerFailed(
                         f"{self._shown} replied more than {most} bytes",
                         field=f"arms.{self.name}.max_bytes",
                         remedy="reply with the answer alone, or raise it",
+                        failure=Failure(kind="unreadable"),
                     )
         headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
         return httpx.Response(response.status_code, headers=headers, content=bytes(read))
 
-    def _broken(self, error: Exception, *, timeout: float) -> Exception:
+    def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
         """The error of an attempt without a reply, with its remedy."""
-        if isinstance(error, TimeoutError | httpx.TimeoutException):
-            return ArmFailed(f"it took longer than {timeout:g} s", remedy=f"raise arms.{self.name}.timeout_s")
-        if isinstance(error, httpx.ConnectError):
+        failure, log = failure_of_error(error), "see the pipeline's own log"
+        if failure.kind == "timeout":
+            message, remedy = f"it took longer than {timeout:g} s", f"raise arms.{self.name}.timeout_s"
+        elif failure.kind == "unreachable":
+            message = f"it cannot be reached ({self._hidden(str(error))})"
             remedy = f"start the pipeline, or correct arms.{self.name}.url"
-            return ArmFailed(f"it cannot be reached ({self._hidden(str(error))})", remedy=remedy)
-        return ArmFailed(self._hidden(f"{type(error).__name__}: {error}"), remedy="see the pipeline's own log")
+        else:
+            message, remedy = self._hidden(f"{type(error).__name__}: {error}"), log
+        return ServerFailed(message, remedy=remedy, failure=failure)
+
+    def _refusal(self, response: httpx.Response) -> ServerFailed:
+        """The error of a reply whose status is none of 2xx."""
+        status = response.status_code
+        failure = failure_of_status(status, headers=response.headers) if status >= 400 else Failure(kind="unreadable")
+        return ServerFailed(self._said(response), remedy="see the pipeline's own log", failure=failure)
 
     def _read(self, response: httpx.Response) -> object:
-        url, status_text = self._shown, self._said(response)
         if not response.is_success:
-            raise ArmFailed(f"{url} cannot be asked: {status_text}", remedy="see the pipeline's own log")
+            error = self._refusal(response)
+            message = f"{self._shown} cannot be asked: {error.message}"
+            raise ServerFailed(message, remedy=error.remedy, failure=error.failure)
         try:
             return json.loads(response.content)
         except (ValueError, RecursionError) as error:
-            raise ArmFailed(f"{url} gave no JSON: {status_text}", remedy='reply with {"answer": "..."}') from error
+            message, remedy = f"{self._shown} gave no JSON: {self._said(response)}", 'reply with {"answer": "..."}'
+            raise ServerFailed(message, remedy=remedy, failure=Failure(kind="unreadable")) from error
 
     def _checked(self, body: object) -> PipelineReply:
         """The reply. Raises ArmFailed naming the field."""
@@ -222,11 +237,12 @@ class Http(ParamsArm[HttpParams]):
             name = self._hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
             value = self._hidden(repr(fault["input"]))
             message = f"the reply's {name} is {value:.80}: {fault['msg']}"
-            raise ArmFailed(message, field=f"arms.{self.name}") from None
+            raise ServerFailed(message, field=f"arms.{self.name}", failure=Failure(kind="unreadable")) from None
 
     def _said(self, response: httpx.Response) -> str:
         """Status and begin of the body."""
-        body = self._hidden(" ".join(response.text.split()))
+        text = " ".join(response.text.split())
+        body = self._hidden(server_message(text) if text.startswith("<") else text)
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _hidden(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server as a generator: streamed and priced; retries and timeouts are the openai package's."""
+"""Any OpenAI-compatible server as a generator: streamed, priced, and tried again while there is time."""
 
 import asyncio
 import math
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
 from ragbandit.shared.event_reader import BrokenReply
+from ragbandit.shared.failures import ServerFailed, failure_of_error
 from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.openai_client import (
     OpenAiOptions,
@@ -19,9 +20,14 @@ from ragbandit.shared.openai_client import (
     is_too_long,
     is_unreachable,
     reply_values,
-    retries_made,
 )
-from ragbandit.shared.outbound import check_address, check_header_value, shown_address
+from ragbandit.shared.outbound import (
+    check_address,
+    check_header_value,
+    is_retryable,
+    pause_before_retry,
+    shown_address,
+)
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.token_usage import Tokens, tokens_of
@@ -50,10 +56,11 @@ if TYPE_CHECKING:
 
 #: the environment variable of the openai package, read where no base_url is set
 _BASE_URL = "OPENAI_BASE_URL"
-#: statuses of a request that is at fault itself
-_REFUSED: Final = (400, 413, 422)
 #: longest wait for a connection
 _CONNECT_S: Final = 5.0
+#: longest random pause before the second attempt, which doubles with every further one, and longest pause, seconds
+_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 60.0
 #: stop strings that are sent: OpenAI takes no more. All of them are heeded here
 _SENT_STOPS: Final = 4
 #: a usual tokenizer's bytes of English text per token
@@ -70,11 +77,11 @@ class OpenAiGenerator(Generator):
     """Asks a model behind a URL, through the openai package.
 
     The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
-    which frees the server. The package tries again where there is no connection, or the status is 408, 409, 429 or 5xx,
-    after a pause that the server may name (Retry-After, up to a minute), never beyond the deadline. A reply that breaks
-    off fails the call. `capabilities` has "logprobs" if the options say so. Tokens are estimated where the server does
-    not count them. No error repeats the key or the headers. Raises ConfigError if the package is missing or the
-    options, or the variables of the environment that they name, cannot be used.
+    which frees the server. A call without a connection, or of status 408, 409, 425, 429 or 5xx, is made again after a
+    pause that the server may name (Retry-After, up to a minute), if it ends before the deadline and no other arm can
+    answer. A reply that breaks off fails the call. `capabilities` has "logprobs" if the options say so. Tokens are
+    estimated where the server does not count them. No error repeats the key or the headers. Raises ConfigError if the
+    package is missing or the options, or the variables of the environment that they name, cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
@@ -144,28 +151,52 @@ class OpenAiGenerator(Generator):
     async def _ask(self, reading: "Reading", *, feed: TextFeed) -> None:
         """Read the reply to its end, or as far as it is of interest. What comes after the answer cannot break it."""
         async with self._free:
-            reading.asked, clock = True, asyncio.get_running_loop().time
-            began = clock()
-            fields = request_fields(reading.request, model=self.name, options=self._options)
+            reading.asked = True
             try:
-                async with asyncio.timeout(None) as rest, aclosing(reply_values(self._connected(), fields)) as values:  # type: ignore[type-var] # a generator
+                async with asyncio.timeout(self._first_piece_s(reading.request)) as silence:
+                    await self._read(reading, feed=feed, silence=silence)
+            except RagBanditError:
+                raise
+            except Exception:
+                if reading.finish is None:
+                    raise
+
+    def _first_piece_s(self, request: Request) -> float | None:
+        """Seconds that the first piece may take; half of the time that is left if another arm could answer."""
+        left = seconds_until(request.deadline)
+        if self._options.first_piece_s is None and self._options.stream and request.has_successor and left is not None:
+            return left / 2
+        return self._options.first_piece_s
+
+    async def _read(self, reading: "Reading", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
+        """Read a reply, after as many attempts as there is time for. silence: ends the wait for the next piece."""
+        import openai
+
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        fields = request_fields(reading.request, model=self.name, options=self._options)
+        while True:
+            reading.attempts += 1
+            try:
+                async with aclosing(reply_values(self._connected(), fields)) as values:  # type: ignore[type-var] # a generator
                     async for value in values:
                         if reading.first_s is None and self._options.stream:
                             reading.first_s = clock() - began
                         reading.take(value)
+                        if reading.has_begun:
+                            silence.reschedule(None if reading.finish is None else clock() + _LATE_USAGE_S)
                         if feed.wanted:
                             await feed.grow(reading.text_without_prefix())
                         if reading.delta and reading.request.delta_sink is not None:
                             await reading.request.delta_sink(reading.delta)
                         if reading.ended:
                             return
-                        if reading.finish is not None and rest.when() is None:
-                            rest.reschedule(clock() + _LATE_USAGE_S)
-            except RagBanditError:
-                raise
-            except Exception:
-                if reading.finish is None:
+                return
+            except (openai.APIConnectionError, openai.APIStatusError) as error:
+                pause = self._pause(error, reading=reading, silence=silence)
+                if pause is None:
                     raise
+            await asyncio.sleep(pause)
 
     def _connected(self) -> "openai.AsyncOpenAI":
         import openai
@@ -176,9 +207,26 @@ class OpenAiGenerator(Generator):
                 key=self._key,
                 headers=self._options.headers,
                 timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
-                retries=self._options.retries,
             )
         return self._client
+
+    def _pause(self, error: Exception, *, reading: "Reading", silence: asyncio.Timeout) -> float | None:
+        """Seconds until the next attempt; None if there is to be none, or no time for it."""
+        failure, response = failure_of_error(error), getattr(error, "response", None)
+        is_final = response is not None and response.headers.get("x-should-retry") == "false"
+        if reading.values or is_final or not (failure.status is None or is_retryable(failure.status)):
+            return None
+        if reading.request.has_successor or reading.attempts > self._options.retries:
+            return None
+        ends, now = silence.when(), asyncio.get_running_loop().time()
+        left = [seconds_until(reading.request.deadline), None if ends is None else ends - now]
+        return pause_before_retry(
+            reading.attempts,
+            base_s=_PAUSE_S,
+            longest_s=_LONGEST_PAUSE_S,
+            asked_s=failure.retry_after_s or 0.0,
+            left_s=min((seconds for seconds in left if seconds is not None), default=None),
+        )
 
     def _usage(self, reading: "Reading") -> Tokens:
         """Tokens of the call, estimated if the server did not say; none if it was not asked."""
@@ -214,13 +262,13 @@ class OpenAiGenerator(Generator):
         return used.dollars(prices[model if model is not None and model in prices else self.name]) if prices else 0.0
 
     def _failed(self, error: Exception, *, reading: "Reading") -> ArmFailed:
-        tries = f" after {retries + 1} attempts" if (retries := retries_made(error)) else ""
+        tries = f" after {reading.attempts} attempts" if reading.attempts > 1 else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
-        remedy = self._remedy(error)
-        failed = ArmFailed(message, remedy=remedy and remedy.replace("generator.", f"{self.section}."))
-        if reading.request.chat is not None and getattr(error, "status_code", None) in _REFUSED:
-            return RequestRefused(message)
-        return self._broke(failed, reading=reading)
+        failure, remedy = failure_of_error(error), self._remedy(error)
+        if reading.request.chat is not None and failure.kind == "refused":
+            return RequestRefused(message, failure=failure)
+        remedy = remedy and remedy.replace("generator.", f"{self.section}.")
+        return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reading=reading)
 
     def _broke(self, error: ArmFailed, *, reading: "Reading") -> ArmFailed:
         """The error, with what the reply costs that was written, though nobody reads it."""
@@ -229,7 +277,8 @@ class OpenAiGenerator(Generator):
         used = self._usage(reading)
         dollars = self._dollars(used, model=None)
         spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=dollars)
-        return CallBroke(error.message, spent=spent, remedy=error.remedy)
+        failure = error.failure if isinstance(error, ServerFailed) else None
+        return CallBroke(error.message, spent=spent, remedy=error.remedy, failure=failure)
 
     def _remedy(self, error: Exception) -> str | None:
         if isinstance(error, BrokenReply):
@@ -322,16 +371,22 @@ class Reading(ModelReply):
     def __init__(self, request: Request, *, dropped: str = "") -> None:
         super().__init__(uses_functions="functions" in (request.chat or {}))
         self.request, self.dropped = request, dropped
-        #: whether the server was asked, and the seconds until the first part of a stream came
-        self.asked = False
+        #: whether the server was asked, how often, values of its reply, and seconds until the first one of a stream
+        self.asked, self.attempts, self.values = False, 0, 0
         self.first_s: float | None = None
         #: enough was read: the rest of the stream is of no interest
         self.ended = False
         self.parts = 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a piece of the answer has come: of a chat more than the role of its message."""
+        return self.request.chat is None or bool(self.text or self.delta or self.finish)
+
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
         size = len(self.text)
+        self.values += 1
         super().take(value)
         if len(self.text) > size:
             self.parts += 1

@@ -163,6 +163,9 @@ class RouteReply(DecisionFields):
     """The question that was decided on, where messages came with the one that was sent."""
     trace_id: NotRequired[str]
     """The trace that the decision is in, 32 hex digits; only where telemetry is on."""
+    failover: NotRequired[dict[str, Any]]
+    """Only of an answer by another arm in place of one that failed: `first`, the decision that was drawn; `arm`, which
+    failed; `reason`; `attempt`, from 2."""
 
 
 class ClientRouteReply(RouteReply, total=False):

@@ -63,6 +63,7 @@ from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
+from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
 ROUTE: Final = "/v1/route"
@@ -266,6 +267,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         aim=body.aim or {},
         api_key=caller.key,
         request=({"surface": request.scope[PART]} if PART in request.scope else {})
+        | ({FAILOVER: False} if body.failover is False else {})
         | noted_prices(request, tenant=tenant),
     )
     query = await paced(request, query)
@@ -317,7 +319,8 @@ async def answer(
         pending.forget()
     if outcome is None:
         return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
-    saved = router.savings.of(outcome.cost)
+    await pending.follow(outcome.decision_id)
+    decision, saved = pending.decision, router.savings.of(outcome.cost)
     return JsonReply(answer_json(decision, outcome, seconds=seconds, saved=saved), headers=headers(decision))
 
 

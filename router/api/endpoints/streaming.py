@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from fastapi import Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, Waiter, reads_of, router_of
@@ -18,9 +18,10 @@ from ragbandit.router.api.schemas.replies import answer_json, headers, json_of, 
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.streams import ReadStream
 from ragbandit.router.serving.batching import SERVE_S
-from ragbandit.shared.errors import NotReady, RagBanditError
+from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
+from ragbandit.shared.failures import link_of
 from ragbandit.shared.message_parts import MessageParts
-from ragbandit.shared.types import NAMED_ID, Decision, DeltaPiece, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import NAMED_ID, Decision, DecisionId, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome
 
@@ -43,11 +44,12 @@ class AnswerChanged(RagBanditError):
     status = 500
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class PendingAnswer:
     """A decision whose answer a worker has been asked for, and the request that waits for it."""
 
     request: Request
+    #: the one that answers: another arm's if the drawn arm failed before its first content
     decision: Decision
     #: of its outcome
     waiting: "Future[Outcome]"
@@ -70,7 +72,7 @@ class PendingAnswer:
         beginning of the answer (its worker died, and the arm wrote something else when it was run again), TimeoutError
         when the service ends.
         """
-        router, sent, stream = router_of(self.request), _Sent(self.decision), None
+        router, sent, stream = router_of(self.request), _Sent(self), None
         changed, done = Waiter(self.request), False
         self.waiting.add_done_callback(lambda _: changed.note())
         try:
@@ -81,6 +83,8 @@ class PendingAnswer:
             give_up = loop.time() + self.limit_s
             while not self.waiting.done():
                 for event in sent.news(stream):
+                    if stream is not None and stream.linked is not None:
+                        await self.follow(stream.linked)
                     yield event
                 if await changed.wait(until=min(give_up, loop.time() + PING_S)):
                     continue
@@ -88,7 +92,9 @@ class PendingAnswer:
                     done = True
                     return
                 yield None
-            for event in sent.rest(self.waiting.result()):
+            outcome = self.waiting.result()
+            await self.follow(outcome.decision_id)
+            for event in sent.rest(outcome):
                 yield event
             done = True
         finally:
@@ -96,6 +102,19 @@ class PendingAnswer:
                 router.streams.leave(stream)
             if not done and not self.waiting.done():
                 _abandon(self)
+
+    async def follow(self, decision_id: DecisionId) -> None:
+        """Go on with the decision that answers in place of this one, if it is another."""
+        if decision_id == self.decision.id:
+            return
+        router = router_of(self.request)
+        known = await reads_of(self.request).run(lambda: router.store.decisions_by_id([decision_id]))
+        decision, _ = known[decision_id]
+        if isinstance(decision, StoreError):
+            raise decision
+        self.decision = decision
+        link = link_of(decision.query.request)
+        self.request.app.state.metrics.failovers.labels(arm=link["arm"], reason=link["reason"]).inc()
 
     def forget(self) -> None:
         """Stop waiting for the outcome."""
@@ -122,8 +141,8 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
 class _Sent:
     """What of an answer was given out, and what may follow it."""
 
-    def __init__(self, decision: Decision) -> None:
-        self._decision = decision
+    def __init__(self, pending: PendingAnswer) -> None:
+        self._pending = pending
         self._text = ""
         #: what was given out beside the text
         self._message = MessageParts()
@@ -168,7 +187,7 @@ class _Sent:
 
     def _changed(self) -> AnswerChanged:
         return AnswerChanged(
-            f"the answer to decision {self._decision.id} was written again in other words, since a part of the "
+            f"the answer to decision {self._pending.decision.id} was written again in other words, since a part of the "
             "service failed while it was written; what was sent before does not stand",
             remedy="ask again with the same id to get the whole answer",
         )
@@ -197,26 +216,47 @@ def _abandon(answer: PendingAnswer) -> None:
 class EventStream(StreamingResponse):
     """The reply to a decision in server-sent events; it ends when they end. answer: what they are of.
 
+    Its status and headers go out with its first event, so that they are those of the decision that answers. refused:
+    makes the reply of an error that comes before any event.
+
     Starlette's own watches for the end of the connection while it sends; here what makes the events does, and raises
     CallerGone: one of them alone may wait for it.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], *, answer: PendingAnswer) -> None:
-        more = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(events, headers=more | headers(answer.decision))
-        self.events, self.answer = events, answer
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        *,
+        answer: PendingAnswer,
+        refused: Callable[[RagBanditError], Response] | None = None,
+    ) -> None:
+        super().__init__(events, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self.events, self.answer, self.refused = events, answer, refused
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all of it."""
         try:
             async with aclosing(self.events):  # type: ignore[type-var] # a generator
+                first = await anext(self.events, b"")
+                self.headers.update(headers(self.answer.decision))
+                self.body_iterator = _after(first, self.events)
                 await self.stream_response(send)
         except CallerGone:
             return
+        except RagBanditError as error:
+            if self.refused is None:
+                raise
+            await self.refused(error)(scope, receive, send)
         finally:
             self.answer.forget()
+
+
+async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for event in rest:
+        yield event
 
 
 def event_of(value: Any, *, name: str | None) -> bytes:
@@ -228,6 +268,8 @@ def event_of(value: Any, *, name: str | None) -> bytes:
 async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[bytes]:
     """The events of an answer. After its limit_s without an outcome the last says "pending".
 
+    If the arm failed and another one answers, the event `decision` comes again, with that decision.
+
     seconds: from the request to the decision.
     """
     decision = answer.decision
@@ -237,6 +279,9 @@ async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[b
         last: bytes = event_of(name="outcome", value=pending)
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for event in events:
+                if answer.decision is not decision:
+                    decision = answer.decision
+                    yield event_of(name="decision", value=route_json(decision, seconds=seconds))
                 match event:
                     case TextPiece(text=text):
                         yield event_of(name="text", value={"text": text})

@@ -37,6 +37,7 @@ from ragbandit.router.api.openai.replies import (
     Model,
     ModelList,
     OpenAIErrorReply,
+    ServerFault,
     completion,
     error_in_reply,
     fault_of,
@@ -303,14 +304,15 @@ async def answered(
         except RagBanditError as error:
             return _failed_reply(request, decision, error)
     if body.stream:
-        return EventStream(_streamed(answer, stream=stream(decision, base=base)), answer=answer)
+        events = _streamed(answer, stream=partial(stream, base=base))
+        return EventStream(events, answer=answer, refused=lambda error: _failed_reply(request, answer.decision, error))
     try:
         (outcome,) = [event async for event in _events(answer) if isinstance(event, Outcome)]
     except RagBanditError as error:
-        return _failed_reply(request, decision, error)
+        return _failed_reply(request, answer.decision, error)
     finally:
         answer.forget()
-    saved = router.savings.of(outcome.cost)
+    decision, saved = answer.decision, router.savings.of(outcome.cost)
     return JsonReply(whole(decision, outcome, base=base, saved=saved), headers=headers(decision))
 
 
@@ -353,30 +355,51 @@ def _failed_reply(request: Request, decision: Decision, error: RagBanditError) -
     """The reply to a question that was decided, and whose answer failed."""
     reply = refusal(error, scope=request.scope)
     reply.headers.update(headers(decision))
-    reply.headers["x-should-retry"] = "false"
+    if isinstance(error, ServerFault):
+        reply.status_code = error.status  # a 422 of the server stays one
+    if error.status != 429:  # that one is worth another question, after the time that the server names
+        reply.headers["x-should-retry"] = "false"
     return reply
 
 
-async def _streamed(answer: PendingAnswer, *, stream: ReplyStream) -> AsyncIterator[bytes]:
-    """The events of a stream to its end. Raises CallerGone."""
-    savings = router_of(answer.request).savings
+#: a stream begins with its first content; without any it begins after so many seconds, since proxies close connections
+#: that are silent
+HOLD_S: Final = 30.0
+
+
+async def _streamed(answer: PendingAnswer, *, stream: Callable[[Decision], ReplyStream]) -> AsyncIterator[bytes]:
+    """The events of a stream to its end. Raises CallerGone, and the error of an answer that failed before any event."""
+    savings, begin_at = router_of(answer.request).savings, time.monotonic() + HOLD_S
+    reply, has_begun = stream(answer.decision), False
     try:
-        for part in stream.begin():
-            yield part
         async with aclosing(_events(answer)) as events:  # type: ignore[type-var] # a generator
             async for event in events:
-                if isinstance(event, Outcome):
-                    parts = stream.end(event, saved=savings.of(event.cost))
-                else:
-                    parts = stream.of(event)
+                if reply.decision is not answer.decision:
+                    reply = stream(answer.decision)
+                if event is None and not has_begun and time.monotonic() < begin_at:
+                    continue
+                parts = (
+                    reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
+                )
+                has_begun = has_begun or bool(parts)
                 for part in parts:
                     yield part
     except CallerGone:
         raise
-    except Exception as error:  # the reply has begun: what failed can only be said in it
-        fault = error if isinstance(error, RagBanditError) else None
-        if fault is None:
-            log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)
-            fault = RagBanditError("the service failed; its log has the traceback")
-        for part in stream.failure(error_in_reply(fault)):
+    except Exception as error:
+        if not has_begun:
+            raise
+        for part in reply.failure(_error_in_stream(error, has_content=reply.has_begun)):
             yield part
+
+
+def _error_in_stream(error: Exception, *, has_content: bool) -> dict[str, Any]:
+    """The error of a reply that has begun: what failed can only be said in it."""
+    fault = error if isinstance(error, RagBanditError) else None
+    if fault is None:
+        log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)
+        fault = RagBanditError("the service failed; its log has the traceback")
+    shown = error_in_reply(fault)
+    if has_content and isinstance(fault, ServerFault):
+        shown["message"] += ". A part of the answer had been sent, so that no other arm was asked"
+    return shown

@@ -6,7 +6,7 @@ runs before them, raise as the rest of the service does: `edge` has the reply wr
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from starlette.responses import Response
 from starlette.types import Scope
@@ -17,7 +17,9 @@ from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.schemas.replies import decision_json, filled
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
+from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
+from ragbandit.shared.failures import Failure, FailureKind, failover_facts, failure_of
 from ragbandit.shared.message_parts import LOGPROBS
 from ragbandit.shared.types import (
     CANCELLED,
@@ -61,38 +63,75 @@ _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rat
 class ModelNotFound(NotFound):
     """There is no model of this name."""
 
-    code: ClassVar[str] = "MODEL_NOT_FOUND"
+    code = "MODEL_NOT_FOUND"
 
 
 class Unsupported(InvalidInput):
     """A parameter asks for what the service does not do."""
 
-    code: ClassVar[str] = "UNSUPPORTED_PARAMETER"
+    code = "UNSUPPORTED_PARAMETER"
 
 
 class AnswerTimeout(NotReady):
     """The answer is not there in time."""
 
-    code: ClassVar[str] = "ANSWER_TIMEOUT"
-    status: ClassVar[int] = 504
+    code = "ANSWER_TIMEOUT"
+    status = 504
 
 
 class Cancelled(Conflict):
     """The answer was cancelled."""
 
-    code: ClassVar[str] = "CANCELLED"
+    code = "CANCELLED"
+
+
+class ServerFault(RagBanditError):
+    """The server of an arm gave no answer: its failure as callers see it."""
+
+    def __init__(self, message: str, *, failure: Failure, remedy: str | None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.status, code = _FAULTS.get(failure.kind, (502, "UPSTREAM_ERROR"))
+        if failure.kind == "refused":
+            self.status, code = failure.status or 400, failure.code or code
+        self.code = code
+        self.retry_after_s = (failure.retry_after_s or 1.0) if failure.kind == "limited" else failure.retry_after_s
+
+
+#: kind of a failure -> status and code of the reply; any other is a 502
+_FAULTS: Final[Mapping[FailureKind, tuple[int, str]]] = {
+    "limited": (429, "RATE_LIMITED"),
+    "timeout": (504, "UPSTREAM_TIMEOUT"),
+    "refused": (400, "INVALID_INPUT"),
+}
 
 
 def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
-    """What is wrong with an outcome that is no answer; None: it is one."""
+    """What is wrong with an outcome that is no answer; None if it is one.
+
+    What the server of an arm did keeps its class; any other failure is ours.
+    """
+    arm, failure = f"the arm {decision.arm!r}", failure_of(outcome.made_by)
+    remedy = f"GET /v1/decisions/{decision.id} has what it did"
+    if outcome.status == "exhausted" and outcome.stop_reason == OUT_OF_SECONDS and not _has_content(outcome):
+        message = f"{arm} wrote nothing within its time limit"
+        return ServerFault(message, failure=Failure(kind="timeout"), remedy=remedy)
     if outcome.status != "failed":
         return None
     if outcome.stop_reason == CANCELLED:
         return Cancelled("the answer was cancelled", remedy="ask the question again")
-    if outcome.stop_reason == "request_refused":
-        return InvalidInput(f"the model of the arm {decision.arm!r} refuses the request: {outcome.error}")
-    message = f"the arm {decision.arm!r} failed: {outcome.error or outcome.stop_reason}"
-    return ArmFailed(message, remedy=f"GET /v1/decisions/{decision.id} has what it did")
+    if failure is not None and failure.kind == "refused":
+        message = f"the model of {arm} refuses the request: {outcome.error}"
+        return ServerFault(message, failure=failure, remedy=None)
+    message = f"{arm} failed: {outcome.error or outcome.stop_reason}"
+    if outcome.stop_reason in ("request_refused", "question_too_long"):
+        return InvalidInput(message)
+    return (
+        ArmFailed(message, remedy=remedy) if failure is None else ServerFault(message, failure=failure, remedy=remedy)
+    )
+
+
+def _has_content(outcome: Outcome) -> bool:
+    return bool(outcome.answer or message_of(outcome))
 
 
 def is_openai_path(path: str) -> bool:
@@ -185,6 +224,9 @@ class Facts(TypedDict):
     """What the answer used."""
     passages: list[dict[str, Any]]
     """The passages that the answer saw: `id`, `title`, `url` and `score` in the search that found it."""
+    failover: dict[str, Any] | None
+    """Of an answer by another arm in place of one that failed: `first`, the decision that was drawn; `arm`, which
+    failed; `reason`; `attempt`, from 2. null: the drawn arm answered."""
 
 
 class ChatCompletion(TypedDict):
@@ -309,6 +351,7 @@ def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
         forced=decision.query.forced,
         abstained=not (outcome.answer or "").strip() and not calls_of(outcome),
         passages=passages,
+        failover=failover_facts(decision.query.request),
     )
 
 
@@ -355,22 +398,20 @@ class ChatStream:
             "system_fingerprint": fingerprint(decision),
         }
         self._include_usage = include_usage
-        self._decision, self._base, self._open_webui = decision, base, open_webui
+        self.decision, self._base, self._open_webui = decision, base, open_webui
         self._shown: str | None = None
-
-    def begin(self) -> list[bytes]:
-        """The first events, before there is an answer."""
-        return [self._chunk({"role": "assistant", "content": ""})]
+        #: whether a piece of the answer was sent
+        self.has_begun = False
 
     def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
         """The events for this one of the answer; None: nothing has come for a while."""
         if event is None:
             return [PING]
         if isinstance(event, TextPiece):
-            return [*self._settled(), self._chunk({"content": event.text})]
+            return [*self._begun(), self._chunk({"content": event.text})]
         if isinstance(event, DeltaPiece):
             delta = {name: value for name, value in event.delta.items() if name != LOGPROBS}
-            return [*self._settled(), self._chunk(delta, logprobs=event.delta.get(LOGPROBS))]
+            return [*self._begun(), self._chunk(delta, logprobs=event.delta.get(LOGPROBS))]
         if not self._open_webui:
             return []
         self._shown = event.text
@@ -381,20 +422,22 @@ class ChatStream:
         sources = _sources(outcome, base=self._base) if self._open_webui else []
         cited = outcome.sources and not self._open_webui
         delta = {"annotations": annotations_of(outcome, base=self._base)} if cited else {}
-        facts = facts_of(self._decision, outcome, base=self._base)
+        facts = facts_of(self.decision, outcome, base=self._base)
         ends = [self._chunk(delta, finish=finish_of(outcome), ragbandit=facts)]
         if self._include_usage:
             ends.append(self._event(usage=usage_of(outcome.cost, saved=saved)))
-        return [*self._settled(), *(self._event(event=each) for each in sources), *ends, DONE]
+        return [*self._begun(), *(self._event(event=each) for each in sources), *ends, DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed: clients raise what `error` says."""
         return [event_of({"error": error}, name=None), DONE]
 
-    def _settled(self) -> list[bytes]:
-        """Tell that what was shown last is done."""
+    def _begun(self) -> list[bytes]:
+        """The events before a piece of the answer: the status that was shown last is over; the role, once."""
         shown, self._shown = self._shown, None
-        return [] if shown is None else [self._status(shown, done=True)]
+        role = [] if self.has_begun else [self._chunk({"role": "assistant", "content": ""})]
+        self.has_begun = True
+        return role if shown is None else [*role, self._status(shown, done=True)]
 
     def _status(self, text: str, *, done: bool) -> bytes:
         """What Open WebUI shows above the answer while it is made; other clients take it for an empty chunk."""

@@ -25,6 +25,7 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.deciding.question import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Query
 
@@ -126,6 +127,8 @@ class OpenAIBody(BaseModel):
     that can add no field there is the model `auto:<price>`."""
     aim: Aim = None
     """In place of `cost_weight`, as of /v1/route."""
+    failover: bool | None = None
+    """false: no other arm answers if the drawn one fails; else as the setting `server.failover` has it."""
     metadata: Annotated[dict[str, str] | None, limits(_METADATA)] = None
     """Up to 16 pairs of texts. Keys declared in the setting `context` influence the choice; the others are stored."""
     user: Annotated[str | None, limits(ANY_TEXT)] = None
@@ -219,7 +222,8 @@ def _facts(body: OpenAIBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
-    own = {"surface": "openai", "ignored": _ignored(body), "metadata": dict(metadata)}
+    own: dict[str, Json] = {"surface": "openai", "ignored": list(_ignored(body)), "metadata": dict(metadata)}
+    own[FAILOVER] = False if body.failover is False else None
     return {**own, "user": user[:_LONGEST_USER] if user else None}
 
 

@@ -340,7 +340,7 @@ class ResponseStream:
     """The events of one response. base: URL of this service."""
 
     def __init__(self, decision: Decision, *, base: str) -> None:
-        self._decision, self._base = decision, base
+        self.decision, self._base = decision, base
         self._number = 0
         #: text that was sent, by the type of its part, in the order in which the parts began
         self._texts: dict[str, str] = {}
@@ -348,9 +348,16 @@ class ResponseStream:
         self._items: list[str] = []
         self._calls: dict[int, str] = {}
 
-    def begin(self) -> list[bytes]:
-        """The first events, before there is an answer."""
-        reply = response(self._decision, None, base=self._base)
+    @property
+    def has_begun(self) -> bool:
+        """Whether a piece of the answer was sent."""
+        return bool(self._items)
+
+    def _created(self) -> list[bytes]:
+        """The first events, once: they name the decision that answers."""
+        if self._number:
+            return []
+        reply = response(self.decision, None, base=self._base)
         return [self._event("created", response=reply), self._event("in_progress", response=reply)]
 
     def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
@@ -372,16 +379,17 @@ class ResponseStream:
         """The last events of an answer that came."""
         if outcome.answer is None:
             outcome = replace(outcome, answer=self._texts.get("output_text"))
+        created = self._created()
         # Every call, refusal and thought has its item by now; text has its own unless there is only one of the others.
         begun = self._begun("output_text") if outcome.answer or not (self._calls or "refusal" in self._texts) else []
-        reply = response(self._decision, outcome, base=self._base, saved=saved)
+        reply = response(self.decision, outcome, base=self._base, saved=saved)
         last: list[bytes] = []
         for item in reply["output"]:
             if item["type"] != CALL:
                 item["content"].sort(key=lambda part: self._content_index(part["type"]))
             last += self._ended_call(item) if item["type"] == CALL else self._ended_parts(item)
         reply["output"].sort(key=lambda item: self._items.index(item["id"]))
-        return [*begun, *last, *self._last(reply)]
+        return [*created, *begun, *last, *self._last(reply)]
 
     def _ended_parts(self, item: Mapping[str, Any]) -> list[bytes]:
         """The last events of a message or of reasoning."""
@@ -405,7 +413,7 @@ class ResponseStream:
         if index not in self._calls:
             item = call_item({**call, "function": {**function, "arguments": ""}}, status="in_progress")
             self._calls[index] = item["id"]
-            events.append(self._added(item))
+            events += self._added(item)
         if arguments := function.get("arguments"):
             where = self._where(self._calls[index])
             events.append(self._event("function_call_arguments.delta", **where, delta=arguments))
@@ -416,17 +424,18 @@ class ResponseStream:
         done = self._event("function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
         return [done, self._event("output_item.done", output_index=where["output_index"], item=item)]
 
-    def _added(self, item: Mapping[str, Any]) -> bytes:
-        """An item begins."""
+    def _added(self, item: Mapping[str, Any]) -> list[bytes]:
+        """The events of an item that begins."""
         self._items.append(item["id"])
-        return self._event("output_item.added", output_index=len(self._items) - 1, item=item)
+        index = len(self._items) - 1
+        return [*self._created(), self._event("output_item.added", output_index=index, item=item)]
 
     def _where(self, item: str) -> dict[str, Any]:
         return {"item_id": item, "output_index": self._items.index(item)}
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed."""
-        return self._last(response(self._decision, None, base=self._base, error=error))
+        return [*self._created(), *self._last(response(self.decision, None, base=self._base, error=error))]
 
     def _grown(self, kind: str, text: str) -> list[bytes]:
         """The events of a piece of a text."""
@@ -441,22 +450,22 @@ class ResponseStream:
             return []
         self._texts[kind] = ""
         events = []
-        if item_id(self._decision, part=kind) not in self._items:
+        if item_id(self.decision, part=kind) not in self._items:
             is_thought = kind == "reasoning_text"
-            item = reasoning_item(self._decision) if is_thought else message(self._decision, None, base=self._base)
-            events.append(self._added(item))
+            item = reasoning_item(self.decision) if is_thought else message(self.decision, None, base=self._base)
+            events += self._added(item)
         return [*events, self._in_part("content_part.added", of=kind, part=_part(kind, ""))]
 
     def _content_index(self, kind: str) -> int:
         """The place of a part in its item: in the order in which its parts began."""
-        own = item_id(self._decision, part=kind)
-        return [each for each in self._texts if item_id(self._decision, part=each) == own].index(kind)
+        own = item_id(self.decision, part=kind)
+        return [each for each in self._texts if item_id(self.decision, part=each) == own].index(kind)
 
     def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]
 
     def _in_part(self, event: str, *, of: str, **fields: Any) -> bytes:
-        where = self._where(item_id(self._decision, part=of))
+        where = self._where(item_id(self.decision, part=of))
         return self._event(event, **where, content_index=self._content_index(of), **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:

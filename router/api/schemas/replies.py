@@ -32,6 +32,7 @@ from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
+from ragbandit.shared.failures import failover_facts, link_of
 from ragbandit.shared.types import Decision, Outcome, Query
 
 _Reply = TypeVar("_Reply")
@@ -65,7 +66,7 @@ def _part(hint: Any, value: Any) -> Any:
 
 def headers(decision: Decision) -> dict[str, str]:
     """The decision's main facts as HTTP headers, for callers that do not read the body."""
-    trace = trace_id_of(decision.query.request)
+    trace, link = trace_id_of(decision.query.request), link_of(decision.query.request)
     return {
         "x-ragbandit-decision-id": decision.id,
         "x-ragbandit-strategy": decision.arm,
@@ -74,6 +75,7 @@ def headers(decision: Decision) -> dict[str, str]:
         "x-ragbandit-explored": str(decision.explored).lower(),
         **({} if decision.cost_weight is None else {"x-ragbandit-cost-weight": repr(decision.cost_weight)}),
         **({} if trace is None else {"x-ragbandit-trace-id": trace}),
+        **({"x-ragbandit-failover": str(link["first"])} if link else {}),
     }
 
 
@@ -92,6 +94,8 @@ def route_json(decision: Decision, *, seconds: float) -> RouteReply:
         reply["question"] = decision.query.text
     if (trace := trace_id_of(decision.query.request)) is not None:
         reply["trace_id"] = trace
+    if (failover := failover_facts(decision.query.request)) is not None:
+        reply["failover"] = failover
     return reply
 
 

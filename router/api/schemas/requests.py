@@ -275,6 +275,9 @@ class RouteBody(RequestBody):
     aim: Aim = None
     """In place of `cost_weight`: {"quality": 0.9}, the cheapest arms that reach this share of the best arm's expected
     quality, or a mean of questions with this aim: {"steps": 1.8}, {"dollars": 0.004} or {"seconds": 2}."""
+    failover: bool | None = None
+    """Of /v1/answer, false: no other arm answers if the drawn one fails; else as the setting `server.failover` has
+    it."""
 
 
 class RouteBatchBody(RequestBody):

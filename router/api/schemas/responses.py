@@ -21,7 +21,7 @@ from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import MAX_WORDS
 from ragbandit.router.serving.deciding.question import tells_mean
-from ragbandit.shared.errors import Overloaded, RagBanditError
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import MAX_TEXT
 
 
@@ -42,7 +42,7 @@ Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 def refusal(error: RagBanditError, *, scope: Scope) -> Response:
     """The reply to a request that ended with an error of ours; what may be sent again says when."""
-    after_s = error.retry_after_s if isinstance(error, Overloaded) else 1.0 if error.status == 503 else None
+    after_s = 1.0 if error.status == 503 and error.retry_after_s is None else error.retry_after_s
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
     if error.status == 409:
         headers = {"x-should-retry": "false"}  # some clients try a conflict again by themselves, and it stays one

@@ -7,7 +7,8 @@ and in the fact LACKING what the others lack.
 """
 
 from collections.abc import Collection, Mapping
-from typing import ClassVar, Final
+from dataclasses import replace
+from typing import Final
 
 from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
@@ -32,7 +33,7 @@ _PARAMETERS: Final = {
 class UnmetNeed(InvalidInput):
     """No arm can do what a request needs."""
 
-    code: ClassVar[str] = "UNSUPPORTED_PARAMETER"
+    code = "UNSUPPORTED_PARAMETER"
 
 
 def passing_arms(settings: Settings) -> dict[ArmName, tuple[frozenset[str], int]]:
@@ -89,3 +90,12 @@ def no_arm(
     message += f", for some {tokens} tokens" if _CONTEXT in needs else ""
     remedy = "leave that out, name another model, or configure an arm of the class model whose generator.supports"
     return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy} or context_tokens have it")
+
+
+def as_text(query: Query) -> Query:
+    """The query of a chat for an arm that reads the question alone: the parameters that it cannot use are named."""
+    known = query.request.get("ignored")
+    unused = query.chat.keys() - {"messages"}
+    ignored = sorted({*(known if isinstance(known, list) else ()), *unused})
+    request = {name: value for name, value in query.request.items() if name != OPTIONAL}
+    return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))

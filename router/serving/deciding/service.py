@@ -14,7 +14,7 @@ from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.labelling import LabelSampler
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
-from ragbandit.router.serving.deciding.needs import LACKING, OPTIONAL, lacks_of, no_arm, passing_arms
+from ragbandit.router.serving.deciding.needs import LACKING, as_text, lacks_of, no_arm, passing_arms
 from ragbandit.router.serving.deciding.question import (
     Question,
     keep_prefixes,
@@ -224,7 +224,7 @@ class RouteService:
                 log.warning("no arm of the question is healthy: all of them are offered", extra=facts)
         notes = _notes(question, rebuilding=rebuilding)
         if decision.query.chat and decision.arm not in self.passing:
-            decision = replace(decision, query=_as_text(decision.query))
+            decision = replace(decision, query=as_text(decision.query))
         if not notes:
             return decision
         noted = {**decision.facts, **notes}
@@ -250,12 +250,3 @@ def _notes(question: Question, *, rebuilding: bool) -> dict[str, Json]:
     if question.lacking:
         notes[LACKING] = dict(question.lacking)
     return notes
-
-
-def _as_text(query: Query) -> Query:
-    """The query of a chat for an arm that reads the question alone: the parameters that it cannot use are named."""
-    known = query.request.get("ignored")
-    unused = query.chat.keys() - {"messages"}
-    ignored = sorted({*(known if isinstance(known, list) else ()), *unused})
-    request = {name: value for name, value in query.request.items() if name != OPTIONAL}
-    return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))

@@ -25,6 +25,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.tables import policies
+from ragbandit.shared.failures import link_of
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
 
@@ -207,6 +208,11 @@ def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
         yield (
             f"Turn {turn.get('turn')} of a loop of tools goes on with decision {turn.get('first')}, which drew "
             f"{decision.arm}: nothing was drawn, and its cost and its feedback are those of that decision."
+        )
+    elif link := link_of(decision.query.request):
+        yield (
+            f"{decision.arm} answers in place of {link.get('arm')}, which failed ({link.get('reason')}) before its "
+            f"first content; decision {link.get('first')} has the draw. Nothing was drawn here, and nothing is learned."
         )
     elif decision.query.forced:
         yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."

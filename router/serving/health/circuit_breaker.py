@@ -4,6 +4,7 @@ The circuit of an arm is *closed* (the arm is healthy and offered) until its las
 it is *open*: the arm is excluded until `cool_down_s` have passed since the last failure. Then it is *half open*: the
 arm is offered to one question at a time, until one draws it. That decision is the probe: its outcome decides what
 comes next; without an outcome the next probe may start after another cool-down. One success closes the circuit.
+A server that cannot be reached opens it at once, and one that names a Retry-After keeps it open for that long.
 (M. Nygard, Release It!, 2007, "Circuit Breaker". Unlike there, a probe is a question
 that happens to draw the arm; none is sent on purpose.)
 
@@ -26,11 +27,13 @@ from itertools import islice, takewhile
 from threading import Lock
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, not_, select
+from sqlalchemy import Row, Select, and_, case, not_, select
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
+from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
+from ragbandit.shared.failures import failure_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, ArmName, CircuitState, DecisionId, OutcomeStatus
 
 #: key in a decision's facts: the arms that were excluded because they fail
@@ -61,6 +64,8 @@ class OutcomeSignal:
     made_at: float
     #: tenant whose own stack ran the arm and reported this; None: our workers ran it
     reporter: str | None = None
+    #: seconds for which this failure suspends the arm by itself; 0: it only counts
+    suspends_s: float = 0.0
 
     @property
     def failed(self) -> bool | None:
@@ -91,8 +96,8 @@ class ArmHealth:
     since: float | None
 
 
-#: (made_at, decision id, failed): one outcome of an arm
-_Past = tuple[float, str, bool]
+#: (made_at, decision id, failed, time until which it suspends the arm by itself): one outcome of an arm
+_Past = tuple[float, str, bool, float]
 #: whose outcomes: of an arm by our workers (None), or as reported by a tenant
 _Source = tuple[ArmName, str | None]
 
@@ -117,7 +122,8 @@ class CircuitBreaker:
             self._probes = {circuit: probe for circuit, probe in self._probes.items() if probe[0] not in ended}
             for signal in signals:
                 if signal.failed is not None:
-                    source, one = (signal.arm, signal.reporter), (signal.made_at, signal.decision_id, signal.failed)
+                    source, until = (signal.arm, signal.reporter), signal.made_at + signal.suspends_s
+                    one = (signal.made_at, signal.decision_id, signal.failed, until)
                     past = self._past[source] = self._past.pop(source, [])  # at the end: it was heard of last
                     at = bisect_left(past, one)
                     if past[at : at + 1] != [one]:
@@ -183,13 +189,21 @@ class CircuitBreaker:
         """What counts for a question of this tenant: its own reports, if there are any."""
         return (arm, tenant) if (arm, tenant) in self._past else (arm, None)
 
-    def _failing(self, source: _Source, *, now: float) -> list[float]:
-        """When the failures since the last success were, the newest first: of our workers and, for a tenant, of what
-        it reported, together.
+    def _failing(self, source: _Source, *, now: float) -> list[_Past]:
+        """The failures since the last success, the newest first: of our workers and, for a tenant, of what it
+        reported, together.
         """
         newest_first = (reversed(self._past.get(key, ())) for key in {(source[0], None), source})
         failing = takewhile(lambda one: one[2] and one[0] > now - COUNTED_S, merge(*newest_first, reverse=True))
-        return [made_at for made_at, _, _ in islice(failing, self._remembered)]
+        return list(islice(failing, self._remembered))
+
+    def _open_until(self, failing: Sequence[_Past]) -> float | None:
+        """When an arm with these failures may be tried again; None if they do not suspend it."""
+        most = self.settings.failures
+        ends = [until for made_at, _, _, until in failing if until > made_at]
+        if len(failing) >= most:
+            ends += [made_at + self.settings.cool_down_s for made_at, *_ in failing[:1]]
+        return max(ends, default=None) if most > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
         """State of an arm for the questions of a source, and the circuit whose probe they share.
@@ -198,15 +212,16 @@ class CircuitBreaker:
         """
         arm, tenant = source
         failing = self._failing(source, now=now)
+        until = self._open_until(failing)
         state: CircuitState = "closed"
         offered, circuit = True, source
-        if 0 < self.settings.failures <= len(failing):
-            state = "open" if now < failing[0] + self.settings.cool_down_s else "half_open"
-            if tenant is not None and len(self._failing((arm, None), now=now)) >= self.settings.failures:
+        if until is not None:
+            state = "open" if now < until else "half_open"
+            if tenant is not None and self._open_until(self._failing((arm, None), now=now)) is not None:
                 circuit = (arm, None)
             _, drawn_at = self._probes.get(circuit, (None, -math.inf))
             offered = state == "half_open" and now >= drawn_at + self.settings.cool_down_s
-        since = failing[-1] if failing else None
+        since = failing[-1][0] if failing else None
         return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since), circuit
 
 
@@ -239,8 +254,9 @@ _NEWS: Final[Mapping[CircuitState, str]] = {
 def newest(*, after: float, until: float) -> Select[Any]:
     """The query for the outcomes made in that time, newest first, without those of imported logs."""
     imported = and_(outcomes.c.stop_reason == IMPORTED, outcomes.c.made_by.contains(f'"{IMPORTED}"'))
+    made_by = case((outcomes.c.status == "failed", outcomes.c.made_by)).label("made_by")
     return (
-        select(*decisions.c["arm", "budget", "tenant"], outcomes.c.answer.is_(None).label("empty"))
+        select(*decisions.c["arm", "budget", "tenant"], outcomes.c.answer.is_(None).label("empty"), made_by)
         .add_columns(*outcomes.c["decision_id", "run_by", "status", "stop_reason", "made_at"])
         .join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
         .where(outcomes.c.made_at > after, outcomes.c.made_at <= until, not_(imported))
@@ -252,7 +268,7 @@ def newest(*, after: float, until: float) -> Select[Any]:
 class OutcomePoller:
     """Poller of the store's newest outcomes, and the CircuitBreaker that it feeds.
 
-    `read` and `poll` must be called from one thread; `breaker` is safe to use from all.
+    `poll` must be called from one thread; `read` and `breaker` are safe to use from all.
     seconds: the service's time budget for one answer.
     """
 
@@ -260,6 +276,7 @@ class OutcomePoller:
         self.database = database
         self.seconds = seconds
         self.breaker = CircuitBreaker(settings)
+        self._lock = Lock()
         self._read_at: float | None = None
         self._long_read_at = 0.0
         #: outcomes that were recorded and may be read again -> when they were made
@@ -285,21 +302,25 @@ class OutcomePoller:
         With the circuit breaker turned off nothing is read.
         """
         if self.breaker.settings.failures > 0:
-            breaker, known, long_read_at = self.breaker, self._recorded, self._long_read_at
-            if self._read_at is None or now < self._read_at - OVERLAP_S:
-                # The clock was set back: what was recorded would lie in the future.
-                breaker, known, after, long_read_at = CircuitBreaker(breaker.settings), {}, now - COUNTED_S, now
-            elif now >= long_read_at + THOROUGH_EVERY_S:
-                after, long_read_at = long_read_at - LATE_S, now
-            else:
-                after = self._read_at - OVERLAP_S
-            with self.database.read() as connection:
-                rows = connection.execute(newest(after=after, until=now + AHEAD_S)).all()
-            breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in known)
-            recent = {key: made_at for key, made_at in known.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
-            self._recorded = recent | {row.decision_id: row.made_at for row in rows}
-            self.breaker, self._read_at, self._long_read_at = breaker, now, long_read_at
+            with self._lock:
+                self._read(now)
         return self.breaker.healths(arms, now=now)
+
+    def _read(self, now: float) -> None:
+        breaker, known, long_read_at = self.breaker, self._recorded, self._long_read_at
+        if self._read_at is None or now < self._read_at - OVERLAP_S:
+            # The clock was set back: what was recorded would lie in the future.
+            breaker, known, after, long_read_at = CircuitBreaker(breaker.settings), {}, now - COUNTED_S, now
+        elif now >= long_read_at + THOROUGH_EVERY_S:
+            after, long_read_at = long_read_at - LATE_S, now
+        else:
+            after = self._read_at - OVERLAP_S
+        with self.database.read() as connection:
+            rows = connection.execute(newest(after=after, until=now + AHEAD_S)).all()
+        breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in known)
+        recent = {key: made_at for key, made_at in known.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
+        self._recorded = recent | {row.decision_id: row.made_at for row in rows}
+        self.breaker, self._read_at, self._long_read_at = breaker, now, long_read_at
 
     def _signal(self, row: Row[Any], *, now: float) -> OutcomeSignal:
         return OutcomeSignal(
@@ -312,7 +333,16 @@ class OutcomePoller:
             # A worker's clock may be ahead: what is in the store was made before now.
             made_at=min(row.made_at, now),
             reporter=None if row.run_by == "worker" else row.tenant,
+            suspends_s=0.0 if row.made_by is None else self._suspends_s(row.made_by),
         )
+
+    def _suspends_s(self, made_by: str) -> float:
+        """Seconds for which a failure suspends its arm by itself."""
+        failure = failure_of(object_or_empty(made_by))
+        if failure is None:
+            return 0.0
+        cool_down_s = self.breaker.settings.cool_down_s if failure.kind == "unreachable" else 0.0
+        return max(cool_down_s, failure.retry_after_s or 0.0)
 
     def _short_deadline(self, budget: str) -> bool:
         try:

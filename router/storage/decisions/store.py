@@ -22,6 +22,7 @@ from ragbandit.router.storage.decisions.feedback_writes import (
 )
 from ragbandit.router.storage.decisions.tool_turns import add_turns, called, first_of
 from ragbandit.router.storage.rows.conversion import (
+    LINKED,
     Row,
     canonical,
     decision_row,
@@ -139,25 +140,33 @@ class DecisionStore:
 
         When this returns, every decision in the result is durable.
         """
-        rows = [decision_row(decision) for decision in group]
-        if self.text != "full":
-            rows = [row | _kept_of_decision(row, context=self.context) for row in rows]
+        rows = [self._kept_row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
-            fresh = list(compress(group, new))
-            moves.add("decided", len(fresh))
-            if fresh:
-                labels = labels_in_use(connection, label=self.label)
-                rooms = [waiting_row(each, label=label) for each in fresh for label in sorted(labels)]
-                insert_rows(connection, waiting, rooms)
-                moves.waiting(rooms)
-                answer_queue.enqueue(connection, [each for each in fresh if each.run_by == "worker"])
+            self._begin(connection, list(compress(group, new)), moves=moves)
             taken = [row["id"] for row, is_new in zip(rows, new, strict=True) if not is_new]
             standing = _standing(connection, taken)
         return [
             settle(*standing[each.id], request_hash=row["body_hash"]) if each.id in standing else each
             for each, row in zip(group, rows, strict=True)
         ]
+
+    def _kept_row(self, decision: Decision) -> dict[str, Any]:
+        """The row of a decision, without texts if none are kept."""
+        row = decision_row(decision)
+        return row if self.text == "full" else row | _kept_of_decision(row, context=self.context)
+
+    def _begin(self, connection: Connection, new: Sequence[Decision], *, moves: Moves, in_front: bool = False) -> None:
+        """Let decisions wait to be learned and, if workers run them, to be answered, in the transaction that stores
+        them. in_front: before all others.
+        """
+        moves.add("decided", len(new))
+        if new:
+            labels = labels_in_use(connection, label=self.label)
+            rooms = [waiting_row(each, label=label) for each in new for label in sorted(labels)]
+            insert_rows(connection, waiting, rooms)
+            moves.waiting(rooms)
+            answer_queue.enqueue(connection, [each for each in new if each.run_by == "worker"], in_front=in_front)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """The stored decisions among these ids, with the hash of the request that made them.
@@ -186,19 +195,26 @@ class DecisionStore:
             return None
         return AnswerTask(decision=readable(row), answered=row["answered"], cancelled=row["cancelled"])
 
-    def add_outcome(self, outcome: Outcome) -> bool:
-        """`add_outcomes` for one. Raises NotFound, Conflict."""
-        (result,) = self.add_outcomes([outcome])
+    def add_outcome(self, outcome: Outcome, *, successor: Decision | None = None) -> bool:
+        """`add_outcomes` for one. Raises NotFound, Conflict.
+
+        successor: the decision that answers in place of the failed one. It is stored, and waits before all others, if
+        the outcome is new, in the same transaction.
+        """
+        (result,) = self.add_outcomes([outcome], successor=successor)
         if isinstance(result, RagBanditError):
             raise result
         return result
 
-    def add_outcomes(self, group: Sequence[Outcome]) -> list[bool | RagBanditError]:
+    def add_outcomes(
+        self, group: Sequence[Outcome], *, successor: Decision | None = None
+    ) -> list[bool | RagBanditError]:
         """Keep the outcomes; per item True if it is new, False if the very same is kept already, or what is wrong.
 
         A worker that runs an arm a second time (a job is delivered at least once) is told False, whatever it
         brings: the first outcome stands. It is NotFound for an unknown decision, Conflict if the caller's stack says
         something else than before, or reports on a decision that our workers run. Durable when this returns.
+        successor: see `add_outcome`.
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
@@ -220,7 +236,8 @@ class DecisionStore:
                 answer_queue.remove(connection, [key for key in fresh if known[key] == "worker"])
                 count_spending(moves, fresh.values(), rows=owned)
                 turns = {key: first for key in fresh if (first := first_of(owned[key]["request"])) is not None}
-                scored = [one for key, one in fresh.items() if key not in turns]
+                linked = {key for key in fresh if LINKED in (owned[key]["request"] or "")}
+                scored = [one for key, one in fresh.items() if key not in turns and key not in linked]
                 scored += add_turns(connection, [(fresh[key], first) for key, first in turns.items()])
                 if self.judge is not None:
                     shard = self.database.shard
@@ -231,6 +248,9 @@ class DecisionStore:
                 add_jobs(connection, labelled, kind="label", room=MAX_LABELS, moves=moves)
                 if self.check:
                     add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
+                if successor is not None:
+                    insert_rows(connection, decisions, [self._kept_row(successor)])
+                    self._begin(connection, [successor], moves=moves, in_front=True)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         return [

@@ -14,6 +14,7 @@ import numpy as np
 from sqlalchemy import RowMapping, Table
 
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
+from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.types import (
     IMPORTED,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 #: the key of a query's `request` with the hash of all that its chat asked for
 CHAT_HASH: Final = "chat_hash"
+#: in the column `request` of a decision that answers in place of another: a text in it has its quotes escaped
+LINKED: Final = f'"{FAILOVER}":{{"arm":'
 
 Row = RowMapping | Mapping[str, Any]
 Value = TypeVar("Value", bound="DataclassInstance")
@@ -215,9 +218,11 @@ def _request(query: Query) -> str | None:
 
 
 def without_messages(request: str | None) -> str | None:
-    """The column `request` without what was said: that the arm was forced, and the aim, stay."""
+    """The column `request` without what was said: that the arm was forced, the aim and a failover stay."""
     known = object_or_empty(request)
     parts = {name: known[name] for name in ("aim", "forced") if known.get(name)}
+    if request is not None and LINKED in request:
+        parts["edge"] = {FAILOVER: known["edge"][FAILOVER]}
     return canonical(parts) if parts else None
 
 

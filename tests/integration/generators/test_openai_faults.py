@@ -212,11 +212,12 @@ def test_retry_after_is_honoured():
 
 
 def test_no_pause_outlasts_the_deadline():
-    """Where the server asks for more than the question has, the call ends at the deadline and asks no more."""
+    """If the server asks for more than the question has, the call fails at once with the server's words and time."""
     with ScriptedServer([Reply(status=429, text="slow down", retry_after=20.0), "Paris"]) as server:
-        done, seconds = ask(server, deadline_s=0.5)
+        error, seconds = ask(server, deadline_s=10.0)
         assert len(server.requests) == 1
-    assert (done.text, done.finish) == ("", "deadline")
+    assert "slow down" in error.message
+    assert (error.failure.kind, error.failure.retry_after_s) == ("limited", 20.0)
     assert seconds < 5
 
 

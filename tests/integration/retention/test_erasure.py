@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome, unrun_outcome
+from ragbandit.router.serving.failover import next_decision, other_arms
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ERASED, CallFailed, Feedback, Query, Retrieved
+from ragbandit.shared.types import ERASED, CallFailed, Cost, Feedback, Query, Retrieved
 from tests.conftest import on_sqlite
 
 SECRET = "Zygmunt-Przybylski"
@@ -160,3 +161,23 @@ def test_without_features_the_policy_goes_on(world):
     told(world)
     assert world.counters().learned == 3
     assert world.router.verify().ok
+
+
+@pytest.mark.parametrize("named", [0, 1])
+def test_both_decisions_of_a_failover(world, named):
+    """A decision that answers in place of a failed one is stored once, with the failure; both are erased together."""
+    first = told(world, learned=False, ours=True)
+    failure = {"failure": {"kind": "failed", "status": 503}}
+    failed = unrun_outcome(first.id, stop_reason="error", error=SECRET, now=world.now, made_by=failure)
+    others = other_arms(first, chat={}, settings=world.settings)
+    parts = {"arms": others, "unhealthy": others[:1], "chat": {}, "settings": world.settings, "secret": b"s"}
+    second = next_decision(first, failed, **parts)
+    assert (second.arm, second.propensity, second.query.forced) == (others[1], 1.0, True)
+    failed = replace(failed, made_by={**failure, "successor": second.id})
+    assert world.store.add_outcome(failed, successor=second)
+    assert not world.store.add_outcome(failed, successor=second)
+    assert world.counters().decided == 2
+    late = replace(failed, cost=Cost(seconds_total=world.settings.budget.seconds))
+    assert next_decision(first, late, **parts) is None
+    chosen = Selection(decision=[first, second][named].id)
+    assert erasable(world.database, chosen).decisions == 2

@@ -74,24 +74,24 @@ def test_the_usage_of_a_stream(http, in_pieces):
 
 
 def test_a_piece_goes_out_at_once(service, in_pieces, client):
-    """The decision is known before there is an answer, and a piece is there before the next one is made."""
-    gates = [threading.Event() for _ in range(2)]
-    in_pieces(gates[0], TextPiece(text="Bram "), gates[1], TextPiece(text="Stoker"))
+    """The reply begins with the first piece, which names the decision before there is an answer."""
+    gate = threading.Event()
+    in_pieces(TextPiece(text="Bram "), gate, TextPiece(text="Stoker"))
     raw = client.chat.completions.with_raw_response.create(model="auto", messages=ASKED, stream=True)
     assert service.router.decision(raw.headers["x-ragbandit-decision-id"]).outcome is None
     with raw.parse() as stream:
         read = iter(stream)
         assert next(read).choices[0].delta.role == "assistant"
-        gates[0].set()
         assert next(read).choices[0].delta.content == "Bram "
-        gates[1].set()
+        gate.set()
         assert next(read).choices[0].delta.content == "Stoker"
         assert next(read).choices[0].finish_reason == "stop"
         assert list(read) == []
 
 
-def test_pings(http, client, in_pieces):
-    """While nothing comes there are comments, which clients pass over, and no data."""
+def test_pings(http, client, in_pieces, monkeypatch):
+    """Once a reply may begin without content there are comments while nothing comes, which clients pass over."""
+    monkeypatch.setattr("ragbandit.router.api.openai.endpoints.HOLD_S", 0.0)
     in_pieces(None, None, TextPiece(text="Bram Stoker"))
     with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
         lines = list(filter(None, reply.iter_lines()))

@@ -205,3 +205,15 @@ def test_our_workers_failures_share_one_probe():
     assert breaker.healthy([ARMS] * 3, now=later, tenants=["a", "b", "a"]) == [ARMS, ARMS[1:], ARMS[1:]]
     breaker.record_probe("one", decision_id="probe", now=later, tenant="a")
     assert breaker.healthy([ARMS], now=later, tenants=["b"]) == [ARMS[1:]]
+
+
+def test_a_failure_that_suspends_by_itself():
+    """A refused connection or a Retry-After opens the circuit at once and for its own time; one success closes it."""
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([failed("dead", 1.0, suspends_s=25.0), failed("later", 2.0)])
+    assert [health(breaker, at).state for at in (2.0, 25.9, 26.1)] == ["open", "open", "half_open"]
+    breaker.record([failed("ok", 26.0, status="answered")])
+    assert health(breaker, 26.1).state == "closed"
+    off = CircuitBreaker(HealthSettings(failures=0))
+    off.record([failed("dead", 1.0, suspends_s=25.0)])
+    assert health(off, 2.0).state == "closed"

@@ -1,0 +1,114 @@
+"""Failover: when an arm fails before its first content, another one answers the question in its place.
+
+The failed outcome and a second, linked decision are stored in one transaction. The outcome names the decision
+(`made_by.successor`), which has a forced arm: nothing is drawn, nothing is learned of it, and feedback on it judges it
+only. It waits in the answer queue like any other, so that a process that dies loses nothing.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.policies.draw import seed_of
+from ragbandit.router.serving.checks.questions import capped, new_id
+from ragbandit.router.serving.deciding.needs import as_text, lacks_of, passing_arms
+from ragbandit.shared.failures import FAILOVER, failure_of, link_of
+from ragbandit.shared.types import KILLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
+
+#: an arm is not asked for less time, seconds
+LEAST_S: Final = 0.5
+#: how an id of Open Responses begins
+_PREFIX: Final = "resp_"
+
+
+def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settings) -> list[ArmName]:
+    """The arms that may answer if the arm of this decision fails, the best first.
+
+    They are those that its caller allows and that can do what it needs, by the policy's order. There are none for an
+    arm that somebody chose, or where the caller or the settings want none. chat: its request as it came.
+    """
+    query, link = decision.query, link_of(decision.query.request)
+    if link:
+        is_last = link["attempt"] > settings.server.failover
+        return [] if is_last else [ArmName(arm) for arm in link["left"] if arm in settings.worker_arms]
+    if (
+        settings.server.failover == 0
+        or query.forced
+        or query.request.get(FAILOVER) is False
+        or KILLED in decision.facts
+    ):
+        return []
+    allowed = [ArmName(arm) for arm in query.arms or settings.worker_arms if arm != decision.arm]
+    lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing_arms(settings)) if allowed else {}
+    known = decision.pmf if decision.scores is None else decision.scores
+    worth = dict(zip(decision.arms, known, strict=True))
+    least = min(known) - 1.0
+    return sorted((arm for arm in allowed if arm not in lacking), key=lambda arm: -worth.get(arm, least))
+
+
+def may_hand_over(outcome: Outcome) -> bool:
+    """Whether another arm may be asked after this outcome: a request that is wrong would be refused again."""
+    failure = failure_of(outcome.made_by)
+    return outcome.status == "failed" and failure is not None and failure.kind != "refused"
+
+
+def next_decision(
+    decision: Decision,
+    outcome: Outcome,
+    *,
+    arms: Sequence[ArmName],
+    unhealthy: Collection[ArmName],
+    chat: Mapping[str, Json],
+    settings: Settings,
+    secret: bytes,
+) -> Decision | None:
+    """The decision that answers in place of this one, which failed; None if there is no time, money or arm left.
+
+    arms: of `other_arms`. unhealthy: those whose circuit is open; they come last.
+    """
+    budget = _budget_left(capped(decision.query.budget, limits=settings.budget), outcome=outcome)
+    ordered = sorted(arms, key=lambda arm: arm in unhealthy)
+    failure = failure_of(outcome.made_by)
+    if budget is None or not ordered or failure is None:
+        return None
+    arm, query, link = ordered[0], decision.query, link_of(decision.query.request)
+    key = DecisionId(f"{_PREFIX if decision.id.startswith(_PREFIX) else ''}{new_id()}")
+    link = {
+        "first": link.get("first", decision.id),
+        "attempt": link.get("attempt", 1) + 1,
+        "arm": decision.arm,
+        "reason": failure.kind,
+        "left": list(ordered[1:]),
+    }
+    request = {**query.request, FAILOVER: link}
+    query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, chat=chat)
+    return replace(
+        decision,
+        id=key,
+        query=query if arm in passing_arms(settings) else as_text(query),
+        arm=arm,
+        arms=(arm,),
+        pmf=(1.0,),
+        propensity=1.0,
+        scores=None,
+        seed=seed_of(key, secret=secret),
+        explored=False,
+        fault=None,
+        facts={},
+        made_at=outcome.made_at,
+    )
+
+
+def _budget_left(budget: Budget, *, outcome: Outcome) -> Budget | None:
+    """The caps that a failed attempt leaves of these; None if one is used up."""
+    cost = outcome.cost
+    spent = {
+        "seconds": cost.seconds_total,
+        "dollars": cost.dollars,
+        "tokens": cost.prompt_tokens + cost.completion_tokens,
+    }
+    left = {name: getattr(budget, name) - used for name, used in spent.items() if getattr(budget, name) is not None}
+    if left.get("seconds", LEAST_S) < LEAST_S or left.get("dollars", 1.0) <= 0.0 or left.get("tokens", 1) < 1:
+        return None
+    return replace(budget, **left)

@@ -1,0 +1,144 @@
+"""A model server that fails as the question asks it to: sockets that break, statuses, broken bodies and streams."""
+
+import json
+import socketserver
+import struct
+import threading
+import time
+
+JSON, STREAM, HTML = "application/json", "text/event-stream", "text/html"
+#: longest silence, seconds: longer than any limit of the tests
+SILENCE_S = 6.0
+
+
+def chunk(delta, **more):
+    body = {"id": "up", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return (
+        b"data: %b\n\n"
+        % json.dumps({**body, "choices": [{"index": 0, "delta": delta, "finish_reason": None, **more}]}).encode()
+    )
+
+
+ROLE = chunk({"role": "assistant", "content": ""})
+GOOD = (
+    ROLE + chunk({"content": "Par"}) + chunk({"content": "is"}) + chunk({}, finish_reason="stop") + b"data: [DONE]\n\n"
+)
+WHOLE = {
+    "id": "up",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Paris"}, "finish_reason": "stop"}],
+}
+
+
+def error(message, **more):
+    return json.dumps({"error": {"message": message, **more}}).encode()
+
+
+#: fault -> status, type and body of the reply, further headers
+REPLIES = {
+    "500": (500, JSON, error("the model crashed"), ""),
+    "502": (502, HTML, b"<html><head><title>x</title></head><body><h1>502 Bad Gateway</h1></bo", ""),
+    "503": (503, "text/plain", b"no healthy upstream", ""),
+    "504": (504, JSON, b'{"error": "upstream timed out"}', ""),
+    "408": (408, JSON, b'{"message": "too slow"}', ""),
+    "429": (429, JSON, error("slow down", type="rate_limit"), ""),
+    "429-after": (429, JSON, b'[{"error": {"message": "slow down"}}]', "Retry-After: 7\r\n"),
+    "401": (401, JSON, error("wrong key"), ""),
+    "403": (403, JSON, b'{"detail": "not this key"}', ""),
+    "404": (404, JSON, error("no such model"), ""),
+    "400": (400, JSON, error("bad schema", code="invalid_schema"), ""),
+    "422": (422, JSON, b'{"detail": [{"loc": ["body"], "msg": "bad field"}]}', ""),
+    "413": (413, "text/plain", b"the body is too large", ""),
+    "invalid-json": (200, STREAM, b'data: {"choices": [{"ind\n\n', ""),
+    "empty-body": (200, JSON, b"", ""),
+    "empty-stream": (200, STREAM, b"data: [DONE]\n\n", ""),
+    "html": (200, HTML, b"<html><body>Please log in</body></html>", ""),
+    "error-event": (200, STREAM, b'data: {"error": {"message": "overloaded", "code": 503}}\n\n', ""),
+    "role-then-error": (200, STREAM, ROLE + b'data: {"error": {"message": "overloaded"}}\n\n', ""),
+}
+
+
+class FaultyModels:
+    """The first request with a question of the form "fault:NAME ..." fails so, all of them with "always:NAME ...".
+
+    With "kill:NAME ..." the second one gets no reply, so that its worker can be killed meanwhile.
+    `asked` has (question, model) of every request, in order.
+    """
+
+    def __init__(self):
+        self.asked = []
+        self.models_seen = threading.Lock()
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self):
+                outer._handle(self.rfile, self.wfile, self.connection)
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler, bind_and_activate=True)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+    def requests_of(self, question):
+        return [model for text, model in self.asked if text == question]
+
+    def _handle(self, received, sent, connection):
+        size = 0
+        while (line := received.readline()).strip():
+            if line.lower().startswith(b"content-length:"):
+                size = int(line.split(b":")[1])
+        if not size:
+            return
+        body = json.loads(received.read(size))
+        question = str(body["messages"][-1]["content"])
+        with self.models_seen:
+            before = len(self.requests_of(question))
+            self.asked.append((question, body["model"]))
+        kind, _, rest = question.partition(":")
+        fault = rest.split()[0] if kind == "always" or (kind in ("fault", "kill") and not before) else "none"
+        fault = "silence" if kind == "kill" and before == 1 else fault
+        self._reply(fault, sent, connection, streams=bool(body.get("stream")))
+
+    def _reply(self, fault, sent, connection, *, streams):
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {STREAM}\r\nConnection: close\r\n\r\n".encode()
+        beginnings = {
+            "reset": b"",
+            "reset-in-headers": head[:20],
+            "reset-after-headers": head,
+            "reset-after-role": head + ROLE,
+            "cut": head + ROLE + chunk({"content": "Par"}),
+            "silence": b"",
+            "silence-after-role": head + ROLE,
+        }
+        if fault in beginnings:
+            sent.write(beginnings[fault])
+            sent.flush()
+            if fault == "cut":
+                time.sleep(0.5)  # the piece is on its way to the reader
+            if fault.startswith("silence"):
+                time.sleep(SILENCE_S)
+            if fault.startswith("reset"):  # a reset, and no ordinary end
+                time.sleep(0.05)
+                connection.setsockopt(*LINGER)
+            connection.close()
+            return
+        good = (200, STREAM, GOOD, "") if streams else (200, JSON, json.dumps(WHOLE).encode(), "")
+        status, kind, body, more = REPLIES.get(fault, good)
+        length = len(body) + (50 if fault == "truncated" else 0)
+        sent.write(
+            f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{more}"
+            "Connection: close\r\n\r\n".encode()
+            + body
+        )
+
+
+LINGER = (1, 13, struct.pack("ii", 1, 0))  # SOL_SOCKET, SO_LINGER

@@ -1,0 +1,77 @@
+"""Failures of servers: their kind by status and error, and the words of their bodies."""
+
+import email.utils
+import time
+
+import httpx
+import pytest
+
+from ragbandit.shared.failures import Failure, failure_of, failure_of_error, failure_of_status, server_message
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"error": {"message": "too long", "code": 400}}, "too long"),
+        ({"error": "crashed"}, "crashed"),
+        ({"message": "no such model"}, "no such model"),
+        ({"object": "error", "message": None, "detail": "gone"}, "gone"),
+        ({"detail": [{"loc": ["body", "n"], "msg": "must be 1"}]}, "must be 1"),
+        ([{"error": {"message": "unknown name"}}], "unknown name"),
+        ({"error": {"code": "invalid_key"}}, "invalid_key"),
+        ({"errors": [None, {"title": "Bad"}]}, "Bad"),
+        ("  plain\n text ", "plain text"),
+        ("<html><head><title>x</title></head><body><h1>502</h1> Bad <b>Gatew", "502 Bad Gatew"),
+        *((body, "") for body in (None, "", {}, [], {"error": None}, {"error": {}}, 7)),
+    ],
+)
+def test_the_words_of_a_body(body, message):
+    """The message is read from an object, a list, text or a page, wherever servers put it."""
+    assert server_message(body) == message
+
+
+def test_a_body_without_end():
+    """A body that is nested without end, or has a list of a million errors, is read in no time and bounded."""
+    deep: dict = {}
+    for _ in range(500):
+        deep = {"error": [deep]}
+    assert server_message(deep) == ""
+    assert len(server_message({"error": "x" * 10**6})) == 1000
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "refused"), (409, "refused"), (422, "refused"), (401, "denied"), (402, "denied"), (404, "denied")]
+    + [(408, "timeout"), (504, "timeout"), (429, "limited"), (500, "failed"), (503, "failed"), (599, "failed")],
+)
+def test_the_kind_of_a_status(status, kind):
+    """Each status has one kind; a request that is wrong is the caller's, a key that is wrong is the arm's."""
+    failure = failure_of_status(status)
+    assert (failure.kind, failure.status) == (kind, status)
+    assert failure_of({"failure": failure.facts}) == failure
+
+
+def test_retry_after():
+    """Seconds and dates are read, a long wait is capped, and what is no time is none."""
+    date = email.utils.formatdate(time.time() + 100, usegmt=True)
+    waits = {"7": 7.0, "1e9": 3600.0, "soon": None, "-3": None, "nan": None, "0": None}
+    for text, seconds in waits.items():
+        assert failure_of_status(429, headers={"retry-after": text}).retry_after_s == seconds
+    assert failure_of_status(503, headers={"retry-after": date}).retry_after_s == pytest.approx(100, abs=5)
+
+
+def test_the_kind_of_an_error():
+    """A refused connection, a broken one, a silence and a reply that is none are told apart, also as the cause."""
+    wrapped = RuntimeError("wrapped")
+    wrapped.__cause__ = httpx.ConnectTimeout("slow")
+    sent = ValueError("in a stream")
+    sent.body = {"message": "busy", "code": "503"}  # type: ignore[attr-defined]
+    kinds = {
+        "unreachable": [httpx.ConnectError("refused"), wrapped],
+        "broken": [httpx.ReadError("reset"), httpx.RemoteProtocolError("cut")],
+        "timeout": [httpx.ReadTimeout("silent"), TimeoutError()],
+        "unreadable": [ValueError("no JSON"), KeyError("choices")],
+    }
+    for kind, errors in kinds.items():
+        assert {failure_of_error(error) for error in errors} == {Failure(kind=kind)}
+    assert failure_of_error(sent) == Failure(kind="failed", status=503)

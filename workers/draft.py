@@ -20,6 +20,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.formats import did_you_mean, number, one_line
 from ragbandit.shared.openai_client import OpenAiOptions
+from ragbandit.shared.outbound import shown_address
 from ragbandit.shared.redaction import credentials_in, without_secrets
 from ragbandit.strategies.arms.external import CallableArm
 from ragbandit.workers.verbs.index import build_index
@@ -39,6 +40,8 @@ _OTHER_USES: Final = re.compile(
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 #: what the name of a smaller sibling ends with
 _SMALLER: Final = ("mini", "small", "lite", "nano")
+#: smallest context that the settings take, tokens: less is no context
+_LEAST_CONTEXT: Final = 256
 #: most names of models in a message
 _NAMED: Final = 20
 
@@ -50,7 +53,7 @@ class Model:
     name: str
     #: tokens of prompt and answer together, as the server tells; None: it does not
     context_tokens: int | None = None
-    #: seconds since 1970; 0: the server does not tell
+    #: seconds since 1970; 0 or less: not known
     created: float = 0.0
     #: what it takes beside text, and dollars per million tokens, as the server tells; None: it does not
     supports: tuple[str, ...] | None = None
@@ -87,34 +90,72 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
     if credentials_in(url, field="url") is not None:
         message = "the address has a user, a password or a key in it, and would stand in the file"
         raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
-    base = url.rstrip("/")
     try:
-        base += "" if httpx.URL(base).path.strip("/") else "/v1"
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        base = httpx.URL(url).copy_with(fragment=None)
+        base = base.copy_with(path=base.path.rstrip("/") or "/v1")
+        shown, headers = shown_address(str(base)), {"Authorization": f"Bearer {key}"} if key else {}
         timeout = _NAMED_S if source else _GUESSED_S
-        response = httpx.get(f"{base}/models", headers=headers, timeout=timeout, trust_env=bool(source))
-        rows = response.raise_for_status().json()["data"]
-        models = tuple(_model(row) for row in rows if not _OTHER_USES.search(row["id"]))
-    except (httpx.HTTPError, httpx.InvalidURL, LookupError, TypeError, ValueError) as error:
+        asked = base.copy_with(path=f"{base.path}/models")
+        response = httpx.get(asked, headers=headers, timeout=timeout, trust_env=bool(source))
+        rows = _rows(response.raise_for_status().json())
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         fault = f"status {status}" if status else f"{type(error).__name__}: {without_secrets(str(error))}"
         remedy = "check the address and that the server runs; the key is read from the variable that --key-env names"
-        raise ConfigError(f"{base}/models gives no list of models: {fault}", field=source, remedy=remedy) from error
-    if not models:
-        raise ConfigError(f"{base} lists no model that answers questions", field=source, remedy="load one there")
-    return ModelServer(url=base, models=models)
+        raise ConfigError(f"{shown_address(url)} gives no list of models: {fault}", field=source, remedy=remedy) from error
+    models = {model.name: model for model in map(_model, reversed(rows)) if model.name}
+    chats = tuple(model for model in reversed(models.values()) if not _OTHER_USES.search(model.name))
+    if unread := [f"{row!r:.60}" for row in rows if not _model(row).name]:
+        told = f"{shown}/models: rows without a name of a model are left out: {', '.join(unread[:_NAMED])}"
+        errors.print(escape(told), soft_wrap=True, highlight=False)
+    if not chats:
+        raise ConfigError(f"{shown} lists no model that answers questions", field=source, remedy="load one there")
+    return ModelServer(url=str(base), models=chats)
 
 
-def _model(row: Mapping[str, Any]) -> Model:
-    context = row.get("max_model_len", row.get("context_length"))  # vLLM's word, and OpenRouter's
-    created = row.get("created")
+def _rows(tree: Any) -> list[Any]:
+    """The rows of a list of models: bare, or under `data` or `models`. Raises ValueError."""
+    found = [tree, *(tree.get(name) for name in ("data", "models"))] if isinstance(tree, Mapping) else [tree]
+    rows = next((rows for rows in found if isinstance(rows, list)), None)
+    if rows is None:
+        raise ValueError("the reply is no list, and has none under `data` or `models`")
+    return rows
+
+
+#: keys of a row with the model's name, and with the tokens of its context: as the server runs it first, then the most
+_NAMES: Final = ("id", "name", "model")
+_CONTEXTS: Final = (
+    *("max_model_len", "n_ctx", "loaded_context_length", "num_ctx", "context_length", "context_window"),
+    *("max_context_length", "max_input_tokens", "inputTokenLimit", "input_token_limit", "context_size"),
+    *("max_context_window_tokens", "max_context_tokens", "context_tokens", "max_position_embeddings", "n_ctx_train"),
+)
+#: objects in a row that may have them
+_PARTS: Final = ("meta", "metadata", "top_provider", "limits", "capabilities", "model_info", "details")
+
+
+def _model(row: Any) -> Model:
+    """What a row says of a model; its name is "" if the row has none."""
+    if not isinstance(row, Mapping):
+        return Model(name=row if isinstance(row, str) else "")
+    parts = [row, *(part for name in _PARTS if isinstance(part := row.get(name), Mapping))]
+    parts += [limits for part in parts[1:] if isinstance(limits := part.get("limits"), Mapping)]
+    told = (_number(part.get(name)) for name in _CONTEXTS for part in parts)
     return Model(
-        name=str(row["id"]),
-        context_tokens=context if isinstance(context, int) else None,
-        created=float(created) if isinstance(created, int | float) else 0.0,
+        name=next((name for key in _NAMES if isinstance(name := row.get(key), str) and name.strip()), ""),
+        context_tokens=next((int(tokens) for tokens in told if tokens >= _LEAST_CONTEXT), None),
+        created=_number(row.get("created")),
         supports=_supports(row),
         price=_price(row.get("pricing")),
     )
+
+
+def _number(value: object) -> float:
+    """The number from 0 on that a server tells, maybe as text; -1 for anything else."""
+    try:
+        read = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
+    except (ValueError, OverflowError):
+        return -1.0
+    return read if 0.0 <= read < math.inf else -1.0
 
 
 #: words of OpenRouter's lists -> ours
@@ -135,19 +176,18 @@ def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     parameters, architecture = row.get("supported_parameters"), row.get("architecture")
     if not isinstance(parameters, list) or not isinstance(architecture, Mapping):
         return None
-    words = [*parameters, *(architecture.get("input_modalities") or ())]
-    return tuple(sorted({_ABILITIES[word] for word in words if word in _ABILITIES}))
+    modalities = architecture.get("input_modalities")
+    words = [*parameters, *(modalities if isinstance(modalities, list) else ())]
+    return tuple(sorted({_ABILITIES[word] for word in words if isinstance(word, str) and word in _ABILITIES}))
 
 
 def _price(pricing: object) -> Mapping[str, float] | None:
     """Dollars per million tokens, of the dollars per token that a server tells as texts."""
     if not isinstance(pricing, Mapping):
         return None
-    try:
-        price = {ours: float(pricing[theirs]) * 1e6 for theirs, ours in _PRICES.items() if theirs in pricing}
-    except (TypeError, ValueError):
-        return None
-    return price if {"input", "output"} <= price.keys() and min(price.values()) >= 0.0 else None
+    told = {ours: _number(pricing.get(theirs)) * 1e6 for theirs, ours in _PRICES.items()}
+    price = {name: dollars for name, dollars in told.items() if dollars >= 0.0}
+    return price if {"input", "output"} <= price.keys() else None
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
@@ -293,8 +333,6 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-#: tokens of prompt and answer together where a server does not tell what its model takes: what Ollama serves by default
-_CONTEXT_TOKENS: Final = 4096
 #: models of OpenAI that reason, and refuse a temperature and stop strings (the generator heeds these itself)
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _HEAD: Final = (
@@ -429,9 +467,9 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
         options["max_tokens_field"] = "max_completion_tokens"
         if _REASONING.match(model.name):
             options["fields"] = {"temperature": None, "stop": None, "reasoning_effort": "low"}
-    context = max(256, model.context_tokens or _CONTEXT_TOKENS)
-    supports: Params = {} if model.supports is None else {"supports": list(model.supports)}
-    return {"name": "openai", "model": model.name, "context_tokens": context, **supports, "openai": options}
+    told: Params = {} if model.context_tokens is None else {"context_tokens": model.context_tokens}
+    told |= {} if model.supports is None else {"supports": list(model.supports)}
+    return {"name": "openai", "model": model.name, **told, "openai": options}
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
 from ragbandit.shared.openai_client import (
+    BASE_URL_ENV,
     BrokenReply,
     MessageParts,
     OpenAiOptions,
@@ -22,7 +23,7 @@ from ragbandit.shared.openai_client import (
     is_unreachable,
     retries_made,
 )
-from ragbandit.shared.outbound import check_address, check_header_value, shown_address
+from ragbandit.shared.outbound import check_address, check_header_value, credentials_of, shown_address
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Cost
@@ -48,8 +49,6 @@ from ragbandit.strategies.generators.text_feed import (
 if TYPE_CHECKING:
     import openai
 
-#: the environment variable of the openai package, read where no base_url is set
-_BASE_URL = "OPENAI_BASE_URL"
 #: statuses of a request that is at fault itself
 _REFUSED: Final = (400, 413, 422)
 #: longest wait for a connection
@@ -84,7 +83,7 @@ class OpenAiGenerator(Generator):
     #: as `spans.provider_of` has it
     provider = "openai"
 
-    def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int = 8192) -> None:
+    def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
         self._options = options or OpenAiOptions()
         _check(model, options=self._options)
         self.name = model
@@ -92,8 +91,10 @@ class OpenAiGenerator(Generator):
         if self._options.logprobs:
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
         self._key = _key(self._options)
-        self._secrets = (*([self._key] if self._key else []), *self._options.headers.values())
-        self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
+        self._secrets: tuple[str, ...] = (*([self._key] if self._key else []), *self._options.headers.values())
+        address = self._options.base_url or os.environ.get(BASE_URL_ENV) or ""
+        self._address = shown_address(address or "OpenAI")
+        self._secrets += credentials_of(address)
         self._client: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
@@ -267,7 +268,7 @@ async def _check_stream(response: Any) -> None:
 def _key(options: OpenAiOptions) -> str | None:
     """The key, or None for a server of one's own."""
     key = os.environ.get(options.api_key_env) or None
-    if key is None and options.base_url is None and not os.environ.get(_BASE_URL):
+    if key is None and options.base_url is None and not os.environ.get(BASE_URL_ENV):
         raise ConfigError(
             f"OpenAI wants a key, and {shown_variable(options.api_key_env)} is not set",
             field="generator.openai.api_key_env",
@@ -288,11 +289,11 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
     required_module("openai", extra="openai", field="generator.name")
     given = {each.name: getattr(options, each.name) for each in fields(options)}
     check_values(OpenAiOptions, given=given, where="generator.openai")
-    where = _BASE_URL if options.base_url is None else "generator.openai.base_url"
-    address = os.environ.get(_BASE_URL) if options.base_url is None else options.base_url
+    where = BASE_URL_ENV if options.base_url is None else "generator.openai.base_url"
+    address = os.environ.get(BASE_URL_ENV) if options.base_url is None else options.base_url
     remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
     if address is not None:
-        check_address(address, field=where, remedy=remedy)
+        check_address(address, field=where, remedy=remedy, query=True)
     if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
         raise ConfigError("this is no address without a password", field=where, remedy=remedy)
     if any(name.lower() == "authorization" for name in options.headers):

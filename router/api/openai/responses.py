@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
-from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, choice_of_tool, format_of, tool_of
+from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, tools_of
 from ragbandit.router.api.openai.replies import (
     DONE,
     Facts,
@@ -73,6 +73,8 @@ class ResponseReply(TypedDict):
 
 #: of ids that are made here: LangChain knows by it that an id is that of a response
 ID_PREFIX: Final = "resp_"
+#: the key of a query's `request` with the namespaces of its functions
+NAMESPACES: Final = "namespaces"
 #: what the format wants, and no arm reads
 _CONSTANTS: Final[dict[str, Any]] = {
     "text": {"format": {"type": "text"}},
@@ -133,15 +135,20 @@ def response(
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The items of an answer: its text, and the calls of tools."""
-    calls = [call_item(call, status="completed") for call in message_of(outcome).get("tool_calls", ())]
+    called = enumerate(message_of(outcome).get("tool_calls", ()))
+    calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
     return [*([message(decision, outcome, base=base)] if outcome.answer or not calls else []), *calls]
 
 
-def call_item(call: Mapping[str, Any], *, status: str) -> dict[str, Any]:
-    """The item of a call of a tool. call: as chat completions have it."""
-    function = call.get("function", {})
+def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status: str) -> dict[str, Any]:
+    """The item of a call of a tool. call: as chat completions have it. place: among the calls of the answer."""
+    function, spaces = call.get("function", {}), decision.query.request.get(NAMESPACES)
     own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
-    return {"type": CALL, "id": f"fc_{call.get('id')}", "status": status, **own}
+    for space in spaces if isinstance(spaces, list) else ():
+        if str(own["name"]).startswith(prefix := in_namespace("", space)):
+            own |= {"name": own["name"].removeprefix(prefix), "namespace": space}
+    # By the decision: models repeat the ids of their calls, and references name an item by its id.
+    return {"type": CALL, "id": f"fc_{_item_key(decision)}_{place}", "status": status, **own}
 
 
 def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
@@ -159,7 +166,18 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
 
 def item_id(decision: Decision) -> str:
     """The id of the item of the answer."""
-    return f"msg_{decision.id.removeprefix(ID_PREFIX)}"
+    return f"msg_{_item_key(decision)}"
+
+
+def _item_key(decision: Decision) -> str:
+    return decision.id.removeprefix(ID_PREFIX)
+
+
+def decisions_of_item(key: str) -> list[str]:
+    """Ids that the decision of an item with this id may have."""
+    kind, _, rest = key.partition("_")
+    rest = rest if kind == "msg" else rest.rpartition("_")[0]
+    return [f"{ID_PREFIX}{rest}", rest]
 
 
 def text_part(text: str) -> dict[str, Any]:
@@ -203,13 +221,13 @@ class ResponseBody(OpenAIBody):
     ]
     """The question, or the conversation: messages with `role` and `content`, which is text or a list of parts of the
     types `input_text`, `input_image`, `input_file` and `output_text`; `function_call` and `function_call_output`, for
-    arms that pass chats on. Reasoning is passed over; items of other types are refused."""
+    arms that pass chats on; calls of other tools and their outputs, as those of functions; `item_reference`. Reasoning
+    is passed over, items of other types are left out and named in `request.ignored`."""
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
     """Words of the system, for this response alone."""
-    tools: Annotated[
-        list[dict[str, Any]] | None, limits(items={"required": ["type"], "properties": {"type": {"const": "function"}}})
-    ] = None
-    """Functions that the model may call, for arms that pass chats on; tools that OpenAI runs itself are refused."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, for arms that pass chats on; tools that OpenAI runs itself are left out, and
+    named in `request.ignored`."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
     """The response that this one continues: its conversation and its answer come before `input`. 404 where there is
     none that the caller may read, or it was made with `store: false`."""
@@ -236,30 +254,31 @@ class ResponseBody(OpenAIBody):
             "metadata": dict(self.metadata or {}),
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
+            NAMESPACES: [tool["name"] for tool in self.tools or () if tool.get("type") == "namespace" and "name" in tool],
             "store": False if self.store is False else None,
         }
 
-    def sent(self, before: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        """The parameters as those of a chat completion. before: the messages of what it goes on from.
+    def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
+        """The parameters as those of a chat completion, and the types of tools and items that are left out.
 
-        Raises InvalidInput, Unsupported naming the item.
+        before: the messages of the response that it continues. Raises InvalidInput, Unsupported naming the item.
         """
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages: list[dict[str, Any]] = [*system, *before]
         alone = {"role": "user", "content": self.input}
-        for index, item in enumerate([alone] if isinstance(self.input, str) else self.input):
-            add_item(messages, item, at=f"input.{index}")
+        items = enumerate([alone] if isinstance(self.input, str) else self.input)
+        unread = [add_item(messages, item, at=f"input.{index}") for index, item in items]
+        tools, ignored = tools_of(self.tools or (), choice=self.tool_choice)
         reasoning = (self.model_extra or {}).get("reasoning")
         wanted = {
-            "tools": [tool_of(tool, at=f"tools.{index}") for index, tool in enumerate(self.tools or ())] or None,
-            "tool_choice": choice_of_tool(self.tool_choice),
             "response_format": format_of((self.text or {}).get("format")),
             "reasoning_effort": reasoning.get("effort") if isinstance(reasoning, Mapping) else None,
             "max_completion_tokens": self.max_output_tokens,
             "logprobs": True if self.top_logprobs or _LOGPROBS in (self.include or ()) else None,
         }
         own = {name: value for name, value in wanted.items() if value is not None}
-        return {**dict(self), "reasoning": None, **own, "messages": messages}
+        sent = {**dict(self), "reasoning": None, **tools, **own, "messages": messages}
+        return sent, [*ignored, *(f"input.{kind}" for kind in unread if kind is not None)]
 
 
 def check_response(body: ResponseBody) -> None:
@@ -331,7 +350,8 @@ class ResponseStream:
         index, events = int(call.get("index", 0)), list[bytes]()
         function = call.get("function") or {}
         if index not in self._calls:
-            item = call_item({**call, "function": {**function, "arguments": ""}}, status="in_progress")
+            begun = {**call, "function": {**function, "arguments": ""}}
+            item = call_item(self._decision, begun, place=index, status="in_progress")
             self._calls[index] = item["id"]
             events.append(self._added(item))
         if arguments := function.get("arguments"):

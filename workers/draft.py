@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import yaml
 from rich.markup import escape
 
@@ -20,174 +19,15 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.formats import did_you_mean, number, one_line
 from ragbandit.shared.openai_client import OpenAiOptions
-from ragbandit.shared.outbound import shown_address
-from ragbandit.shared.redaction import credentials_in, without_secrets
 from ragbandit.strategies.arms.external import CallableArm
+from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model, ModelServer, find_server
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
-#: servers of one machine, each with the port that it takes by default
-USUAL_PORTS: Final = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
-OPENAI: Final = "https://api.openai.com/v1"
-#: wait for a server that the user named, and for one that may not be there
-_NAMED_S: Final = 10.0
-_GUESSED_S: Final = 1.0
-#: models that write no answers to questions
-_OTHER_USES: Final = re.compile(
-    r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
-)
 #: billions of parameters, as names tell them: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 #: what the name of a smaller sibling ends with
 _SMALLER: Final = ("mini", "small", "lite", "nano")
-#: smallest context that the settings take, tokens: less is no context
-_LEAST_CONTEXT: Final = 256
-#: most names of models in a message
-_NAMED: Final = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
-    """A model that a server lists."""
-
-    name: str
-    #: tokens of prompt and answer together, as the server tells; None: it does not
-    context_tokens: int | None = None
-    #: seconds since 1970; 0 or less: not known
-    created: float = 0.0
-    #: what it takes beside text, and dollars per million tokens, as the server tells; None: it does not
-    supports: tuple[str, ...] | None = None
-    price: Mapping[str, float] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelServer:
-    """A server, with the models on it that write answers."""
-
-    url: str
-    models: tuple[Model, ...]
-
-
-def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelServer | None:
-    """The server of this URL, else of OPENAI_BASE_URL, else OpenAI where its key is set, else one on a usual port.
-
-    key_env: the variable with the key, which is sent to a named server alone. None: no server is there.
-    Raises ConfigError where a named server gives no list of models.
-    """
-    key = environ.get(key_env)
-    names = {"--url": url, "OPENAI_BASE_URL": environ.get("OPENAI_BASE_URL"), key_env: OPENAI if key else None}
-    for source, named in names.items():
-        if named:
-            return _listed(named, key=key, source=source)
-    for port in USUAL_PORTS.values():
-        with contextlib.suppress(ConfigError):
-            return _listed(f"http://127.0.0.1:{port}/v1", key=None, source="")
-    return None
-
-
-def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
-    """The server with its models. source: option or variable that named it; "": nobody did. Raises ConfigError."""
-    if credentials_in(url, field="url") is not None:
-        message = "the address has a user, a password or a key in it, and would stand in the file"
-        raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
-    try:
-        base = httpx.URL(url).copy_with(fragment=None)
-        base = base.copy_with(path=base.path.rstrip("/") or "/v1")
-        shown, headers = shown_address(str(base)), {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = _NAMED_S if source else _GUESSED_S
-        asked = base.copy_with(path=f"{base.path}/models")
-        response = httpx.get(asked, headers=headers, timeout=timeout, trust_env=bool(source))
-        rows = _rows(response.raise_for_status().json())
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        fault = f"status {status}" if status else f"{type(error).__name__}: {without_secrets(str(error))}"
-        remedy = "check the address and that the server runs; the key is read from the variable that --key-env names"
-        raise ConfigError(f"{shown_address(url)} gives no list of models: {fault}", field=source, remedy=remedy) from error
-    models = {model.name: model for model in map(_model, reversed(rows)) if model.name}
-    chats = tuple(model for model in reversed(models.values()) if not _OTHER_USES.search(model.name))
-    if unread := [f"{row!r:.60}" for row in rows if not _model(row).name]:
-        told = f"{shown}/models: rows without a name of a model are left out: {', '.join(unread[:_NAMED])}"
-        errors.print(escape(told), soft_wrap=True, highlight=False)
-    if not chats:
-        raise ConfigError(f"{shown} lists no model that answers questions", field=source, remedy="load one there")
-    return ModelServer(url=str(base), models=chats)
-
-
-def _rows(tree: Any) -> list[Any]:
-    """The rows of a list of models: bare, or under `data` or `models`. Raises ValueError."""
-    found = [tree, *(tree.get(name) for name in ("data", "models"))] if isinstance(tree, Mapping) else [tree]
-    rows = next((rows for rows in found if isinstance(rows, list)), None)
-    if rows is None:
-        raise ValueError("the reply is no list, and has none under `data` or `models`")
-    return rows
-
-
-#: keys of a row with the model's name, and with the tokens of its context: as the server runs it first, then the most
-_NAMES: Final = ("id", "name", "model")
-_CONTEXTS: Final = (
-    *("max_model_len", "n_ctx", "loaded_context_length", "num_ctx", "context_length", "context_window"),
-    *("max_context_length", "max_input_tokens", "inputTokenLimit", "input_token_limit", "context_size"),
-    *("max_context_window_tokens", "max_context_tokens", "context_tokens", "max_position_embeddings", "n_ctx_train"),
-)
-#: objects in a row that may have them
-_PARTS: Final = ("meta", "metadata", "top_provider", "limits", "capabilities", "model_info", "details")
-
-
-def _model(row: Any) -> Model:
-    """What a row says of a model; its name is "" if the row has none."""
-    if not isinstance(row, Mapping):
-        return Model(name=row if isinstance(row, str) else "")
-    parts = [row, *(part for name in _PARTS if isinstance(part := row.get(name), Mapping))]
-    parts += [limits for part in parts[1:] if isinstance(limits := part.get("limits"), Mapping)]
-    told = (_number(part.get(name)) for name in _CONTEXTS for part in parts)
-    return Model(
-        name=next((name for key in _NAMES if isinstance(name := row.get(key), str) and name.strip()), ""),
-        context_tokens=next((int(tokens) for tokens in told if tokens >= _LEAST_CONTEXT), None),
-        created=_number(row.get("created")),
-        supports=_supports(row),
-        price=_price(row.get("pricing")),
-    )
-
-
-def _number(value: object) -> float:
-    """The number from 0 on that a server tells, maybe as text; -1 for anything else."""
-    try:
-        read = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
-    except (ValueError, OverflowError):
-        return -1.0
-    return read if 0.0 <= read < math.inf else -1.0
-
-
-#: words of OpenRouter's lists -> ours
-_ABILITIES: Final = {
-    "tools": "tools",
-    "response_format": "json",
-    "structured_outputs": "json",
-    "logprobs": "logprobs",
-    "image": "images",
-    "file": "files",
-    "audio": "audio",
-}
-_PRICES: Final = {"prompt": "input", "completion": "output", "input_cache_read": "cached_input"}
-
-
-def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What the row of a model says that it takes beside text, as OpenRouter and its like tell; None: nothing."""
-    parameters, architecture = row.get("supported_parameters"), row.get("architecture")
-    if not isinstance(parameters, list) or not isinstance(architecture, Mapping):
-        return None
-    modalities = architecture.get("input_modalities")
-    words = [*parameters, *(modalities if isinstance(modalities, list) else ())]
-    return tuple(sorted({_ABILITIES[word] for word in words if isinstance(word, str) and word in _ABILITIES}))
-
-
-def _price(pricing: object) -> Mapping[str, float] | None:
-    """Dollars per million tokens, of the dollars per token that a server tells as texts."""
-    if not isinstance(pricing, Mapping):
-        return None
-    told = {ours: _number(pricing.get(theirs)) * 1e6 for theirs, ours in _PRICES.items()}
-    price = {name: dollars for name, dollars in told.items() if dollars >= 0.0}
-    return price if {"input", "output"} <= price.keys() else None
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
@@ -197,7 +37,7 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
     where names do not tell which of many models to take.
     """
     models = {model.name: model for model in server.models}
-    names = ", ".join([*list(models)[:_NAMED], *(["..."] if len(models) > _NAMED else [])])
+    names = ", ".join([*list(models)[:MOST_NAMED], *(["..."] if len(models) > MOST_NAMED else [])])
     unknown = [name for name in wanted if name not in models]
     if unknown or len(wanted) > 2:
         fault = f"has no model {unknown[0]!r}" if unknown else "is set up with two models at most"

@@ -21,20 +21,14 @@ _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
 _CHARS_PER_TOKEN: Final = 4
 
 
-def message_schema(
-    *, roles: Sequence[str], texts: Mapping[str, str], others: Mapping[str, dict[str, Any]], **more: Any
-) -> dict[str, Any]:
-    """A message as OpenAI's clients send it, as JSON Schema.
+def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
+    """A message as OpenAI's clients send it, as JSON Schema. texts: types of the parts that every arm reads.
 
-    texts: types of parts with text -> the property that has it. others: types of other parts -> their properties, which
-    they must have. more: other properties of the message.
+    more: other properties of the message.
     """
-    known = {name: {key: {"type": "string"}} for name, key in texts.items()} | dict(others)
-    parts = [
-        {"type": "object", "required": ["type", *own], "properties": {"type": {"const": name}, **own}}
-        for name, own in known.items()
-    ]
-    content = {"anyOf": [{"type": "null"}, {"type": "string"}, {"type": "array", "items": {"anyOf": parts}}]}
+    text = {"type": {"enum": list(texts)}, "text": {"type": "string"}}
+    parts = {"type": "array", "items": {"type": "object", "required": list(text), "properties": text}}
+    content = {"anyOf": [{"type": "null"}, {"type": "string"}, parts]}
     return {"required": ["role"], "properties": {"role": {"enum": list(roles)}, "content": content, **more}}
 
 
@@ -51,9 +45,7 @@ _ROLES: Final[Mapping[object, Literal["system", "user", "assistant"] | None]] = 
 _TEXTS: Final = {"text": "text", "refusal": "refusal"}
 #: types of other parts -> text of the question in their place, and what an arm must take for them
 _OTHERS: Final = {"image_url": ("[image]", "images"), "input_audio": ("[audio]", "audio"), "file": ("[file]", "files")}
-_URL: Final = {"type": "object", "required": ["url"], "properties": {"url": {"type": "string"}}}
-_OBJECTS: Final = {name: {name: _URL if name == "image_url" else {"type": "object"}} for name in _OTHERS}
-MESSAGE: Final = message_schema(roles=[str(role) for role in _ROLES], texts=_TEXTS, others=_OBJECTS)
+MESSAGE: Final = message_schema(roles=[str(role) for role in _ROLES], texts=["text"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +74,11 @@ class Chat:
 
         The hash distinguishes requests that ask the same question with other parameters.
         """
-        facts: dict[str, Json] = {NEEDS: list(self.needs), OPTIONAL: list(self.optional), "clipped": self.clipped or None}
+        facts: dict[str, Json] = {
+            NEEDS: list(self.needs),
+            OPTIONAL: list(self.optional),
+            "clipped": self.clipped or None,
+        }
         if self.passed:
             messages: Any = self.sent["messages"]
             texts = {**self.sent, "messages": [_without_data(each) for each in messages]}
@@ -257,8 +253,8 @@ class _Reader:
             parts = enumerate(content)
             text = "\n".join(self._part(part, at=f"{at}.content.{n}", asks=known == "user") for n, part in parts)
         else:
-            message, field = f'"{at}.content" must be text or a list of parts', f"{at}.content"
-            self._unread(InvalidInput(message, field=field, remedy="send a string"))
+            fault = f'"{at}.content" must be text or a list of parts'
+            self._unread(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
             text = ""
         return None if known is None else Message(role=known, text=text)
 
@@ -311,24 +307,12 @@ _PARTS: Final = {
     "input_file": "file",
 }
 #: items of a conversation with tools
-CALL, _RESULT, _REASONING = "function_call", "function_call_output", "reasoning"
-_STRING: Final[dict[str, Any]] = {"type": "string"}
-_RESPONSE_ITEMS_TEXTS: Final = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
-_FILES: Final[dict[str, dict[str, Any]]] = {"input_image": {"image_url": _STRING}, "input_file": {}}
+CALL, _REASONING = "function_call", "reasoning"
+_PART_TEXTS: Final = ("input_text", "output_text")
 ITEM: Final[dict[str, Any]] = {
     "anyOf": [
-        message_schema(
-            roles=_RESPONSE_ITEMS_ROLES, texts=_RESPONSE_ITEMS_TEXTS, others=_FILES, type={"const": "message"}
-        ),
-        {
-            "required": ["type", "call_id", "name", "arguments"],
-            "properties": {"type": {"const": CALL}, "call_id": _STRING, "name": _STRING, "arguments": _STRING},
-        },
-        {
-            "required": ["type", "call_id", "output"],
-            "properties": {"type": {"const": _RESULT}, "call_id": _STRING, "output": _STRING},
-        },
-        {"required": ["type"], "properties": {"type": {"const": _REASONING}}},
+        message_schema(roles=_RESPONSE_ITEMS_ROLES, texts=_PART_TEXTS, type={"const": "message"}),
+        {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }
 #: fields of an item that are no argument of its call and no result
@@ -400,7 +384,10 @@ def _item_part(part: object, *, at: str) -> object:
     if kind == "input_image" and url is None:
         raise InvalidInput("files of images are not kept here", field=f"{at}.image_url", remedy="send the image's URL")
     if isinstance(url, str):
-        return {"type": "image_url", "image_url": {"url": url} | ({"detail": part["detail"]} if part.get("detail") else {})}
+        return {
+            "type": "image_url",
+            "image_url": {"url": url} | ({"detail": part["detail"]} if part.get("detail") else {}),
+        }
     if kind in _PARTS and text is not None:
         return {"type": _PARTS[kind], _PARTS[kind]: text}
     return part

@@ -37,6 +37,7 @@ from ragbandit.router.api.openai.replies import (
     Model,
     ModelList,
     OpenAIErrorReply,
+    Unsupported,
     completion,
     error_in_reply,
     fault_of,

@@ -254,7 +254,9 @@ class ResponseBody(OpenAIBody):
             "metadata": dict(self.metadata or {}),
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
-            NAMESPACES: [tool["name"] for tool in self.tools or () if tool.get("type") == "namespace" and "name" in tool],
+            NAMESPACES: [
+                tool["name"] for tool in self.tools or () if tool.get("type") == "namespace" and "name" in tool
+            ],
             "store": False if self.store is False else None,
         }
 

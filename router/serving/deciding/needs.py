@@ -3,8 +3,8 @@
 Requests in chats may bring tools, images, files, audio, a form of the answer (`json`) or a wish for log-probabilities.
 Arms of the class `model` pass them on to a generator that says what it takes (`generator.supports`); all other arms
 answer questions of text in text. What only a model can read (parts of other types, a question that is too long for
-features, a chat that does not end with a question) is the need `chat`. The row of a decision has the needs in `request.needs`, the arms that were offered,
-and in the fact LACKING what the others lack.
+features, a chat that does not end with a question) is the need `chat`. The row of a decision has the needs in
+`request.needs`, the arms that were offered, and in the fact LACKING what the others lack.
 """
 
 from collections.abc import Collection, Mapping

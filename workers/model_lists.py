@@ -25,8 +25,8 @@ _GUESSED_S: Final = 1.0
 _OTHER_USES: Final = re.compile(
     r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
 )
-#: smallest context that the settings take, tokens: less is no context
-_LEAST_CONTEXT: Final = 256
+#: tokens that a context may have; other numbers stand for "not known"
+_LEAST_CONTEXT, _MOST_CONTEXT = 256, 1e9
 #: most names of models in a message
 MOST_NAMED: Final = 20
 
@@ -136,7 +136,7 @@ def _model(row: Mapping[str, Any], *, name: str) -> Model:
     contexts = (_number(part.get(key)) for key in _CONTEXTS for part in parts)
     return Model(
         name=name,
-        context_tokens=next((int(tokens) for tokens in contexts if tokens >= _LEAST_CONTEXT), None),
+        context_tokens=next((int(tokens) for tokens in contexts if _LEAST_CONTEXT <= tokens <= _MOST_CONTEXT), None),
         created=_number(row.get("created")),
         supports=_supports(row),
         price=_price(row.get("pricing")),

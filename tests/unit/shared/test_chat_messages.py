@@ -1,6 +1,6 @@
 """Messages in pieces: what deltas make together, and what is missing to a whole."""
 
-from ragbandit.shared.openai_client import MessageParts, delta_of
+from ragbandit.shared.openai_client import MessageParts, connect, delta_of
 
 WHOLE = {
     "tool_calls": [
@@ -59,3 +59,16 @@ def test_the_delta_of_a_choice():
     whole = {"message": {"content": None, "tool_calls": WHOLE["tool_calls"]}, "logprobs": WHOLE["logprobs"]}
     assert [call["index"] for call in delta_of(whole)["tool_calls"]] == [0, 1]
     assert parts(delta_of(whole)).whole == {name: WHOLE[name] for name in ("tool_calls", "logprobs")}
+
+
+def test_a_query_of_the_address(monkeypatch):
+    """A query of the base URL, from the setting or the environment, goes with every request, and not into the path."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://host.example/b?flag=")
+    given = {"key": None, "headers": {}}
+    azure = connect(base_url="http://host.example/openai/deployments/a?api-version=1&x=%20", **given)
+    assert (str(azure.base_url), azure.default_query) == (
+        "http://host.example/openai/deployments/a/",
+        {"api-version": "1", "x": " "},
+    )
+    named = connect(base_url=None, **given)
+    assert (str(named.base_url), named.default_query) == ("http://host.example/b/", {"flag": ""})

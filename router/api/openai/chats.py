@@ -204,14 +204,13 @@ def _storable(value: Any, *, field: str) -> Any:
     Raises InvalidInput for what no JSON of a model's server has.
     """
     try:
-        value = _whole(value)
-        json.dumps(value, allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return _whole(value) if "\\u0000" in text or _BROKEN.search(text) else value
     except RecursionError:
         raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="send less of it") from None
     except ValueError:
         message = f'"{field}" has a number that is not finite'
         raise InvalidInput(message, field=field, remedy="send finite numbers") from None
-    return value
 
 
 def _whole(value: Any) -> Any:
@@ -369,25 +368,22 @@ def _result(output: object, *, at: str) -> object:
         return output or ""
     parts = [output] if isinstance(output, Mapping) else output
     known = [_item_part(part, at=at) for part in parts] if isinstance(parts, list) else [parts]
-    if not all(isinstance(part, Mapping) and part.get("type") in _TEXTS.keys() | _OTHERS.keys() for part in known):
-        return json.dumps(output)
-    return known
+    kinds = [str(part.get("type")) for part in known if isinstance(part, Mapping)]
+    return known if len(kinds) == len(known) and {*kinds} <= _TEXTS.keys() | _OTHERS.keys() else json.dumps(output)
 
 
 def _item_part(part: object, *, at: str) -> object:
     """A part of an item as that of a chat completion; one of another type as it came."""
     if not isinstance(part, Mapping):
         return part
-    kind, url, text = part.get("type"), part.get("image_url"), part.get("text", part.get("refusal"))
+    kind, url, text = str(part.get("type")), part.get("image_url"), part.get("text", part.get("refusal"))
     if kind == "input_file":
         return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
     if kind == "input_image" and url is None:
         raise InvalidInput("files of images are not kept here", field=f"{at}.image_url", remedy="send the image's URL")
     if isinstance(url, str):
-        return {
-            "type": "image_url",
-            "image_url": {"url": url} | ({"detail": part["detail"]} if part.get("detail") else {}),
-        }
+        detail = {"detail": part["detail"]} if part.get("detail") else {}
+        return {"type": "image_url", "image_url": {"url": url, **detail}}
     if kind in _PARTS and text is not None:
         return {"type": _PARTS[kind], _PARTS[kind]: text}
     return part
@@ -407,15 +403,16 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
     for tool in tools:
         inner = tool.get("tools") if tool.get("type") == "namespace" else None
         for each in inner if isinstance(inner, list) else [tool]:
-            if isinstance(each, Mapping) and each.get("type", "function") == "function":
+            if isinstance(each, Mapping) and (each.get("type") or "function") == "function":
                 functions.append(_function(each, space=None if each is tool else tool.get("name")))
             else:
                 ignored.append(f"tools.{each.get('type') if isinstance(each, Mapping) else each}")
     name, wanted = None, choice
     if isinstance(choice, Mapping):
-        name, wanted = choice.get("name") or (choice.get("function") or {}).get("name"), choice.get("type")
+        name, wanted = _called_name(choice), choice.get("type")
         if wanted == "allowed_tools":
-            names = {each.get("name") for each in choice.get("tools") or () if isinstance(each, Mapping)}
+            allowed = choice.get("tools") if isinstance(choice.get("tools"), list) else []
+            names = [_called_name(each) for each in allowed if isinstance(each, Mapping)]
             functions = [each for each in functions if each["function"].get("name") in names]
             name, wanted = None, choice.get("mode") or "auto"
     runs_itself = wanted not in ("none", "auto", "required", "function", None)
@@ -423,10 +420,16 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
         message = f"tool_choice demands a call of a tool that is not run here ({', '.join(ignored) or wanted!s:.80})"
         raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
     if name is not None:
-        wanted = {"type": "function", "function": {"name": in_namespace(name, choice.get("namespace"))}}
+        wanted = {"type": "function", "function": {"name": name}}
     if not functions and wanted in (None, "auto", "none"):  # servers refuse a choice without tools
         return dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls")), ignored
     return {"tools": functions or None, "tool_choice": wanted}, ignored
+
+
+def _called_name(tool: Mapping[str, Any]) -> str | None:
+    inner = tool.get("function")
+    name = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
+    return None if name is None else in_namespace(str(name), tool.get("namespace"))
 
 
 def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
@@ -434,7 +437,7 @@ def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
     if isinstance(tool.get("function"), Mapping):
         return dict(tool)
     function = {name: value for name, value in tool.items() if name != "type" and value is not None}
-    return {"type": "function", "function": function | {"name": in_namespace(str(function.get("name")), space)}}
+    return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}
 
 
 def format_of(form: object) -> dict[str, Any] | None:

@@ -215,7 +215,7 @@ async def _put_items(request: Request, body: ResponseBody) -> None:
         for decision_id in decisions_of_item(key) if item is None and len(places) <= _MOST_REFERENCES else ():
             with suppress(NotFound):
                 record = await record_of(request, decision_id, tenant=tenant)
-                output = stored_response(request, record)["output"]
+                output = stored_response(request, record)["output"] if record.decision.query.text else []  # erased
                 item = next((each for each in output if each["id"] == key), item)
         if item is None:
             message = f"{key!r:.80} is no item of a stored response of yours"

@@ -96,7 +96,8 @@ _MOST_PAIRS, _LONGEST_KEY, _LONGEST_VALUE = 16, 64, 512
 _LONGEST_USER: Final = 256
 #: most names of ignored parameters that are kept
 _MOST_IGNORED: Final = 64
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+#: names of parameters, tools and namespaces that are kept
+SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 _METADATA: Final[dict[str, Any]] = {
@@ -227,7 +228,7 @@ def _ignored(body: OpenAIBody, *, left_out: Sequence[str]) -> list[str]:
     """Names of the parameters that were sent with a value and are not read, and of tools and items left out."""
     sent = {name for name, value in (body.model_extra or {}).items() if value is not None} - PASSED_PARAMETERS
     sent |= {*left_out}
-    return sorted({name if _NAME.fullmatch(name) else "other" for name in sent})[:_MOST_IGNORED]
+    return sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in sent})[:_MOST_IGNORED]
 
 
 def check_supported(body: ChatBody) -> None:

@@ -20,7 +20,7 @@ from ragbandit.router.api.openai.replies import (
     model_name,
     usage_of,
 )
-from ragbandit.router.api.openai.requests import OpenAIBody, configured
+from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.openai_client import LOGPROBS
 from ragbandit.shared.types import CANCELLED, Decision, DeltaPiece, Json, Outcome, StatusNote, TextPiece
@@ -248,16 +248,14 @@ class ResponseBody(OpenAIBody):
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What is kept of the request for its response, beside what is kept of every one."""
+        """What is kept of the request for its response, in addition to what is kept of every request."""
+        spaces = [str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "namespace"]
         return {
             "surface": "responses",
             "metadata": dict(self.metadata or {}),
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
-            NAMESPACES: [
-                tool["name"] for tool in self.tools or () if tool.get("type") == "namespace" and "name" in tool
-            ],
-            "store": False if self.store is False else None,
+            NAMESPACES: [name for name in spaces if SHORT_NAME.fullmatch(name)],
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:

@@ -204,7 +204,7 @@ class Generator(Protocol):
     #: what this generator can do, on the class already: the needs of arms are checked before a model is loaded. An
     #: instance may say it otherwise
     capabilities: frozenset[Need]
-    #: tokens of prompt and completion together that fit in one call; None: not known, so that no call is refused for it
+    #: tokens of prompt and completion together that fit in one call; None: unknown, no call is refused for its length
     context_tokens: int | None
 
     def count_tokens(self, prompt: Prompt) -> int:

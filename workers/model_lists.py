@@ -36,11 +36,11 @@ class Model:
     """A model that a server lists."""
 
     name: str
-    #: tokens of prompt and answer together, as the server tells; None: it does not
+    #: tokens of prompt and answer together; None if the list lacks them
     context_tokens: int | None = None
     #: seconds since 1970; 0 or less: not known
     created: float = 0.0
-    #: what it takes beside text, and dollars per million tokens, as the server tells; None: it does not
+    #: what it takes in addition to text, and dollars per million tokens; None if the list lacks them
     supports: tuple[str, ...] | None = None
     price: Mapping[str, float] | None = None
 
@@ -54,10 +54,10 @@ class ModelServer:
 
 
 def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelServer | None:
-    """The server of this URL, else of OPENAI_BASE_URL, else OpenAI where its key is set, else one on a usual port.
+    """The server of this URL, else of OPENAI_BASE_URL, else OpenAI if its key is set, else one on a usual port.
 
-    key_env: the variable with the key, which is sent to a named server alone. None: no server is there.
-    Raises ConfigError where a named server gives no list of models.
+    key_env: the variable with the key, which is sent only to named servers. Returns None if no server is there.
+    Raises ConfigError if a named server gives no list of models.
     """
     key = environ.get(key_env)
     names = {"--url": url, "OPENAI_BASE_URL": environ.get("OPENAI_BASE_URL"), key_env: OPENAI if key else None}
@@ -71,7 +71,7 @@ def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) ->
 
 
 def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
-    """The server with its models. source: option or variable that named it; "": nobody did. Raises ConfigError."""
+    """The server with its models. source: option or variable that named it, or "". Raises ConfigError."""
     if credentials_in(url, field="url") is not None:
         message = "the address has a user, a password or a key in it, and would stand in the file"
         raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
@@ -92,8 +92,8 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
         ) from error
     unread = [f"{row!r:.60}" for row in rows if not _is_name(row.get(name))]
     if unread:
-        told = f"{shown}/models: rows without {name} are left out: {', '.join(unread[:MOST_NAMED])}"
-        errors.print(escape(told), soft_wrap=True, highlight=False)
+        message = f"{shown}/models: rows without {name} are left out: {', '.join(unread[:MOST_NAMED])}"
+        errors.print(escape(message), soft_wrap=True, highlight=False)
     models = {str(row[name]): _model(row, name=row[name]) for row in rows if _is_name(row.get(name))}
     chats = tuple(model for model in models.values() if not _OTHER_USES.search(model.name))
     if not chats:
@@ -118,7 +118,7 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-#: keys of a row with the model's name; with the tokens of its context, those of the running model first
+#: keys of a model's name in a row; keys of its context in tokens, as it is served before what it could have
 _NAMES: Final = ("id", "name", "model")
 _CONTEXTS: Final = (
     *("max_model_len", "n_ctx", "loaded_context_length", "num_ctx", "context_length", "context_window"),
@@ -130,7 +130,7 @@ _PARTS: Final = ("meta", "metadata", "top_provider", "limits", "capabilities", "
 
 
 def _model(row: Mapping[str, Any], *, name: str) -> Model:
-    """What a row says of a model."""
+    """The model of a row."""
     parts = [row, *(part for key in _PARTS if isinstance(part := row.get(key), Mapping))]
     parts += [limits for part in parts[1:] if isinstance(limits := part.get("limits"), Mapping)]
     contexts = (_number(part.get(key)) for key in _CONTEXTS for part in parts)
@@ -144,7 +144,7 @@ def _model(row: Mapping[str, Any], *, name: str) -> Model:
 
 
 def _number(value: object) -> float:
-    """The number from 0 on that a server tells, maybe as text; -1 for anything else."""
+    """The value as a number from 0 on, which may be written as text; -1 for anything else."""
     try:
         read = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
     except (ValueError, OverflowError):
@@ -166,7 +166,7 @@ _PRICES: Final = {"prompt": "input", "completion": "output", "input_cache_read":
 
 
 def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What the row of a model says that it takes beside text, as OpenRouter and its like tell; None: nothing."""
+    """What a model takes in addition to text, in the form of OpenRouter's lists; None if the row lacks it."""
     parameters, architecture = row.get("supported_parameters"), row.get("architecture")
     if not isinstance(parameters, list) or not isinstance(architecture, Mapping):
         return None
@@ -176,9 +176,9 @@ def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _price(pricing: object) -> Mapping[str, float] | None:
-    """Dollars per million tokens, of the dollars per token that a server tells as texts."""
+    """Dollars per million tokens, from dollars per token; None if that of input or output is missing."""
     if not isinstance(pricing, Mapping):
         return None
-    told = {ours: _number(pricing.get(theirs)) * 1e6 for theirs, ours in _PRICES.items()}
-    price = {name: dollars for name, dollars in told.items() if dollars >= 0.0}
+    numbers = {ours: _number(pricing.get(theirs)) * 1e6 for theirs, ours in _PRICES.items()}
+    price = {name: dollars for name, dollars in numbers.items() if dollars >= 0.0}
     return price if {"input", "output"} <= price.keys() else None

@@ -32,7 +32,7 @@ def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -
     return {"required": ["role"], "properties": {"role": {"enum": list(roles)}, "content": content, **more}}
 
 
-#: roles of OpenAI's messages -> ours; None: of calls of tools, which a model alone reads
+#: roles of OpenAI's messages -> ours; None: only a model reads it
 _ROLES: Final[Mapping[object, Literal["system", "user", "assistant"] | None]] = {
     "system": "system",
     "developer": "system",
@@ -56,7 +56,7 @@ class Chat:
     turns: tuple[Message, ...]
     #: messages and parameters as they came, by the names of chat completions
     sent: Mapping[str, Json] = field(default_factory=dict)
-    #: what an arm must be able to do for it, and what it should where one can, sorted
+    #: what an arm must be able to do for it, and what it should do if an arm can, sorted
     needs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     #: calls of tools whose results it brings, by their ids: it goes on with the answer that made them
@@ -70,7 +70,7 @@ class Chat:
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What is kept of it with the decision.
+        """Entries of the query's `request`.
 
         The hash distinguishes requests that ask the same question with other parameters.
         """
@@ -99,28 +99,27 @@ def read_chat(
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
-    given = {name: sent[name] for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])}
-    kept = {name: _storable(value, field=name) for name, value in given.items()}
-    kept |= {name: _limit(kept.pop(name), field=name) for name in _LIMITS & kept.keys()}
-    passing = {name: value for name, value in kept.items() if value is not None}
+    names = [name for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])]
+    values = {name: (_limit if name in _LIMITS else _storable)(sent[name], field=name) for name in names}
+    params = {name: value for name, value in values.items() if value is not None}
     messages = _storable(sent["messages"], field=at)
     reader = _Reader(passed=passed)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
     results = _results(messages)
-    texts, asks = _to_question([turn for turn in turns if turn is not None])
-    if not (passed or results):  # the error says that no question ends the messages
-        texts = [turn for turn in turns if turn is not None and turn.text.strip()]
-    if passed and not (asks or results):
+    all_texts = [turn for turn in turns if turn is not None]
+    texts, asks = _to_question(all_texts)
+    if not (asks or results):
+        texts = texts if passed else [turn for turn in all_texts if turn.text.strip()]  # refused for its last message
         reader.needs.add(CHAT)
     clipped = [len(turn.text) > MAX_TEXT for turn in texts if passed]
     if any(clipped):
         reader.needs |= {CHAT} if len(texts[-1].text) > MAX_TEXT else set()
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
-    needs = reader.needs | _needs(passing)
-    offered = any(passing.get(tools) and passing.get(choice) != "none" for tools, choice in _TOOLS.items())
+    needs = reader.needs | _needs(params)
+    offered = any(params.get(tools) and params.get(choice) != "none" for tools, choice in _TOOLS.items())
     return Chat(
         turns=tuple(texts),
-        sent={"messages": messages, **passing},
+        sent={"messages": messages, **params},
         needs=tuple(sorted(needs)),
         optional=("tools",) if offered and "tools" not in needs else (),
         results=results,
@@ -135,15 +134,13 @@ def _to_question(turns: Sequence[Message]) -> tuple[list[Message], bool]:
 
     If no user says anything, the last text of all is the question: programs ask for titles with a system message.
     """
-    texts = [turn for turn in turns if turn.role == "user" or turn.text.strip()]
-    said = [place for place, turn in enumerate(texts) if turn.text.strip()]
-    last = next((place for place in reversed(said) if texts[place].role == "user"), None)
+    texts = [turn for turn in turns if turn.text.strip()]
+    last = max((place for place, turn in enumerate(turns) if turn.role == "user" and turn.text.strip()), default=None)
     if last is None:
-        before = [texts[place] for place in said]
-        return [*before[:-1], *(replace(turn, role="user") for turn in before[-1:])], False
-    system = [turn for turn in texts[last + 1 :] if turn.role == "system"]
-    before = [turn for turn in texts[:last] if turn.text.strip()]
-    return [*before, texts[last], *system], len(system) == len(texts) - last - 1
+        return [*texts[:-1], *(replace(turn, role="user") for turn in texts[-1:])], False
+    after = [turn for turn in turns[last + 1 :] if turn.role == "user" or turn.text.strip()]
+    system = [turn for turn in after if turn.role == "system"]
+    return [*(turn for turn in turns[: last + 1] if turn.text.strip()), *system], after == system
 
 
 #: parameters that limit the tokens of an answer
@@ -239,7 +236,7 @@ class _Reader:
         self.needs = set[str]()
 
     def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
-        """The message as text; None for one that only a model reads."""
+        """The message as text; None if only a model reads its role."""
         role = message.get("role")
         if not isinstance(role, str) or role not in _ROLES:
             remedy = f"use {', '.join(map(str, _ROLES))}"
@@ -314,7 +311,7 @@ ITEM: Final[dict[str, Any]] = {
         {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }
-#: fields of an item that are no argument of its call and no result
+#: fields of an item that belong neither to the arguments of a call nor to its result
 _HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
 
 
@@ -395,9 +392,9 @@ def in_namespace(name: str, space: object) -> str:
 
 
 def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
-    """The parameters of chat completions for the tools and the choice among them, and the types of tools left out.
+    """The parameters of chat completions for the tools and the choice among them, and the types of ignored tools.
 
-    Left out are tools that OpenAI runs itself, or that are no functions. Raises Unsupported if one must be called.
+    Ignored are tools that OpenAI runs itself, and others than functions. Raises Unsupported if one must be called.
     """
     functions, ignored = list[dict[str, Any]](), list[str]()
     for tool in tools:

@@ -205,7 +205,7 @@ _MOST_REFERENCES: Final = 256
 
 
 async def _put_items(request: Request, body: ResponseBody) -> None:
-    """Put the items of earlier responses in the place of references to them. Raises Unsupported."""
+    """Replace references by the items of earlier responses. Raises Unsupported."""
     items = body.input if isinstance(body.input, list) else []
     places = [place for place, item in enumerate(items) if is_reference(item)]
     tenant = caller_of(request).tenant or "default"

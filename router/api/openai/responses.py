@@ -248,7 +248,7 @@ class ResponseBody(OpenAIBody):
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What is kept of the request for its response, in addition to what is kept of every request."""
+        """Entries of the query's `request` that only responses have."""
         spaces = [str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "namespace"]
         return {
             "surface": "responses",

@@ -14,7 +14,7 @@ from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Query
 
-#: keys of a query's `request`: what an arm must be able to do for it, what it should where one can, and its tokens,
+#: keys of a query's `request`: what an arm must be able to do for it, what it should do if an arm can, and its tokens,
 #: estimated
 NEEDS: Final = "needs"
 OPTIONAL: Final = "optional_needs"
@@ -26,7 +26,7 @@ _CONTEXT: Final = "context"
 CHAT: Final = "chat"
 #: what an arm can do, and the tokens of its context; None: not known
 Ability = tuple[frozenset[str], int | None]
-#: need -> the parameters that bring it, where these are not the messages
+#: need -> parameters that bring it, in addition to the messages
 _PARAMETERS: Final = {
     "json": ("response_format",),
     "logprobs": ("logprobs", "top_logprobs"),
@@ -81,7 +81,7 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:
         field = next((name for name in _PARAMETERS.get(need, ()) if query.chat.get(name)), field)
-    able = "; ".join(_told(arm, ability=passing.get(arm)) for arm in lacking)
+    able = "; ".join(_in_words(arm, ability=passing.get(arm)) for arm in lacking)
     message = f"no arm can answer this request: it needs {needs}"
     tokens = query.request.get(TOKENS)
     message += f", for some {tokens} tokens" if _CONTEXT in needs else ""
@@ -89,6 +89,6 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
     return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy} or context_tokens have it")
 
 
-def _told(arm: str, *, ability: Ability | None) -> str:
+def _in_words(arm: str, *, ability: Ability | None) -> str:
     abilities, context = ability or (frozenset[str](), None)
     return f"{arm}: {', '.join(sorted(abilities)) or 'text'}" + (f" in {context} tokens" if context else "")

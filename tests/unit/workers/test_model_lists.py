@@ -61,7 +61,7 @@ def test_forms_of_a_list(listed, tree):
     ],
 )
 def test_contexts(listed, row, context):
-    """The context is read under every name in use; what is no number of tokens is not known."""
+    """The context is read under every name in use; without a number of tokens it is not known."""
     assert listed([{"id": "a", **row}]).models[0].context_tokens == context
 
 

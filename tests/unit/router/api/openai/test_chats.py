@@ -83,7 +83,7 @@ def test_long_texts_and_broken_characters():
 
 @pytest.mark.parametrize(("value", "sent"), [(-1, None), (-1.0, None), (None, None), (16, 16), (16.0, 16)])
 def test_limits_of_an_answer(value, sent):
-    """A limit is a whole number from 1 on; -1 stands for none; any other value is refused by its name."""
+    """A limit is a whole number from 1 on; -1 stands for no limit; other values are refused by the parameter."""
     chat = read(HI, max_tokens=value, max_completion_tokens=value, stop=[], tools=None)
     assert {name: chat.sent.get(name) for name in ("max_tokens", "max_completion_tokens")} == {
         "max_tokens": sent,

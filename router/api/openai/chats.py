@@ -106,14 +106,15 @@ def read_chat(
     reader = _Reader(passed=passed)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
     results = _results(messages)
-    all_texts = [turn for turn in turns if turn is not None]
-    texts, asks = _to_question(all_texts)
-    if not (asks or results):
-        texts = texts if passed else [turn for turn in all_texts if turn.text.strip()]  # refused for its last message
+    texts = [turn for turn in turns if turn is not None and turn.text.strip()]
+    cut, asks = _to_question(texts)
+    texts = cut if passed or results else texts  # a chat that ends with no question is refused
+    if passed and not (asks or results):
         reader.needs.add(CHAT)
     clipped = [len(turn.text) > MAX_TEXT for turn in texts if passed]
     if any(clipped):
-        reader.needs |= {CHAT} if len(texts[-1].text) > MAX_TEXT else set()
+        question = next((turn.text for turn in reversed(texts) if turn.role == "user"), "")
+        reader.needs |= {CHAT} if len(question) > MAX_TEXT else set()
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
     needs = reader.needs | _needs(params)
     offered = any(params.get(tools) and params.get(choice) != "none" for tools, choice in _TOOLS.items())
@@ -129,18 +130,17 @@ def read_chat(
     )
 
 
-def _to_question(turns: Sequence[Message]) -> tuple[list[Message], bool]:
-    """The turns with text up to the last question and later words of the system; whether nobody spoke after it.
+def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
+    """The texts up to the last question and later words of the system; whether nobody spoke after it.
 
     If no user says anything, the last text of all is the question: programs ask for titles with a system message.
     """
-    texts = [turn for turn in turns if turn.text.strip()]
-    last = max((place for place, turn in enumerate(turns) if turn.role == "user" and turn.text.strip()), default=None)
+    last = max((place for place, turn in enumerate(texts) if turn.role == "user"), default=None)
     if last is None:
         return [*texts[:-1], *(replace(turn, role="user") for turn in texts[-1:])], False
-    after = [turn for turn in turns[last + 1 :] if turn.role == "user" or turn.text.strip()]
+    after = texts[last + 1 :]
     system = [turn for turn in after if turn.role == "system"]
-    return [*(turn for turn in turns[: last + 1] if turn.text.strip()), *system], after == system
+    return [*texts[: last + 1], *system], after == system
 
 
 #: parameters that limit the tokens of an answer
@@ -408,8 +408,12 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
     if isinstance(choice, Mapping):
         name, wanted = _called_name(choice), choice.get("type")
         if wanted == "allowed_tools":
-            allowed = choice.get("tools") if isinstance(choice.get("tools"), list) else []
-            names = [_called_name(each) for each in allowed if isinstance(each, Mapping)]
+            allowed = choice.get("tools")
+            names = [
+                _called_name(each)
+                for each in (allowed if isinstance(allowed, list) else ())
+                if isinstance(each, Mapping)
+            ]
             functions = [each for each in functions if each["function"].get("name") in names]
             name, wanted = None, choice.get("mode") or "auto"
     runs_itself = wanted not in ("none", "auto", "required", "function", None)

@@ -255,6 +255,7 @@ class ResponseBody(OpenAIBody):
             "metadata": dict(self.metadata or {}),
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
+            "store": False if self.store is False else None,
             NAMESPACES: [name for name in spaces if SHORT_NAME.fullmatch(name)],
         }
 

@@ -33,6 +33,7 @@ def user(*parts):
         ([HI, YES, {"role": "user", "content": " "}], "Hi", ("chat",)),
         ([{"role": "developer", "content": "Write a title."}], "Write a title.", ("chat",)),
         ([YES, {"role": "user", "content": ""}], "Yes?", ("chat",)),
+        ([HI, {"role": "user", "content": " "}], "Hi", ()),
         ([HI, CALLS, DONE], "Hi", ()),
         ([HI, {"role": "critic", "content": "No."}], "Hi", ("chat",)),
         ([user("Hi", {"text": "you"})], "Hi\nyou", ()),
@@ -75,7 +76,7 @@ def test_long_texts_and_broken_characters():
     chat = read({"role": "system", "content": long}, HI)
     assert (chat.needs, chat.facts["clipped"], chat.sent["messages"][0]["content"]) == ((), 1, long)
     assert max(len(turn.text) for turn in chat.turns) == MAX_TEXT
-    assert read({"role": "user", "content": long}).needs == ("chat",)
+    assert read({"role": "user", "content": long}, {"role": "system", "content": "?"}).needs == ("chat",)
     assert read({"role": "user", "content": long}, passed=False).turns[0].text == long
     sent = read(HI, CALLS, half, tools=[{"function": {"name": "f\udc00"}}]).sent
     assert (sent["messages"][2]["content"], sent["tools"]) == ("4��", [{"function": {"name": "f�"}}])

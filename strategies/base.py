@@ -199,6 +199,10 @@ class Retriever(Protocol):
         ...
 
 
+#: tokens for which prompts are packed, and answers allowed, if a generator's context is not known
+PACKED_TOKENS: Final = 8192
+
+
 @runtime_checkable
 class Generator(Protocol):
     """Writes text. All calls to `complete` come from one event loop."""
@@ -208,8 +212,8 @@ class Generator(Protocol):
     #: what this generator can do, on the class already: the needs of arms are checked before a model is loaded. An
     #: instance may say it otherwise
     capabilities: frozenset[Need]
-    #: tokens of prompt and completion together that fit in one call
-    context_tokens: int
+    #: tokens of prompt and completion together that fit in one call; None: unknown, no call is refused for its length
+    context_tokens: int | None
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Tokens of the prompt as the model will see it, chat template included: exact or an upper bound.

@@ -22,6 +22,7 @@ from ragbandit.shared.types import (
     TraceEvent,
 )
 from ragbandit.strategies.base import (
+    PACKED_TOKENS,
     CallBroke,
     Completion,
     Generator,
@@ -356,7 +357,7 @@ class Run:
         """
         self._check_call()
         named = next((sent[name] for name in ("max_completion_tokens", "max_tokens") if sent.get(name)), max_tokens)
-        most = self._tokens_left(named if isinstance(named, int) else self.generator.context_tokens)
+        most = self._tokens_left(named if isinstance(named, int) else self.generator.context_tokens or PACKED_TOKENS)
         named = named if self.budget.tokens is None else most
         request = Request(
             prompt=prompt,
@@ -406,11 +407,11 @@ class Run:
 
     def _tokens_for(self, prompt: Prompt, *, purpose: str, max_tokens: int) -> int:
         """Number of tokens that may be written: max_tokens, or what the budget leaves."""
-        size = self.generator.count_tokens(prompt)
-        if size + max_tokens > self.generator.context_tokens:
+        size, context = self.generator.count_tokens(prompt), self.generator.context_tokens
+        if context is not None and size + max_tokens > context:
             raise ArmFailed(
                 f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds the model's "
-                f"{self.generator.context_tokens}",
+                f"{context}",
                 remedy="lower the arm's passages or raise the generator's context_tokens",
             )
         return self._tokens_left(max_tokens, prompt=size)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import yaml
 from rich.markup import escape
 
@@ -20,134 +19,15 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.formats import did_you_mean, number, one_line
 from ragbandit.shared.openai_client import OpenAiOptions
-from ragbandit.shared.redaction import credentials_in, without_secrets
 from ragbandit.strategies.arms.external import CallableArm
+from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model, ModelServer, find_server
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
-#: servers of one machine, each with the port that it takes by default
-USUAL_PORTS: Final = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
-OPENAI: Final = "https://api.openai.com/v1"
-#: wait for a server that the user named, and for one that may not be there
-_NAMED_S: Final = 10.0
-_GUESSED_S: Final = 1.0
-#: models that write no answers to questions
-_OTHER_USES: Final = re.compile(
-    r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
-)
 #: billions of parameters, as names tell them: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 #: what the name of a smaller sibling ends with
 _SMALLER: Final = ("mini", "small", "lite", "nano")
-#: most names of models in a message
-_NAMED: Final = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
-    """A model that a server lists."""
-
-    name: str
-    #: tokens of prompt and answer together, as the server tells; None: it does not
-    context_tokens: int | None = None
-    #: seconds since 1970; 0: the server does not tell
-    created: float = 0.0
-    #: what it takes beside text, and dollars per million tokens, as the server tells; None: it does not
-    supports: tuple[str, ...] | None = None
-    price: Mapping[str, float] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelServer:
-    """A server, with the models on it that write answers."""
-
-    url: str
-    models: tuple[Model, ...]
-
-
-def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelServer | None:
-    """The server of this URL, else of OPENAI_BASE_URL, else OpenAI where its key is set, else one on a usual port.
-
-    key_env: the variable with the key, which is sent to a named server alone. None: no server is there.
-    Raises ConfigError where a named server gives no list of models.
-    """
-    key = environ.get(key_env)
-    names = {"--url": url, "OPENAI_BASE_URL": environ.get("OPENAI_BASE_URL"), key_env: OPENAI if key else None}
-    for source, named in names.items():
-        if named:
-            return _listed(named, key=key, source=source)
-    for port in USUAL_PORTS.values():
-        with contextlib.suppress(ConfigError):
-            return _listed(f"http://127.0.0.1:{port}/v1", key=None, source="")
-    return None
-
-
-def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
-    """The server with its models. source: option or variable that named it; "": nobody did. Raises ConfigError."""
-    if credentials_in(url, field="url") is not None:
-        message = "the address has a user, a password or a key in it, and would stand in the file"
-        raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
-    base = url.rstrip("/")
-    try:
-        base += "" if httpx.URL(base).path.strip("/") else "/v1"
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = _NAMED_S if source else _GUESSED_S
-        response = httpx.get(f"{base}/models", headers=headers, timeout=timeout, trust_env=bool(source))
-        rows = response.raise_for_status().json()["data"]
-        models = tuple(_model(row) for row in rows if not _OTHER_USES.search(row["id"]))
-    except (httpx.HTTPError, httpx.InvalidURL, LookupError, TypeError, ValueError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        fault = f"status {status}" if status else f"{type(error).__name__}: {without_secrets(str(error))}"
-        remedy = "check the address and that the server runs; the key is read from the variable that --key-env names"
-        raise ConfigError(f"{base}/models gives no list of models: {fault}", field=source, remedy=remedy) from error
-    if not models:
-        raise ConfigError(f"{base} lists no model that answers questions", field=source, remedy="load one there")
-    return ModelServer(url=base, models=models)
-
-
-def _model(row: Mapping[str, Any]) -> Model:
-    context = row.get("max_model_len", row.get("context_length"))  # vLLM's word, and OpenRouter's
-    created = row.get("created")
-    return Model(
-        name=str(row["id"]),
-        context_tokens=context if isinstance(context, int) else None,
-        created=float(created) if isinstance(created, int | float) else 0.0,
-        supports=_supports(row),
-        price=_price(row.get("pricing")),
-    )
-
-
-#: words of OpenRouter's lists -> ours
-_ABILITIES: Final = {
-    "tools": "tools",
-    "response_format": "json",
-    "structured_outputs": "json",
-    "logprobs": "logprobs",
-    "image": "images",
-    "file": "files",
-    "audio": "audio",
-}
-_PRICES: Final = {"prompt": "input", "completion": "output", "input_cache_read": "cached_input"}
-
-
-def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What the row of a model says that it takes beside text, as OpenRouter and its like tell; None: nothing."""
-    parameters, architecture = row.get("supported_parameters"), row.get("architecture")
-    if not isinstance(parameters, list) or not isinstance(architecture, Mapping):
-        return None
-    words = [*parameters, *(architecture.get("input_modalities") or ())]
-    return tuple(sorted({_ABILITIES[word] for word in words if word in _ABILITIES}))
-
-
-def _price(pricing: object) -> Mapping[str, float] | None:
-    """Dollars per million tokens, of the dollars per token that a server tells as texts."""
-    if not isinstance(pricing, Mapping):
-        return None
-    try:
-        price = {ours: float(pricing[theirs]) * 1e6 for theirs, ours in _PRICES.items() if theirs in pricing}
-    except (TypeError, ValueError):
-        return None
-    return price if {"input", "output"} <= price.keys() and min(price.values()) >= 0.0 else None
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
@@ -157,7 +37,7 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
     where names do not tell which of many models to take.
     """
     models = {model.name: model for model in server.models}
-    names = ", ".join([*list(models)[:_NAMED], *(["..."] if len(models) > _NAMED else [])])
+    names = ", ".join([*list(models)[:MOST_NAMED], *(["..."] if len(models) > MOST_NAMED else [])])
     unknown = [name for name in wanted if name not in models]
     if unknown or len(wanted) > 2:
         fault = f"has no model {unknown[0]!r}" if unknown else "is set up with two models at most"
@@ -293,8 +173,6 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-#: tokens of prompt and answer together where a server does not tell what its model takes: what Ollama serves by default
-_CONTEXT_TOKENS: Final = 4096
 #: models of OpenAI that reason, and refuse a temperature and stop strings (the generator heeds these itself)
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _HEAD: Final = (
@@ -429,9 +307,9 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
         options["max_tokens_field"] = "max_completion_tokens"
         if _REASONING.match(model.name):
             options["fields"] = {"temperature": None, "stop": None, "reasoning_effort": "low"}
-    context = max(256, model.context_tokens or _CONTEXT_TOKENS)
-    supports: Params = {} if model.supports is None else {"supports": list(model.supports)}
-    return {"name": "openai", "model": model.name, "context_tokens": context, **supports, "openai": options}
+    told: Params = {} if model.context_tokens is None else {"context_tokens": model.context_tokens}
+    told |= {} if model.supports is None else {"supports": list(model.supports)}
+    return {"name": "openai", "model": model.name, **told, "openai": options}
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import parse_qsl
 
 from pydantic import ConfigDict, Field, with_config
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     import openai
 
 
+#: the environment variable of the openai package, read if no base_url is set
+BASE_URL_ENV: Final = "OPENAI_BASE_URL"
 #: longest piece of a server's message that is passed on, in characters
 _MESSAGE: Final = 500
 #: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
@@ -51,11 +54,19 @@ def connect(
     timeout: "openai.Timeout | None" = None,
     retries: int = 0,
 ) -> "openai.AsyncOpenAI":
-    """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own. key: None is sent as "none"."""
+    """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own; its query is sent with every request, as Azure's
+    deployments need it. key: None is sent as "none".
+    """
     import openai
 
+    address, _, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
     return openai.AsyncOpenAI(
-        base_url=base_url, api_key=key or "none", default_headers=dict(headers), max_retries=retries, timeout=timeout
+        base_url=address or None,
+        api_key=key or "none",
+        default_headers=dict(headers),
+        default_query=dict(parse_qsl(query, keep_blank_values=True)),
+        max_retries=retries,
+        timeout=timeout,
     )
 
 
@@ -237,7 +248,7 @@ _Dollars = Annotated[float, Field(strict=True, ge=0)]
 class OpenAiOptions:
     """The OpenAI-compatible server of the generator "openai"."""
 
-    #: None: OPENAI_BASE_URL or OpenAI's own
+    #: None: OPENAI_BASE_URL or OpenAI's own. A query in it (?api-version=...) is sent with every request
     base_url: str | None = None
     #: the environment variable that holds the key; servers of your own that want none get "none"
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"

@@ -12,12 +12,12 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.redaction import is_secret_in_query
 
 
-def check_address(url: str, *, field: str, remedy: str) -> None:
+def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> None:
     """Raises ConfigError unless it is an http(s) URL with a host and, if it names one, a port from 1 to 65535.
 
-    Whether anybody answers there is not asked.
+    query: it may have one. Whether anybody answers there is not asked.
     """
-    fault = _fault(url)
+    fault = _fault(url) or ("it has a query, and paths are added to it" if "?" in url and not query else None)
     if fault is not None:
         raise ConfigError(f"{shown_address(url)!r} is no url: {fault}", field=field, remedy=remedy)
 
@@ -75,6 +75,8 @@ def _fault(url: str) -> str | None:
         return "its host cannot be read"
     if not host:
         return "it names no host"
+    if "#" in url:
+        return "it has a fragment (#), which is never sent"
     try:
         good = parts.port != 0
     except ValueError:

@@ -249,6 +249,7 @@ class HttpServer(uvicorn.Server):
             proxy_headers=False,  # _with_peer reads them
             server_header=False,
             timeout_graceful_shutdown=settings.shutdown_s,
+            timeout_keep_alive=settings.keep_alive_s,
         )
         super().__init__(config)
         self._app = app

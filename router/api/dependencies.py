@@ -209,9 +209,13 @@ async def known_parameters(request: Request) -> None:
             raise InvalidInput(message, field=name[:80], remedy=has)
 
 
-def documented(tag: str) -> APIRouter:
-    """A router for endpoints of this tag in /docs, which refuse unknown parameters and describe their errors."""
-    return APIRouter(tags=[tag], dependencies=[Depends(known_parameters)], responses=ERRORS)
+def documented(tag: str, *, any_parameter: bool = False) -> APIRouter:
+    """A router for endpoints of this tag in /docs, which describe their errors.
+
+    They refuse unknown query parameters, unless their clients add some of their own (any_parameter).
+    """
+    checks = [] if any_parameter else [Depends(known_parameters)]
+    return APIRouter(tags=[tag], dependencies=checks, responses=ERRORS)
 
 
 class Reads:

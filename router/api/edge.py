@@ -251,7 +251,7 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     """The reply to an error of the framework."""
     method, path, headers = scope["method"], scope["path"], error.headers  # with Allow, at 405
     allowed = (headers or {}).get("Allow") or "a method that /docs lists"
-    less = "send less, or raise server.max_body_bytes"
+    less = f"send less, or raise server.{rule_of(method, path).largest}"
     faults = {
         400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),
         404: ("NOT_FOUND", f"there is no endpoint {path}", "/docs lists the endpoints"),

@@ -151,8 +151,9 @@ class GeneratorSettings(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: of "local": torch's threads; None: one per core, shared out among `workers.answer` processes
     threads: Count | None = None
-    #: prompt and answer together
-    context_tokens: Annotated[int, Field(ge=256)] = 2048
+    #: prompt and answer together; None: of "openai" not known, so that nothing is refused for it here, and passages
+    #: are packed into 8,192; of the others 2048
+    context_tokens: Annotated[int, Field(ge=256)] | None = None
     #: of "local": texts written at once; None: as many as pay, 8 on a processor and 64 on CUDA
     max_batch: Count | None = None
     #: of "local": the tokens that `self_rag_trained` reads, by name, of a model that was trained with them
@@ -172,6 +173,11 @@ class GeneratorSettings(Section):
     #: is offered other arms
     supports: list[Ability] = Field(default_factory=lambda: list[Ability](["tools", "json"]))
     openai: OpenAiOptions = OpenAiOptions()
+
+    @property
+    def known_context(self) -> int | None:
+        """Tokens of prompt and answer together; None: not known."""
+        return self.context_tokens or (None if self.name == "openai" else 2048)
 
     @model_validator(mode="after")
     def _one_price(self) -> "GeneratorSettings":

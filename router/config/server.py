@@ -67,6 +67,9 @@ class ServerSettings(Section):
     #: connections, and requests at a time (uvicorn's limit_concurrency); beyond it a request is 503. admin_port has no
     #: limit, so probes belong there
     max_connections: Annotated[int, Field(ge=1)] = 2000
+    #: a connection without a request is closed after that long, and counts as one until then. Proxies keep theirs for
+    #: 60 s: with less here, a request may meet a connection that is being closed
+    keep_alive_s: Annotated[int, Field(ge=1, le=3600)] = 75
     #: at SIGTERM and SIGINT requests are finished for that long; waits for answers end at once, with 202
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
     #: names that an open service may be called by (the header Host) besides localhost and 127.0.0.1, without port

@@ -51,7 +51,7 @@ def with_chat(query: Query, messages: Sequence[Message], *, settings: Conversati
     turns = [message for message in spoken if message.role != "system"]
     if not turns or turns[-1].role != "user":
         raise InvalidInput(
-            "the last message is not the user's" if turns else "no message of a user has text",
+            "the last message with text is not the user's" if turns else "no message of a user has text",
             field="messages",
             remedy="end the list with the question, a message of the role user",
         )
@@ -75,7 +75,7 @@ def _kept(
     instructions, shortened = [], 0
     room = settings.chars
     if system and room > 0:
-        shown = _shortened(system, most=max(1, room // 2))
+        shown = without_middle(system, most=max(1, room // 2))
         shortened += shown != system
         instructions.append(Message(role="system", text=shown))
         room -= len(shown)
@@ -83,7 +83,7 @@ def _kept(
     for message in reversed(turns[max(0, len(turns) - settings.turns) :]):
         if room < 1:
             break
-        shown = _shortened(message.text, most=room)
+        shown = without_middle(message.text, most=room)
         shortened += shown != message.text
         latest.append(replace(message, text=shown))
         room -= len(shown)
@@ -92,7 +92,7 @@ def _kept(
     return (*instructions, *reversed(latest)), lost
 
 
-def _shortened(text: str, *, most: int) -> str:
+def without_middle(text: str, *, most: int) -> str:
     """The text, its middle left out where it has more than `most` characters (at least 1): ends tell the most."""
     if len(text) <= most:
         return text

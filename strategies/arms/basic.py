@@ -15,7 +15,7 @@ from ragbandit.strategies.arms.prompted import (
     preset_table,
 )
 from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, partial_kept
-from ragbandit.strategies.base import Need, Passage, Prompt, PromptTooLong
+from ragbandit.strategies.base import PACKED_TOKENS, Need, Passage, Prompt, PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
     extract_answer,
@@ -96,7 +96,7 @@ class Model(ParamsArm[ModelParams]):
                 done = await run.chat(sent, prompt=prompt, max_tokens=most)
             else:
                 asked: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
-                asked["max_tokens"] = most or max(1, run.generator.context_tokens // _ANSWERS_SHARE)
+                asked["max_tokens"] = most or max(1, (run.generator.context_tokens or PACKED_TOKENS) // _ANSWERS_SHARE)
                 done = await ask(run, template=self._template, purpose="chat", **asked)
         reason = str(run.reply.get("finish_reason") or "stop")
         return finished(done.text, "answered") if reason == "stop" else Answer(text=done.text, stop_reason=reason)

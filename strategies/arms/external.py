@@ -119,7 +119,7 @@ class Http(ParamsArm[HttpParams]):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         where, remedy = f"arms.{self.name}", "for example http://localhost:9000/answer"
-        check_address(self._params.url, field=f"{where}.url", remedy=remedy)
+        check_address(self._params.url, field=f"{where}.url", remedy=remedy, query=True)
         self._shown = shown_address(self._params.url)
         self._headers = {
             header: secret_of(variable, field=f"{where}.headers_env.{header}")

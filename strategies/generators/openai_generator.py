@@ -14,6 +14,7 @@ from ragbandit.shared.event_reader import BrokenReply
 from ragbandit.shared.failures import ServerFailed, failure_of_error
 from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.openai_client import (
+    BASE_URL_ENV,
     OpenAiOptions,
     cause_of,
     connect,
@@ -24,6 +25,7 @@ from ragbandit.shared.openai_client import (
 from ragbandit.shared.outbound import (
     check_address,
     check_header_value,
+    credentials_of,
     is_retryable,
     pause_before_retry,
     shown_address,
@@ -54,8 +56,6 @@ from ragbandit.strategies.generators.text_feed import (
 if TYPE_CHECKING:
     import openai
 
-#: the environment variable of the openai package, read where no base_url is set
-_BASE_URL = "OPENAI_BASE_URL"
 #: longest wait for a connection
 _CONNECT_S: Final = 5.0
 #: longest random pause before the second attempt, which doubles with every further one, and longest pause, seconds
@@ -90,7 +90,7 @@ class OpenAiGenerator(Generator):
     #: as `spans.provider_of` has it
     provider = "openai"
 
-    def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int = 8192) -> None:
+    def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
         self._options = options or OpenAiOptions()
         _check(model, options=self._options)
         self.name = model
@@ -98,8 +98,10 @@ class OpenAiGenerator(Generator):
         if self._options.logprobs:
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
         self._key = _key(self._options)
-        self._secrets = (*([self._key] if self._key else []), *self._options.headers.values())
-        self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
+        self._secrets: tuple[str, ...] = (*([self._key] if self._key else []), *self._options.headers.values())
+        address = self._options.base_url or os.environ.get(BASE_URL_ENV) or ""
+        self._address = shown_address(address or "OpenAI")
+        self._secrets += credentials_of(address)
         self._client: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
@@ -307,7 +309,7 @@ def _details(reading: "Reading") -> dict[str, Any]:
 def _key(options: OpenAiOptions) -> str | None:
     """The key, or None for a server of one's own."""
     key = os.environ.get(options.api_key_env) or None
-    if key is None and options.base_url is None and not os.environ.get(_BASE_URL):
+    if key is None and options.base_url is None and not os.environ.get(BASE_URL_ENV):
         raise ConfigError(
             f"OpenAI wants a key, and {shown_variable(options.api_key_env)} is not set",
             field="generator.openai.api_key_env",
@@ -328,11 +330,11 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
     required_module("openai", extra="openai", field="generator.name")
     given = {each.name: getattr(options, each.name) for each in fields(options)}
     check_values(OpenAiOptions, given=given, where="generator.openai")
-    where = _BASE_URL if options.base_url is None else "generator.openai.base_url"
-    address = os.environ.get(_BASE_URL) if options.base_url is None else options.base_url
+    where = BASE_URL_ENV if options.base_url is None else "generator.openai.base_url"
+    address = os.environ.get(BASE_URL_ENV) if options.base_url is None else options.base_url
     remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
     if address is not None:
-        check_address(address, field=where, remedy=remedy)
+        check_address(address, field=where, remedy=remedy, query=True)
     if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
         raise ConfigError("this is no address without a password", field=where, remedy=remedy)
     if any(name.lower() == "authorization" for name in options.headers):

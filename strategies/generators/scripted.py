@@ -58,7 +58,7 @@ class ScriptedGenerator(Generator):
         *,
         name: str = "scripted",
         capabilities: Iterable[Need] | None = None,
-        context_tokens: int = 4096,
+        context_tokens: int | None = 4096,
         seconds: float = 0.0,
         word_seconds: float = 0.0,
         fail_at: Iterable[int] = (),

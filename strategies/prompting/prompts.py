@@ -27,6 +27,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import Message
 from ragbandit.strategies.base import (
+    PACKED_TOKENS,
     Completion,
     Generator,
     Need,
@@ -238,7 +239,7 @@ def fit(
     shown, messages = list(passages), [message for message in history if message.text.strip()]
     turns = len(messages)
     texts = [_cut(passage, words=passage_words, losses=losses) for passage in shown]
-    room = generator.context_tokens - max_tokens
+    room = (generator.context_tokens or PACKED_TOKENS + max_tokens) - max_tokens
     while True:
         prompt = _fill(template, fields=fields, demonstrations=demonstrations, passages=shown, texts=texts)
         prompt = replace(prompt, history=tuple(messages)) if messages else prompt
@@ -256,6 +257,8 @@ def fit(
         elif shown:
             texts.pop()
             losses.append(f"passage {shown.pop().id} dropped")
+        elif generator.context_tokens is None:  # it is the server's to refuse
+            return Fitted(prompt=prompt, passages=(), losses=tuple(losses))
         else:
             raise _too_long(template, fields=fields, generator=generator, size=size, room=room)
 

@@ -243,8 +243,45 @@ def test_responses(gateway):
     ]
 
 
+def test_an_agent_through_responses(gateway):
+    """Tools of namespaces, items of other tools, references and images of earlier responses are what the model gets."""
+    client, own, server = gateway
+    space = {"type": "namespace", "name": "sky", "tools": [{"type": "function", "name": "weather", "parameters": {}}]}
+    seen = {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE["image_url"]["url"]}]}
+    body = {"tools": [space, {"type": "web_search"}], "extra_body": {"top_k": 3}, "model": "arm/large"}
+    first = client.responses.create(**body, input=[{"type": "compaction", "encrypted_content": "x"}, seen])
+    assert [tool["function"]["name"] for tool in last_sent(server)["tools"]] == ["sky__weather"]
+    kept = own.decision(first.id)["request"]
+    assert (kept["ignored"], kept["namespaces"]) == (["input.compaction", "tools.web_search"], ["sky"])
+    calls = [item for item in first.output if item.type == "function_call"]
+    results = [{"type": "function_call_output", "call_id": one.call_id, "output": "sun"} for one in calls]
+    references = [{"type": "item_reference", "id": one.id} for one in calls]
+    client.responses.create(**body, input=[seen, {"id": "rs_x"}, *references, *results])
+    *asked, called, _, _ = last_sent(server)["messages"]
+    assert asked[0]["content"] == [IMAGE]
+    assert [one["id"] for one in called["tool_calls"]] == [one.call_id for one in calls]
+    on = client.responses.create(model="arm/large", previous_response_id=first.id, input=results)
+    assert last_sent(server)["messages"][0]["content"] == [IMAGE]
+    answered = {"id": on.output[-1].id}
+    client.responses.create(model="arm/large", input=[{"role": "user", "content": "?"}, answered, seen])
+    assert last_sent(server)["messages"][1] == {"role": "assistant", "content": "It is sunny in Paris"}
+
+
+def test_chats_that_only_a_model_answers(gateway):
+    """A chat without a question, with a begun answer or a part of another type is for a model, whole and long."""
+    client, own, server = gateway
+    video = {"type": "video_url", "video_url": {"url": "https://x.example/a.mp4"}}
+    begun = [{"role": "user", "content": "Go on"}, {"role": "assistant", "content": "Well,"}]
+    for messages in ([{"role": "system", "content": "A title?"}], begun, [{"role": "user", "content": [video]}]):
+        reply = completed(client, messages=messages)
+        assert last_sent(server)["messages"] == messages
+        assert set(own.decision(reply.id)["facts"]["lacking"]) == {"recall"}
+    with pytest.raises(openai.BadRequestError, match="it needs chat"):
+        completed(client, model="arm/recall", messages=begun)
+
+
 def test_bad_chats_are_refused(gateway):
-    """Half characters, numbers that are none, nesting without end and wrong types are 400s; nothing fails inside."""
+    """Numbers that are none, nesting without end and wrong types are 400s; the rest is the model's; nothing fails."""
     client, _, _ = gateway
     deep = "[" * 700 + "]" * 700
     deeper = "[" * 5000 + "]" * 5000
@@ -263,8 +300,9 @@ def test_bad_chats_are_refused(gateway):
         reply = httpx.post(
             f"{url}chat/completions", content=body, headers={"content-type": "application/json"}, timeout=30
         )
-        assert reply.status_code == (200 if name == "deep" else 400), (name, reply.status_code, reply.text[:300])
-        assert name == "deep" or reply.json()["error"]["message"], name
+        good = name in ("half of a character", "deep", "call")
+        assert reply.status_code == (200 if good else 400), (name, reply.status_code, reply.text[:300])
+        assert good or reply.json()["error"]["message"], name
 
 
 def test_a_large_image(gateway):

@@ -63,7 +63,7 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
 
 
 def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
-    context_tokens = settings.context_tokens
+    context_tokens = settings.known_context
     if settings.name == "scripted":
         seconds, word_seconds = settings.script_s, settings.script_word_s
         return ScriptedGenerator(
@@ -75,8 +75,9 @@ def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
         server.section = section
         return server
     folder = resolve(settings.model, setting="generator.model").folder
-    names = ("precision", "device", "threads", "context_tokens", "trained_tokens", "max_batch")
-    return LocalGenerator(folder, name=settings.model, **{name: getattr(settings, name) for name in names})
+    names = ("precision", "device", "threads", "trained_tokens", "max_batch")
+    chosen = {name: getattr(settings, name) for name in names} | {"context_tokens": context_tokens}
+    return LocalGenerator(folder, name=settings.model, **chosen)
 
 
 def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -> int | None:
@@ -100,7 +101,7 @@ def generator_version(settings: GeneratorSettings) -> str:
     """
     beside: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
     facts = settings.model_dump(mode="json", exclude=beside)
-    return json.dumps(facts | {"token_prices": settings.prices_by_model})
+    return json.dumps(facts | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
 
 
 #: settings that change how fast an answer comes, or which requests come, and not what it says

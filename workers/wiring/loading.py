@@ -159,7 +159,7 @@ class ArmLoader:
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
         """For arms that ask no model: nothing is loaded for them."""
-        made = ScriptedGenerator(_refused, name=model_name(chosen), context_tokens=chosen.context_tokens)
+        made = ScriptedGenerator(_refused, name=model_name(chosen), context_tokens=chosen.known_context)
         at_once = concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (made, at_once))
 

@@ -1,14 +1,15 @@
 """Chats: what a chat completion says and asks for, and the items of a response as its messages."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final, Literal
 
 from ragbandit.router.api.openai.replies import Unsupported
-from ragbandit.router.api.schemas.requests import STORABLE
-from ragbandit.router.serving.deciding.needs import NEEDS, OPTIONAL, TOKENS
+from ragbandit.router.serving.conversations import without_middle
+from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
@@ -20,26 +21,19 @@ _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
 _CHARS_PER_TOKEN: Final = 4
 
 
-def message_schema(
-    *, roles: Sequence[str], texts: Mapping[str, str], others: Mapping[str, dict[str, Any]], **more: Any
-) -> dict[str, Any]:
-    """A message as OpenAI's clients send it, as JSON Schema.
+def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
+    """A message as OpenAI's clients send it, as JSON Schema. texts: types of the parts that every arm reads.
 
-    texts: types of parts with text -> the property that has it. others: types of other parts -> their properties, which
-    they must have. more: other properties of the message.
+    more: other properties of the message.
     """
-    known = {name: {key: {"type": "string", **STORABLE}} for name, key in texts.items()} | dict(others)
-    parts = [
-        {"type": "object", "required": ["type", *own], "properties": {"type": {"const": name}, **own}}
-        for name, own in known.items()
-    ]
-    text = {"type": "string", "maxLength": MAX_TEXT, **STORABLE}
-    content = {"anyOf": [{"type": "null"}, text, {"type": "array", "items": {"anyOf": parts}}]}
+    text = {"type": {"enum": list(texts)}, "text": {"type": "string"}}
+    parts = {"type": "array", "items": {"type": "object", "required": list(text), "properties": text}}
+    content = {"anyOf": [{"type": "null"}, {"type": "string"}, parts]}
     return {"required": ["role"], "properties": {"role": {"enum": list(roles)}, "content": content, **more}}
 
 
-#: roles of OpenAI's messages -> ours; None: of calls of tools, which a model alone reads
-_ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
+#: roles of OpenAI's messages -> ours; None: only a model reads it
+_ROLES: Final[Mapping[object, Literal["system", "user", "assistant"] | None]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -47,13 +41,11 @@ _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
     "tool": None,
     "function": None,
 }
-#: types of parts with text -> where the text is
+#: types of parts with text -> the key of the text
 _TEXTS: Final = {"text": "text", "refusal": "refusal"}
-#: types of other parts -> what stands for them in the question, and what an arm must take for them
+#: types of other parts -> text of the question in their place, and what an arm must take for them
 _OTHERS: Final = {"image_url": ("[image]", "images"), "input_audio": ("[audio]", "audio"), "file": ("[file]", "files")}
-_URL: Final = {"type": "object", "required": ["url"], "properties": {"url": {"type": "string"}}}
-_OBJECTS: Final = {name: {name: _URL if name == "image_url" else {"type": "object"}} for name in _OTHERS}
-MESSAGE: Final = message_schema(roles=tuple(_ROLES), texts=_TEXTS, others=_OBJECTS)
+MESSAGE: Final = message_schema(roles=[str(role) for role in _ROLES], texts=["text"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,69 +56,128 @@ class Chat:
     turns: tuple[Message, ...]
     #: messages and parameters as they came, by the names of chat completions
     sent: Mapping[str, Json] = field(default_factory=dict)
-    #: what an arm must be able to do for it, and what it should where one can, sorted
+    #: what an arm must be able to do for it, and what it should do if an arm can, sorted
     needs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     #: calls of tools whose results it brings, by their ids: it goes on with the answer that made them
     results: tuple[str, ...] = ()
+    #: whether an arm of this service passes chats on
+    passed: bool = False
+    #: tools and items that were left out, by their types
+    ignored: tuple[str, ...] = ()
+    #: texts of `turns` that had more than MAX_TEXT characters
+    clipped: int = 0
 
-    def facts(self, *, passed: bool) -> dict[str, Json]:
-        """What is kept of it with the decision. passed: whether an arm may pass it on.
+    @property
+    def facts(self) -> dict[str, Json]:
+        """Entries of the query's `request`.
 
-        The hash tells two requests apart that ask the same question with other parameters.
+        The hash distinguishes requests that ask the same question with other parameters.
         """
-        facts: dict[str, Json] = {NEEDS: list(self.needs), OPTIONAL: list(self.optional)}
-        if passed:
+        facts: dict[str, Json] = {
+            NEEDS: list(self.needs),
+            OPTIONAL: list(self.optional),
+            "clipped": self.clipped or None,
+        }
+        if self.passed:
             messages: Any = self.sent["messages"]
             texts = {**self.sent, "messages": [_without_data(each) for each in messages]}
             facts[TOKENS] = len(json.dumps(texts, ensure_ascii=False)) // _CHARS_PER_TOKEN
-        if passed and (len(self.sent) > 1 or self.needs or self.results):
+        if self.passed and (len(self.sent) > 1 or self.needs or self.results):
             facts[CHAT_HASH] = body_hash(self.sent)
         return facts
 
 
-def read_chat(sent: Mapping[str, Any], *, at: str = "messages") -> Chat:
+def read_chat(
+    sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, passed: bool, ignored: Sequence[str] = ()
+) -> Chat:
     """What a chat completion with these messages and parameters says and asks for.
 
-    at: the parameter that has the messages, for errors. Raises InvalidInput, Unsupported naming the message.
+    at: the parameter that has the messages, for errors. skip: messages before those of this parameter. passed: an arm
+    passes chats on. Then what only a model can read, and a chat that does not end with a question, is a need (CHAT),
+    and long texts of `turns` are shortened. Raises InvalidInput, Unsupported naming the message.
     """
-    messages = sent["messages"]
-    if not messages:
+    if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
-    turns, needs = list[Message | None](), set[str]()
-    for index, message in enumerate(messages):
-        turns.append(_turn(message, at=f"{at}.{index}", needs=needs))
+    names = [name for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])]
+    values = {name: (_limit if name in _LIMITS else _storable)(sent[name], field=name) for name in names}
+    params = {name: value for name, value in values.items() if value is not None}
+    messages = _storable(sent["messages"], field=at)
+    reader = _Reader(passed=passed)
+    turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
     results = _results(messages)
-    if results:  # what follows the question is between the model and its tools
-        last = max((place for place, turn in enumerate(turns) if turn is not None and turn.role == "user"), default=0)
-        turns = turns[: last + 1]
-    texts = tuple(turn for turn in turns if turn is not None and turn.text.strip())
-    passed = {name: sent[name] for name in PASSED_PARAMETERS & sent.keys() if sent[name] is not None}
-    _check_storable({"messages": messages, **passed}, at=at)
-    needs |= _needs(passed)
-    offered = any(passed.get(tools) and passed.get(choice) != "none" for tools, choice in _TOOLS.items())
+    texts = [turn for turn in turns if turn is not None and turn.text.strip()]
+    cut, asks = _to_question(texts)
+    texts = cut if passed or results else texts  # a chat that ends with no question is refused
+    if passed and not (asks or results):
+        reader.needs.add(CHAT)
+    clipped = [len(turn.text) > MAX_TEXT for turn in texts if passed]
+    if any(clipped):
+        question = next((turn.text for turn in reversed(texts) if turn.role == "user"), "")
+        reader.needs |= {CHAT} if len(question) > MAX_TEXT else set()
+        texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
+    needs = reader.needs | _needs(params)
+    offered = any(params.get(tools) and params.get(choice) != "none" for tools, choice in _TOOLS.items())
     return Chat(
-        turns=texts,
-        sent={"messages": messages, **passed},
+        turns=tuple(texts),
+        sent={"messages": messages, **params},
         needs=tuple(sorted(needs)),
         optional=("tools",) if offered and "tools" not in needs else (),
         results=results,
+        passed=passed,
+        ignored=tuple(ignored),
+        clipped=sum(clipped),
     )
 
 
-#: the key of a query's `request` with the messages of a conversation with tools, which a later response goes on from
+def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
+    """The texts up to the last question and later words of the system; whether nobody spoke after it.
+
+    If no user says anything, the last text of all is the question: programs ask for titles with a system message.
+    """
+    last = max((place for place, turn in enumerate(texts) if turn.role == "user"), default=None)
+    if last is None:
+        return [*texts[:-1], *(replace(turn, role="user") for turn in texts[-1:])], False
+    after = texts[last + 1 :]
+    system = [turn for turn in after if turn.role == "system"]
+    return [*texts[: last + 1], *system], after == system
+
+
+#: parameters that limit the tokens of an answer
+_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens"})
+
+
+def _limit(value: object, *, field: str) -> int | None:
+    """The limit of an answer's tokens; None for -1, by which clients mean no limit. Raises InvalidInput."""
+    if value == -1 and not isinstance(value, bool):
+        return None
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(whole, bool) or not isinstance(whole, int) or not 0 < whole < 2**53:
+        remedy = "send a whole number from 1 on; leave it out, or send -1, for no limit"
+        raise InvalidInput(f'"{field}" is {value!r:.40}', field=field, remedy=remedy)
+    return whole
+
+
+#: the key of a query's `request` with the messages of a chat that is more than texts, for responses that continue it;
+#: their size in characters if they are too large to be kept
 SAID: Final = "said"
-#: characters of them that are kept; a response to a longer conversation must bring it whole
-_MOST_SAID: Final = 65_536
+#: characters of them that are kept
+MOST_SAID: Final = 262_144
 
 
-def said_of(chat: Chat) -> dict[str, Json]:
-    """The messages of a chat in which tools were called, without the words of the system, for what goes on from it."""
-    messages: Any = chat.sent.get("messages", ())
-    said = [_without_data(each) for each in messages if each.get("role") not in ("system", "developer")]
-    if not any(each.get("role") == "tool" for each in messages) or len(json.dumps(said)) > _MOST_SAID:
+def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
+    """The messages as they came if tools, images or other parts are in them."""
+    plain = {"role", "content"}
+    if all(each.keys() <= plain and _ROLES.get(each["role"]) and _is_text(each["content"]) for each in messages):
         return {}
-    return {SAID: said}
+    said = [dict(each) for each in messages]
+    return {SAID: said if (size := len(json.dumps(said, ensure_ascii=False))) <= MOST_SAID else size}
+
+
+def _is_text(content: object) -> bool:
+    return isinstance(content, str) or (
+        isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content)
+    )
 
 
 def _needs(passed: Mapping[str, Any]) -> set[str]:
@@ -140,23 +191,31 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
     return {name for name, needed in wanted.items() if needed}
 
 
-#: what cannot be written as JSON -> what is wrong with it, and what to send
-_UNSTORABLE: Final = {
-    UnicodeEncodeError: ("has half of a surrogate pair", "send whole characters"),
-    ValueError: ("has a number that is not finite", "send finite numbers"),
-    RecursionError: ("is nested too deep", "send less of it"),
-}
+#: halves of surrogate pairs and NUL, which no database takes
+_BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 
 
-def _check_storable(sent: Mapping[str, Any], *, at: str) -> None:
-    """Raises InvalidInput for what no database and no model's server takes: a request is kept until it is answered."""
-    for name, value in sent.items():
-        field = at if name == "messages" else name
-        try:
-            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-        except (ValueError, RecursionError) as error:
-            fault, remedy = next(words for kind, words in _UNSTORABLE.items() if isinstance(error, kind))
-            raise InvalidInput(f'"{field}" {fault}', field=field, remedy=remedy) from None
+def _storable(value: Any, *, field: str) -> Any:
+    """The value with U+FFFD for characters that cannot be stored: a broken one would make every later turn an error.
+
+    Raises InvalidInput for what no JSON of a model's server has.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return _whole(value) if "\\u0000" in text or _BROKEN.search(text) else value
+    except RecursionError:
+        raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="send less of it") from None
+    except ValueError:
+        message = f'"{field}" has a number that is not finite'
+        raise InvalidInput(message, field=field, remedy="send finite numbers") from None
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return _BROKEN.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return {_whole(name): _whole(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def _results(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -166,57 +225,76 @@ def _results(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(reversed(ids))
 
 
-def _turn(message: Mapping[str, Any], *, at: str, needs: set[str]) -> Message | None:
-    role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        remedy = f"use {', '.join(_ROLES)}"
-        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
-    text = _text(message.get("content"), at=f"{at}.content", needs=needs)
-    return None if (known := _ROLES[role]) is None else Message(role=known, text=text)
+class _Reader:
+    """Reads messages as texts, and collects in `needs` what an arm must be able to do for them.
 
+    passed: an arm passes chats on: what cannot be read here is a need, and no error.
+    """
 
-def _text(content: object, *, at: str, needs: set[str]) -> str:
-    if content is None:
-        return ""  # an assistant that called a tool
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidInput(f'"{at}" must be text or a list of parts', field=at, remedy="send a string")
-    return "\n".join(_part(part, at=f"{at}.{index}", needs=needs) for index, part in enumerate(content))
+    def __init__(self, *, passed: bool) -> None:
+        self._passed = passed
+        self.needs = set[str]()
 
+    def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
+        """The message as text; None if only a model reads its role."""
+        role = message.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            remedy = f"use {', '.join(map(str, _ROLES))}"
+            self._unread(InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy))
+            return None
+        content, known = message.get("content"), _ROLES[role]
+        if isinstance(content, str) or content is None:  # null: an assistant that called a tool
+            text = content or ""
+        elif isinstance(content, list):
+            parts = enumerate(content)
+            text = "\n".join(self._part(part, at=f"{at}.content.{n}", asks=known == "user") for n, part in parts)
+        else:
+            fault = f'"{at}.content" must be text or a list of parts'
+            self._unread(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
+            text = ""
+        return None if known is None else Message(role=known, text=text)
 
-def _part(part: object, *, at: str, needs: set[str]) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or not isinstance(kind, str):
-        remedy = 'send {"type": "text", "text": "..."}'
-        raise InvalidInput(f'"{at}" is no part of a message', field=at, remedy=remedy)
-    if kind in _OTHERS:
-        own = part.get(kind)
-        if not isinstance(own, dict) or (kind == "image_url" and not isinstance(own.get("url"), str)):
-            wanted = "an object with a url" if kind == "image_url" else "an object"
-            raise InvalidInput(f'"{at}.{kind}" must be {wanted}', field=f"{at}.{kind}", remedy="send one")
-        shown, need = _OTHERS[kind]
-        needs.add(need)
-        return shown
-    if kind not in _TEXTS:
-        message = f"parts of messages are {', '.join((*_TEXTS, *_OTHERS))}, not {kind:.40}"
-        raise Unsupported(message, field=f"{at}.type", remedy="send the text of it, as a part of the type text")
-    if not isinstance(text := part.get(key := _TEXTS[kind]), str):
-        raise InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
-    return text
+    def _part(self, part: object, *, at: str, asks: bool) -> str:
+        """The part as text. asks: it is a user's; of others, as a model's thoughts, only texts are read."""
+        if not isinstance(part, dict):
+            part = {"type": "text", "text": part}
+        kind = part.get("type") or next((name for name in _OTHERS if name in part), "text")
+        kind = _PARTS.get(kind, kind) if isinstance(kind, str) else repr(kind)
+        if kind in _OTHERS:
+            shown, need = _OTHERS[kind]
+            self.needs.add(need)
+            return shown
+        if isinstance(text := part.get(key := _TEXTS.get(kind, "text")), str):
+            return text
+        if not asks:
+            return ""
+        if kind in _TEXTS:
+            self._unread(InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string"))
+        else:
+            message = f"parts of messages are {', '.join((*_TEXTS, *_OTHERS))}, not {kind:.40}"
+            remedy = "send the text of it, as a part of the type text"
+            self._unread(Unsupported(message, field=f"{at}.type", remedy=remedy))
+        return f"[{kind:.40}]"
+
+    def _unread(self, error: InvalidInput) -> None:
+        """Note that only a model can read this. Raises the error if no arm passes chats on."""
+        if not self._passed:
+            raise error
+        self.needs.add(CHAT)
 
 
 def _without_data(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with an empty object for every image, audio and file."""
+    """The message without parts that have no text: their sizes tell nothing about tokens."""
     content = message.get("content")
     if not isinstance(content, list):
         return dict(message)
-    parts = [{**part, part["type"]: {}} if part.get("type") in _OTHERS else part for part in content]
-    return {**message, "content": parts}
+    texts = ("text", "refusal", "thinking")
+    dicts = [part for part in content if isinstance(part, dict)]
+    return {**message, "content": [part for part in dicts if any(isinstance(part.get(key), str) for key in texts)]}
 
 
 _RESPONSE_ITEMS_ROLES: Final = ("user", "assistant", "system", "developer")
-#: types of parts of messages -> those of chat completions
+#: types of parts of responses -> those of chat completions
 _PARTS: Final = {
     "input_text": "text",
     "output_text": "text",
@@ -225,89 +303,142 @@ _PARTS: Final = {
     "input_file": "file",
 }
 #: items of a conversation with tools
-CALL, _RESULT, _REASONING = "function_call", "function_call_output", "reasoning"
-_STRING: Final[dict[str, Any]] = {"type": "string"}
-_RESPONSE_ITEMS_TEXTS: Final = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
-_FILES: Final[dict[str, dict[str, Any]]] = {"input_image": {"image_url": _STRING}, "input_file": {}}
+CALL, _REASONING = "function_call", "reasoning"
+_PART_TEXTS: Final = ("input_text", "output_text")
 ITEM: Final[dict[str, Any]] = {
     "anyOf": [
-        message_schema(
-            roles=_RESPONSE_ITEMS_ROLES, texts=_RESPONSE_ITEMS_TEXTS, others=_FILES, type={"const": "message"}
-        ),
-        {
-            "required": ["type", "call_id", "name", "arguments"],
-            "properties": {"type": {"const": CALL}, "call_id": _STRING, "name": _STRING, "arguments": _STRING},
-        },
-        {
-            "required": ["type", "call_id", "output"],
-            "properties": {"type": {"const": _RESULT}, "call_id": _STRING, "output": _STRING},
-        },
-        {"required": ["type"], "properties": {"type": {"const": _REASONING}}},
+        message_schema(roles=_RESPONSE_ITEMS_ROLES, texts=_PART_TEXTS, type={"const": "message"}),
+        {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }
+#: fields of an item that belong neither to the arguments of a call nor to its result
+_HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
 
 
-def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> None:
-    """Add an item of a conversation to the messages of a chat."""
-    kind, role = item.get("type") or "message", item.get("role")
-    if kind == _REASONING:
-        return
-    if kind == CALL:
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        call = {"id": item.get("call_id"), "type": "function", "function": function}
+def is_reference(item: Mapping[str, Any]) -> bool:
+    """Whether the item stands for one of an earlier response."""
+    return item.get("type") == "item_reference" or ("id" in item and not item.keys() & {"type", "role"})
+
+
+def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
+    """Add an item of a conversation to the messages of a chat.
+
+    Calls of all kinds of tools and their outputs are calls of functions and their results. Returns the type of an item
+    that no chat model can read, which is left out.
+    """
+    kind, role = str(item.get("type") or "message"), item.get("role")
+    call_id = item.get("call_id") or (item.get("id") if kind == CALL or kind.endswith("_output") else None)
+    if kind == "message":
+        if role not in _RESPONSE_ITEMS_ROLES:
+            remedy = f"use {', '.join(_RESPONSE_ITEMS_ROLES)}"
+            raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
+        content = item.get("content")
+        if isinstance(content, list):
+            content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
+            if role == "assistant" and _is_text(content):  # few servers take parts of an assistant
+                content = "".join(str(part["text"]) for part in content)
+        messages.append({"role": role, "content": content})
+    elif kind.endswith("_call") and call_id:
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": None})
+        call = {"id": call_id, "type": "function", "function": _function_called(item, kind=kind)}
         messages[-1].setdefault("tool_calls", []).append(call)
-        return
-    if kind == _RESULT:
-        output = item.get("output")
-        text = output if isinstance(output, str) else _content(output, at=f"{at}.output")
-        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
-        return
-    if kind != "message":
-        message = f"items are messages and calls of functions, not {kind!s:.40}"
-        raise Unsupported(message, field=f"{at}.type", remedy="send items of the type message")
-    if role not in _RESPONSE_ITEMS_ROLES:
-        remedy = f"use {', '.join(_RESPONSE_ITEMS_ROLES)}"
-        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
-    messages.append({"role": role, "content": _content(item.get("content"), at=f"{at}.content")})
+    elif kind.endswith("_output") and call_id:
+        output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": _result(output, at=f"{at}.output")})
+    else:
+        return None if kind == _REASONING else kind
+    return None
 
 
-def _content(content: object, *, at: str) -> object:
-    """The content of a message, its parts as those of a chat completion."""
-    if not isinstance(content, list):
-        return content
-    return [_item_part(part, at=f"{at}.{index}") for index, part in enumerate(content)]
+def _function_called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
+    name = str(item.get("name") or kind.removesuffix("_call"))
+    arguments = item.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {name: value for name, value in item.items() if name not in _HEAD})
+    return {"name": in_namespace(name, item.get("namespace")), "arguments": arguments}
+
+
+def _result(output: object, *, at: str) -> object:
+    """The output of a tool as the content of a message: text, or parts if it has any that a chat has too."""
+    if isinstance(output, str) or output is None:
+        return output or ""
+    parts = [output] if isinstance(output, Mapping) else output
+    known = [_item_part(part, at=at) for part in parts] if isinstance(parts, list) else [parts]
+    kinds = [str(part.get("type")) for part in known if isinstance(part, Mapping)]
+    return known if len(kinds) == len(known) and {*kinds} <= _TEXTS.keys() | _OTHERS.keys() else json.dumps(output)
 
 
 def _item_part(part: object, *, at: str) -> object:
-    if not isinstance(part, Mapping) or part.get("type") not in _PARTS:
-        kind = part.get("type") if isinstance(part, Mapping) else part
-        message = f"parts of messages are {', '.join(_PARTS)}, not {kind!s:.40}"
-        raise Unsupported(message, field=f"{at}.type", remedy="send the text of it, as a part of the type input_text")
-    kind, rest = _PARTS[part["type"]], {name: value for name, value in part.items() if name != "type"}
-    if kind == "image_url":
-        image = {"url": part.get("image_url"), **({"detail": part["detail"]} if part.get("detail") else {})}
-        return {"type": kind, kind: image}
-    if kind == "file":
-        return {"type": kind, kind: rest}
-    return {"type": kind, kind: part.get("text", part.get("refusal"))}
+    """A part of an item as that of a chat completion; one of another type as it came."""
+    if not isinstance(part, Mapping):
+        return part
+    kind, url, text = str(part.get("type")), part.get("image_url"), part.get("text", part.get("refusal"))
+    if kind == "input_file":
+        return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
+    if kind == "input_image" and url is None:
+        raise InvalidInput("files of images are not kept here", field=f"{at}.image_url", remedy="send the image's URL")
+    if isinstance(url, str):
+        detail = {"detail": part["detail"]} if part.get("detail") else {}
+        return {"type": "image_url", "image_url": {"url": url, **detail}}
+    if kind in _PARTS and text is not None:
+        return {"type": _PARTS[kind], _PARTS[kind]: text}
+    return part
 
 
-def tool_of(tool: Mapping[str, Any], *, at: str) -> dict[str, Any]:
-    """A function as chat completions have it. Raises Unsupported for a tool that OpenAI runs itself."""
-    if tool.get("type") != "function":
-        message = f"tools are functions of the caller, not {tool.get('type')!s:.40}"
-        raise Unsupported(message, field=f"{at}.type", remedy="send tools of the type function")
+def in_namespace(name: str, space: object) -> str:
+    """The name that chat completions have for a function of a namespace."""
+    return f"{space}__{name}" if space else name
+
+
+def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
+    """The parameters of chat completions for the tools and the choice among them, and the types of ignored tools.
+
+    Ignored are tools that OpenAI runs itself, and others than functions. Raises Unsupported if one must be called.
+    """
+    functions, ignored = list[dict[str, Any]](), list[str]()
+    for tool in tools:
+        inner = tool.get("tools") if tool.get("type") == "namespace" else None
+        for each in inner if isinstance(inner, list) else [tool]:
+            if isinstance(each, Mapping) and (each.get("type") or "function") == "function":
+                functions.append(_function(each, space=None if each is tool else tool.get("name")))
+            else:
+                ignored.append(f"tools.{each.get('type') if isinstance(each, Mapping) else each}")
+    name, wanted = None, choice
+    if isinstance(choice, Mapping):
+        name, wanted = _called_name(choice), choice.get("type")
+        if wanted == "allowed_tools":
+            allowed = choice.get("tools")
+            names = [
+                _called_name(each)
+                for each in (allowed if isinstance(allowed, list) else ())
+                if isinstance(each, Mapping)
+            ]
+            functions = [each for each in functions if each["function"].get("name") in names]
+            name, wanted = None, choice.get("mode") or "auto"
+    runs_itself = wanted not in ("none", "auto", "required", "function", None)
+    if runs_itself or (wanted in ("required", "function") and ignored and not functions):
+        message = f"tool_choice demands a call of a tool that is not run here ({', '.join(ignored) or wanted!s:.80})"
+        raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
+    if name is not None:
+        wanted = {"type": "function", "function": {"name": name}}
+    if not functions and wanted in (None, "auto", "none"):  # servers refuse a choice without tools
+        return dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls")), ignored
+    return {"tools": functions or None, "tool_choice": wanted}, ignored
+
+
+def _called_name(tool: Mapping[str, Any]) -> str | None:
+    inner = tool.get("function")
+    name = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
+    return None if name is None else in_namespace(str(name), tool.get("namespace"))
+
+
+def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
+    """A function as chat completions have it; a client may send it so."""
+    if isinstance(tool.get("function"), Mapping):
+        return dict(tool)
     function = {name: value for name, value in tool.items() if name != "type" and value is not None}
-    return {"type": "function", "function": function}
-
-
-def choice_of_tool(choice: str | Mapping[str, Any] | None) -> Any:
-    """The choice of a tool as chat completions have it."""
-    if isinstance(choice, Mapping) and choice.get("type") == "function" and "name" in choice:
-        return {"type": "function", "function": {"name": choice["name"]}}
-    return choice
+    return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}
 
 
 def format_of(form: object) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ request and writes the reply, whole or in pieces.
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final
@@ -26,7 +26,7 @@ from ragbandit.router.api.dependencies import (
 )
 from ragbandit.router.api.endpoints.decisions import decide, paced
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, AnswerEvent, EventStream, PendingAnswer, asked
-from ragbandit.router.api.openai.chats import SAID, Chat, read_chat, said_of
+from ragbandit.router.api.openai.chats import MOST_SAID, SAID, Chat, is_reference, read_chat, said_of
 from ragbandit.router.api.openai.replies import (
     ERRORS,
     RESPONSES,
@@ -38,6 +38,7 @@ from ragbandit.router.api.openai.replies import (
     ModelList,
     OpenAIErrorReply,
     ServerFault,
+    Unsupported,
     completion,
     error_in_reply,
     fault_of,
@@ -52,12 +53,13 @@ from ragbandit.router.api.openai.requests import (
     named_model,
     query_of,
 )
+from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import (
     ID_PREFIX,
     ResponseBody,
     ResponseReply,
-    ResponseStream,
     check_response,
+    decisions_of_item,
     response,
 )
 from ragbandit.router.api.schemas.replies import headers
@@ -72,7 +74,7 @@ from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
 
-endpoints = documented("OpenAI")
+endpoints = documented("OpenAI", any_parameter=True)
 
 
 @endpoints.get("/v1/models", summary="List the models", responses={**ERRORS, 200: described("All models.", ModelList)})
@@ -112,7 +114,8 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
     the decision, which feedback may be sent for.
     """
-    key, asks = _own_id(idempotency_key), read_chat(dict(body))
+    key, passed = _own_id(idempotency_key), bool(router_of(request).service.passing)
+    asks = read_chat(dict(body), passed=passed)
     check_supported(body)
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
@@ -187,12 +190,41 @@ async def messages_before(request: Request, response_id: str, *, tenant: str) ->
         {"role": each.role, "content": each.text} for each in query.messages if not (own and each.role == "system")
     ]
     stored = query.request.get(SAID)
+    if isinstance(stored, int):
+        message = f"the messages of this response have {stored} characters, and {MOST_SAID} are kept"
+        raise InvalidInput(message, field=field, remedy="send the whole conversation as input")
     messages = list(stored) if isinstance(stored, list) else [*before, {"role": "user", "content": question}]
     calls = message_of(outcome).get("tool_calls")
     if outcome.answer or calls:
         called = {"tool_calls": calls} if calls else {}
         messages.append({"role": "assistant", "content": outcome.answer or None, **called})
     return query.session or record.decision.id, messages
+
+
+#: most references to items in one request: each is read from the store
+_MOST_REFERENCES: Final = 256
+
+
+async def _put_items(request: Request, body: ResponseBody) -> None:
+    """Replace references by the items of earlier responses. Raises Unsupported."""
+    items = body.input if isinstance(body.input, list) else []
+    places = [place for place, item in enumerate(items) if is_reference(item)]
+    tenant = caller_of(request).tenant or "default"
+    for place in places:
+        key = str(items[place].get("id"))
+        item: dict[str, Any] | None = {"type": "reasoning"} if key.startswith("rs_") else None
+        for decision_id in decisions_of_item(key) if item is None and len(places) <= _MOST_REFERENCES else ():
+            with suppress(NotFound):
+                record = await record_of(request, decision_id, tenant=tenant)
+                output = stored_response(request, record)["output"] if record.decision.query.text else []  # erased
+                item = next((each for each in output if each["id"] == key), item)
+        if item is None:
+            message = f"{key!r:.80} is no item of a stored response of yours"
+            if len(places) > _MOST_REFERENCES:
+                message = f"{len(places)} items are references, and {_MOST_REFERENCES} are read"
+            remedy = "send the item itself in place of the reference"
+            raise Unsupported(message, field=f"input.{place}.id", remedy=remedy)
+        items[place] = item
 
 
 _RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
@@ -222,9 +254,14 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     if body.previous_response_id is not None:
         tenant = caller_of(request).tenant or "default"
         session, before = await messages_before(request, body.previous_response_id, tenant=tenant)
-    chat, facts = read_chat(body.sent(before), at="input"), body.facts
+    await _put_items(request, body)
+    (sent, ignored), passed = body.sent(before), bool(router_of(request).service.passing)
+    own_words = int(bool(body.instructions))
+    skip = own_words + len(before)
+    chat, facts = read_chat(sent, at="input", skip=skip, passed=passed, ignored=ignored), body.facts
     if body.store is not False:
-        facts |= said_of(chat)
+        messages: Any = chat.sent["messages"]
+        facts |= said_of(messages[own_words:])
     return await answered(
         request,
         body,

@@ -50,6 +50,7 @@ _RESPONSE_PARAMS: Final = {
     "question": "input",
     "messages": "input",
     "response_format": "text.format",
+    "max_completion_tokens": "max_output_tokens",
     "logprobs": "include",
 }
 _CODES: Final = {

@@ -7,7 +7,7 @@ names are kept with the decision.
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -97,7 +97,8 @@ _MOST_PAIRS, _LONGEST_KEY, _LONGEST_VALUE = 16, 64, 512
 _LONGEST_USER: Final = 256
 #: most names of ignored parameters that are kept
 _MOST_IGNORED: Final = 64
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+#: names of parameters, tools and namespaces that are kept
+SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 _METADATA: Final[dict[str, Any]] = {
@@ -151,7 +152,7 @@ class ChatBody(OpenAIBody):
     # That the last message of user and assistant must be the user's is in no schema.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
     """The conversation: objects with `role` and `content`, which is text or a list of parts: `text`, `image_url`,
-    `input_audio`, `file`."""
+    `input_audio`, `file`. Arms of the class `model` get messages as they came, with parts of any type."""
     stream_options: dict[str, Any] | None = None
     """{"include_usage": true}: the usage in a chunk of its own, before the end."""
     n: Annotated[int | None, limits(enum=[1, None])] = None
@@ -189,7 +190,7 @@ def query_of(
     named = None if model.arm is None else (model.arm,)
     arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
-    kept = _facts(body, metadata=metadata) | chat.facts(passed=bool(router.service.passing))
+    kept = _facts(body, metadata=metadata, left_out=chat.ignored) | chat.facts
     kept |= {**noted_prices(request, tenant=tenant), **facts}
     named_in = (request.headers.get(name, "").strip() for name in _SESSIONS)
     return Query(
@@ -217,20 +218,22 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
     return model.price if body.cost_weight is None else body.cost_weight
 
 
-def _facts(body: OpenAIBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
+def _facts(body: OpenAIBody, *, metadata: Mapping[str, str], left_out: Sequence[str]) -> dict[str, Json]:
     """What is kept of a request beside its question."""
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
-    own: dict[str, Json] = {"surface": "openai", "ignored": list(_ignored(body)), "metadata": dict(metadata)}
+    ignored = _ignored(body, left_out=left_out)
+    own: dict[str, Json] = {"surface": "openai", "ignored": ignored, "metadata": dict(metadata)}
     own[FAILOVER] = False if body.failover is False else None
     return {**own, "user": user[:_LONGEST_USER] if user else None}
 
 
-def _ignored(body: OpenAIBody) -> list[str]:
-    """Names of the parameters that were sent with a value and are not read."""
+def _ignored(body: OpenAIBody, *, left_out: Sequence[str]) -> list[str]:
+    """Names of the parameters that were sent with a value and are not read, and of tools and items left out."""
     sent = {name for name, value in (body.model_extra or {}).items() if value is not None} - PASSED_PARAMETERS
-    return sorted({name if _NAME.fullmatch(name) else "other" for name in sent})[:_MOST_IGNORED]
+    sent |= {*left_out}
+    return sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in sent})[:_MOST_IGNORED]
 
 
 def check_supported(body: ChatBody) -> None:

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, NotRequired, cast
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ragbandit.router.api.endpoints.streaming import PING, event_of
-from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, choice_of_tool, format_of, tool_of
+from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, tools_of
 from ragbandit.router.api.openai.replies import (
-    DONE,
     Facts,
     Unsupported,
     annotations_of,
@@ -22,10 +19,10 @@ from ragbandit.router.api.openai.replies import (
     model_name,
     usage_of,
 )
-from ragbandit.router.api.openai.requests import OpenAIBody, configured
+from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.message_parts import LOGPROBS
-from ragbandit.shared.types import CANCELLED, Decision, DeltaPiece, Json, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]
 
@@ -77,6 +74,8 @@ class ResponseReply(TypedDict):
 
 #: of ids that are made here: LangChain knows by it that an id is that of a response
 ID_PREFIX: Final = "resp_"
+#: the key of a query's `request` with the namespaces of its functions
+NAMESPACES: Final = "namespaces"
 #: the key of a query's `request` with the parameters that its response repeats
 SENT: Final = "sent"
 _NUMBER: Final = int | float
@@ -163,11 +162,12 @@ def response(
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The items of an answer: reasoning, its text or a refusal, and the calls of tools."""
     passed = message_of(outcome)
-    calls = [call_item(call, status="completed") for call in passed.get("tool_calls", ())]
+    called = enumerate(passed.get("tool_calls", ()))
+    calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
     items = []
     if reasoning := reasoning_of(passed):
         items.append(
-            reasoning_item(decision) | {"status": "completed", "content": [_part("reasoning_text", reasoning)]}
+            reasoning_item(decision) | {"status": "completed", "content": [item_part("reasoning_text", reasoning)]}
         )
     if outcome.answer or passed.get("refusal") or not calls:
         items.append(message(decision, outcome, base=base))
@@ -185,11 +185,15 @@ def reasoning_item(decision: Decision) -> dict[str, Any]:
     return {"type": "reasoning", **own, "status": "in_progress", "content": []}
 
 
-def call_item(call: Mapping[str, Any], *, status: str) -> dict[str, Any]:
-    """The item of a call of a tool. call: as chat completions have it."""
-    function = call.get("function", {})
+def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status: str) -> dict[str, Any]:
+    """The item of a call of a tool. call: as chat completions have it. place: among the calls of the answer."""
+    function, spaces = call.get("function", {}), decision.query.request.get(NAMESPACES)
     own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
-    return {"type": CALL, "id": f"fc_{call.get('id')}", "status": status, **own}
+    for space in spaces if isinstance(spaces, list) else ():
+        if str(own["name"]).startswith(prefix := in_namespace("", space)):
+            own |= {"name": own["name"].removeprefix(prefix), "namespace": space}
+    # By the decision: models repeat the ids of their calls, and references name an item by its id.
+    return {"type": CALL, "id": f"fc_{_item_key(decision)}_{place}", "status": status, **own}
 
 
 def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
@@ -199,26 +203,37 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
         return item | {"status": "in_progress", "content": []}
     passed, content = message_of(outcome), []
     if refusal := passed.get("refusal"):
-        content.append(_part("refusal", refusal))
+        content.append(item_part("refusal", refusal))
     if outcome.answer or not content:
         cited = annotations_of(outcome, base=base)
         flat = [{"type": "url_citation", **each["url_citation"]} for each in cited]
         logprobs = (passed.get(LOGPROBS) or {}).get("content") or []
-        content.insert(0, _part("output_text", outcome.answer or "") | {"annotations": flat, "logprobs": logprobs})
+        content.insert(0, item_part("output_text", outcome.answer or "") | {"annotations": flat, "logprobs": logprobs})
     return item | {"status": _status(outcome, failed=False), "content": content}
 
 
 def item_id(decision: Decision, *, part: str) -> str:
     """The id of the item with parts of this type."""
     prefix = "rs" if part == "reasoning_text" else "msg"
-    return f"{prefix}_{decision.id.removeprefix(ID_PREFIX)}"
+    return f"{prefix}_{_item_key(decision)}"
+
+
+def _item_key(decision: Decision) -> str:
+    return decision.id.removeprefix(ID_PREFIX)
+
+
+def decisions_of_item(key: str) -> list[str]:
+    """Ids that the decision of an item with this id may have."""
+    kind, _, rest = key.partition("_")
+    rest = rest if kind in ("msg", "rs") else rest.rpartition("_")[0]
+    return [f"{ID_PREFIX}{rest}", rest]
 
 
 #: types of parts of items -> the field with the text
 _PARTS: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
 
 
-def _part(kind: str, text: str) -> dict[str, Any]:
+def item_part(kind: str, text: str) -> dict[str, Any]:
     """A part of an item, without citations."""
     more: dict[str, Any] = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
     return {"type": kind, _PARTS[kind]: text, **more}
@@ -264,13 +279,13 @@ class ResponseBody(OpenAIBody):
     ]
     """The question, or the conversation: messages with `role` and `content`, which is text or a list of parts of the
     types `input_text`, `input_image`, `input_file` and `output_text`; `function_call` and `function_call_output`, for
-    arms that pass chats on. Reasoning is passed over; items of other types are refused."""
+    arms that pass chats on; calls of other tools and their outputs, as those of functions; `item_reference`. Reasoning
+    is passed over, items of other types are left out and named in `request.ignored`."""
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
     """Words of the system, for this response alone."""
-    tools: Annotated[
-        list[dict[str, Any]] | None, limits(items={"required": ["type"], "properties": {"type": {"const": "function"}}})
-    ] = None
-    """Functions that the model may call, for arms that pass chats on; tools that OpenAI runs itself are refused."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, for arms that pass chats on; tools that OpenAI runs itself are left out, and
+    named in `request.ignored`."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
     """The response that this one continues: its conversation and its answer come before `input`. 404 where there is
     none that the caller may read, or it was made with `store: false`."""
@@ -292,6 +307,7 @@ class ResponseBody(OpenAIBody):
     @property
     def facts(self) -> dict[str, Json]:
         """Entries of the query's `request` that only responses have."""
+        spaces = [str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "namespace"]
         return {
             "surface": "responses",
             "metadata": dict(self.metadata or {}),
@@ -299,29 +315,30 @@ class ResponseBody(OpenAIBody):
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
             SENT: _repeated(dict(self)),
+            NAMESPACES: [name for name in spaces if SHORT_NAME.fullmatch(name)],
         }
 
-    def sent(self, before: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        """The parameters as those of a chat completion. before: the messages of what it goes on from.
+    def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
+        """The parameters as those of a chat completion, and the types of tools and items that are left out.
 
-        Raises InvalidInput, Unsupported naming the item.
+        before: the messages of the response that it continues. Raises InvalidInput, Unsupported naming the item.
         """
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages: list[dict[str, Any]] = [*system, *before]
         alone = {"role": "user", "content": self.input}
-        for index, item in enumerate([alone] if isinstance(self.input, str) else self.input):
-            add_item(messages, item, at=f"input.{index}")
+        items = enumerate([alone] if isinstance(self.input, str) else self.input)
+        unread = [add_item(messages, item, at=f"input.{index}") for index, item in items]
+        tools, ignored = tools_of(self.tools or (), choice=self.tool_choice)
         reasoning = (self.model_extra or {}).get("reasoning")
         wanted = {
-            "tools": [tool_of(tool, at=f"tools.{index}") for index, tool in enumerate(self.tools or ())] or None,
-            "tool_choice": choice_of_tool(self.tool_choice),
             "response_format": format_of((self.text or {}).get("format")),
             "reasoning_effort": reasoning.get("effort") if isinstance(reasoning, Mapping) else None,
             "max_completion_tokens": self.max_output_tokens,
             "logprobs": True if self.top_logprobs or _LOGPROBS in (self.include or ()) else None,
         }
         own = {name: value for name, value in wanted.items() if value is not None}
-        return {**dict(self), "reasoning": None, **own, "messages": messages}
+        sent = {**dict(self), "reasoning": None, **tools, **own, "messages": messages}
+        return sent, [*ignored, *(f"input.{kind}" for kind in unread if kind is not None)]
 
 
 def check_response(body: ResponseBody) -> None:
@@ -334,141 +351,3 @@ def check_response(body: ResponseBody) -> None:
     for field, (sent, message, remedy) in wrong.items():
         if sent:
             raise Unsupported(message, field=field, remedy=remedy)
-
-
-class ResponseStream:
-    """The events of one response. base: URL of this service."""
-
-    def __init__(self, decision: Decision, *, base: str) -> None:
-        self.decision, self._base = decision, base
-        self._number = 0
-        #: text that was sent, by the type of its part, in the order in which the parts began
-        self._texts: dict[str, str] = {}
-        #: ids of the items that have begun; and index of a call -> the id of its item
-        self._items: list[str] = []
-        self._calls: dict[int, str] = {}
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a piece of the answer was sent."""
-        return bool(self._items)
-
-    def _created(self) -> list[bytes]:
-        """The first events, once: they name the decision that answers."""
-        if self._number:
-            return []
-        reply = response(self.decision, None, base=self._base)
-        return [self._event("created", response=reply), self._event("in_progress", response=reply)]
-
-    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
-        """The events for this one of the answer; None: nothing has come for a while."""
-        if event is None:
-            return [PING]
-        if isinstance(event, StatusNote):
-            return []
-        if isinstance(event, TextPiece):
-            return self._grown("output_text", event.text)
-        thoughts, refusal, calls = reasoning_of(event.delta), event.delta.get("refusal"), event.delta.get("tool_calls")
-        return [
-            *(self._grown("reasoning_text", thoughts) if thoughts else ()),
-            *(self._grown("refusal", str(refusal)) if refusal else ()),
-            *(part for call in cast(Any, calls or ()) for part in self._called(call)),
-        ]
-
-    def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        """The last events of an answer that came."""
-        if outcome.answer is None:
-            outcome = replace(outcome, answer=self._texts.get("output_text"))
-        created = self._created()
-        # Every call, refusal and thought has its item by now; text has its own unless there is only one of the others.
-        begun = self._begun("output_text") if outcome.answer or not (self._calls or "refusal" in self._texts) else []
-        reply = response(self.decision, outcome, base=self._base, saved=saved)
-        last: list[bytes] = []
-        for item in reply["output"]:
-            if item["type"] != CALL:
-                item["content"].sort(key=lambda part: self._content_index(part["type"]))
-            last += self._ended_call(item) if item["type"] == CALL else self._ended_parts(item)
-        reply["output"].sort(key=lambda item: self._items.index(item["id"]))
-        return [*created, *begun, *last, *self._last(reply)]
-
-    def _ended_parts(self, item: Mapping[str, Any]) -> list[bytes]:
-        """The last events of a message or of reasoning."""
-        events = []
-        for part in item["content"]:
-            kind = part["type"]
-            text = {name: value for name, value in part.items() if name not in ("type", "annotations")}
-            for number, one in enumerate(part.get("annotations", ())):
-                added = "output_text.annotation.added"
-                events.append(self._in_part(added, of=kind, annotation_index=number, annotation=one))
-            events += [
-                self._in_part(f"{kind}.done", of=kind, **text),
-                self._in_part("content_part.done", of=kind, part=part),
-            ]
-        return [*events, self._event("output_item.done", output_index=self._items.index(item["id"]), item=item)]
-
-    def _called(self, call: Mapping[str, Any]) -> list[bytes]:
-        """The events of a piece of a call: its item, once its id is known, and its arguments."""
-        index, events = int(call.get("index", 0)), list[bytes]()
-        function = call.get("function") or {}
-        if index not in self._calls:
-            item = call_item({**call, "function": {**function, "arguments": ""}}, status="in_progress")
-            self._calls[index] = item["id"]
-            events += self._added(item)
-        if arguments := function.get("arguments"):
-            where = self._where(self._calls[index])
-            events.append(self._event("function_call_arguments.delta", **where, delta=arguments))
-        return events
-
-    def _ended_call(self, item: Mapping[str, Any]) -> list[bytes]:
-        where = self._where(item["id"])
-        done = self._event("function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
-        return [done, self._event("output_item.done", output_index=where["output_index"], item=item)]
-
-    def _added(self, item: Mapping[str, Any]) -> list[bytes]:
-        """The events of an item that begins."""
-        self._items.append(item["id"])
-        index = len(self._items) - 1
-        return [*self._created(), self._event("output_item.added", output_index=index, item=item)]
-
-    def _where(self, item: str) -> dict[str, Any]:
-        return {"item_id": item, "output_index": self._items.index(item)}
-
-    def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        """The last events of an answer that failed."""
-        return [*self._created(), *self._last(response(self.decision, None, base=self._base, error=error))]
-
-    def _grown(self, kind: str, text: str) -> list[bytes]:
-        """The events of a piece of a text."""
-        begun = self._begun(kind)
-        self._texts[kind] += text
-        more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
-        return [*begun, self._in_part(f"{kind}.delta", of=kind, delta=text, **more)]
-
-    def _begun(self, kind: str) -> list[bytes]:
-        """The events before the first piece of a part, once: its item, unless that has begun, and the part."""
-        if kind in self._texts:
-            return []
-        self._texts[kind] = ""
-        events = []
-        if item_id(self.decision, part=kind) not in self._items:
-            is_thought = kind == "reasoning_text"
-            item = reasoning_item(self.decision) if is_thought else message(self.decision, None, base=self._base)
-            events += self._added(item)
-        return [*events, self._in_part("content_part.added", of=kind, part=_part(kind, ""))]
-
-    def _content_index(self, kind: str) -> int:
-        """The place of a part in its item: in the order in which its parts began."""
-        own = item_id(self.decision, part=kind)
-        return [each for each in self._texts if item_id(self.decision, part=each) == own].index(kind)
-
-    def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
-        return [self._event(reply["status"], response=reply), DONE]
-
-    def _in_part(self, event: str, *, of: str, **fields: Any) -> bytes:
-        where = self._where(item_id(self.decision, part=of))
-        return self._event(event, **where, content_index=self._content_index(of), **fields)
-
-    def _event(self, kind: str, **fields: Any) -> bytes:
-        name, number = f"response.{kind}", self._number
-        self._number += 1
-        return event_of({"type": name, "sequence_number": number, **fields}, name=name)

@@ -83,7 +83,7 @@ class LlmParams(PolicyParams):
     #: its name at the server
     model: Text
     #: the server, for example http://localhost:8000/v1; None is OpenAI
-    base_url: Annotated[str, Field(pattern="^https?://")] | None = None
+    base_url: Annotated[str, Field(pattern="^https?://[^#]+$")] | None = None
     #: the environment variable with the key; never the key itself, for params are logged
     api_key_env: Text = "OPENAI_API_KEY"
     #: arm -> its description; an arm that is not in it stands in the list with its name alone. None: the texts above

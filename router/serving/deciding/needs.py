@@ -2,8 +2,9 @@
 
 Requests in chats may bring tools, images, files, audio, a form of the answer (`json`) or a wish for log-probabilities.
 Arms of the class `model` pass them on to a generator that says what it takes (`generator.supports`); all other arms
-answer questions of text in text. The row of a decision has the needs in `request.needs`, the arms that were offered,
-and in the fact LACKING what the others lack.
+answer questions of text in text. What only a model can read (parts of other types, a question that is too long for
+features, a chat that does not end with a question) is the need `chat`. The row of a decision has the needs in
+`request.needs`, the arms that were offered, and in the fact LACKING what the others lack.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +15,7 @@ from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Query
 
-#: keys of a query's `request`: what an arm must be able to do for it, what it should where one can, and its tokens,
+#: keys of a query's `request`: what an arm must be able to do for it, what it should do if an arm can, and its tokens,
 #: estimated
 NEEDS: Final = "needs"
 OPTIONAL: Final = "optional_needs"
@@ -22,7 +23,11 @@ TOKENS: Final = "tokens"
 #: the key of a decision's facts with the arms that could not do it: {arm: [what it lacks]}
 LACKING: Final = "lacking"
 _CONTEXT: Final = "context"
-#: need -> the parameters that bring it, where these are not the messages
+#: the messages as they came, which every arm that passes chats on is sent
+CHAT: Final = "chat"
+#: what an arm can do, and the tokens of its context; None: not known
+Ability = tuple[frozenset[str], int | None]
+#: need -> parameters that bring it, in addition to the messages
 _PARAMETERS: Final = {
     "json": ("response_format",),
     "logprobs": ("logprobs", "top_logprobs"),
@@ -36,20 +41,20 @@ class UnmetNeed(InvalidInput):
     code = "UNSUPPORTED_PARAMETER"
 
 
-def passing_arms(settings: Settings) -> dict[ArmName, tuple[frozenset[str], int]]:
+def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
     """Arms that pass chats on as they came -> what they can do, and the tokens of their context."""
-    arms = {}
+    arms = dict[ArmName, Ability]()
     for name, params in settings.worker_arms.items():
         generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))
         is_model = params.get("class", name) == "model"
         if is_model and generator is not None and generator.name == "openai":
-            told = {"logprobs"} if generator.openai.logprobs else set[str]()
-            arms[ArmName(name)] = (frozenset(generator.supports) | told, generator.context_tokens)
+            told = {CHAT, *(["logprobs"] if generator.openai.logprobs else [])}
+            arms[ArmName(name)] = (frozenset(generator.supports) | told, generator.known_context)
     return arms
 
 
 def lacks_of(
-    query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, tuple[frozenset[str], int]]
+    query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
     """Arms that are not to answer this query -> what they lack, sorted; {} where all may.
 
@@ -64,27 +69,20 @@ def lacks_of(
         lacking = {}
         for arm in arms:
             abilities, context = passing.get(arm, (frozenset[str](), size))
-            if missing := (wanted - abilities) | ({_CONTEXT} if size > context else set()):
+            if missing := (wanted - abilities) | ({_CONTEXT} if size > (context or size) else set()):
                 lacking[arm] = sorted(missing)
         if len(lacking) < len(arms):
             break
     return lacking
 
 
-def no_arm(
-    query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, tuple[frozenset[str], int]]
-) -> UnmetNeed:
+def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, Ability]) -> UnmetNeed:
     """The error for a request that no arm can answer, with what each could do."""
     unmet = sorted({need for lacks in lacking.values() for need in lacks})
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:
         field = next((name for name in _PARAMETERS.get(need, ()) if query.chat.get(name)), field)
-    able = "; ".join(
-        f"{arm}: {', '.join(sorted(passing[arm][0])) or 'text'} in {passing[arm][1]} tokens"
-        if arm in passing
-        else f"{arm}: text"
-        for arm in lacking
-    )
+    able = "; ".join(_in_words(arm, ability=passing.get(arm)) for arm in lacking)
     message = f"no arm can answer this request: it needs {needs}"
     tokens = query.request.get(TOKENS)
     message += f", for some {tokens} tokens" if _CONTEXT in needs else ""
@@ -99,3 +97,8 @@ def as_text(query: Query) -> Query:
     ignored = sorted({*(known if isinstance(known, list) else ()), *unused})
     request = {name: value for name, value in query.request.items() if name != OPTIONAL}
     return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))
+
+
+def _in_words(arm: str, *, ability: Ability | None) -> str:
+    abilities, context = ability or (frozenset[str](), None)
+    return f"{arm}: {', '.join(sorted(abilities)) or 'text'}" + (f" in {context} tokens" if context else "")

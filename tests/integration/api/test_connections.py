@@ -25,9 +25,8 @@ def serve_on(loop, settings):
     with contextlib.ExitStack() as stack:
 
         def start(**server) -> Service:
-            service = Service(settings(server=server), loop=loop)
+            service = Service(settings(server={"keep_alive_s": 1} | server), loop=loop)
             stack.callback(service.close)
-            service._server.config.timeout_keep_alive = 1
             return service
 
         yield start
@@ -54,6 +53,13 @@ def everything(link: socket.socket) -> bytes:
         while piece := link.recv(65536):
             received += piece
     return received
+
+
+def test_an_idle_connection_outlives_a_proxys(serve_on, settings):
+    """An idle connection is closed after the seconds of the setting, by default after more than a proxy's 60 s."""
+    assert settings().server.keep_alive_s > 60
+    reply = everything(connected(serve_on(), b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
+    assert reply.startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -9,8 +9,9 @@ import yaml
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
-from ragbandit.workers import draft as servers
-from ragbandit.workers.draft import Model, ModelServer, pick
+from ragbandit.workers import model_lists as servers
+from ragbandit.workers.draft import pick
+from ragbandit.workers.model_lists import Model, ModelServer
 from tests.support import command
 from tests.support.cases import every_case
 
@@ -93,7 +94,8 @@ def test_nobody_to_ask(run, tmp_path):
 def test_one_question_on_a_terminal(run, tmp_path):
     """On a terminal one question is asked, and its answer is the price."""
     theirs, ours = os.openpty()
-    code = "from ragbandit.workers import draft; draft.USUAL_PORTS = {};from ragbandit.workers.cli import main; main()"
+    code = "from ragbandit.workers import model_lists; from ragbandit.workers.cli import main; "
+    code += "model_lists.USUAL_PORTS = {}; main()"
     command = [sys.executable, "-c", code, "init"]
     with subprocess.Popen(command, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as init:
         os.write(theirs, b"economy\n")
@@ -164,7 +166,7 @@ def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
         "multi_step_large": {"class": "multi_step", "generator": "large"},
     }
     assert tree["policy"]["incumbent"] == "single_step_large"
-    assert "token_prices" not in tree["generators"]["small"]
+    assert not {"token_prices", "context_tokens"} & tree["generators"]["small"].keys()
     assert tree["reward"]["cost"] == {"steps": 1.0}
 
 

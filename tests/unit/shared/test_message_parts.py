@@ -1,6 +1,7 @@
 """Messages in pieces: what deltas make together, and what is missing to a whole."""
 
 from ragbandit.shared.message_parts import MessageParts
+from ragbandit.shared.openai_client import connect
 
 WHOLE = {
     "tool_calls": [
@@ -50,3 +51,16 @@ def test_the_rest_of_a_whole():
     assert begun.whole == WHOLE
     assert parts({"reasoning_content": "You ask."}).rest(WHOLE) is None
     assert parts(called(0, "{}", id="c9")).rest(WHOLE) is None
+
+
+def test_a_query_of_the_address(monkeypatch):
+    """A query of the base URL, from the setting or the environment, goes with every request, and not into the path."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://host.example/b?flag=")
+    given = {"key": None, "headers": {}}
+    azure = connect(base_url="http://host.example/openai/deployments/a?api-version=1&x=%20", **given)
+    assert (str(azure.base_url), azure.default_query) == (
+        "http://host.example/openai/deployments/a/",
+        {"api-version": "1", "x": " "},
+    )
+    named = connect(base_url=None, **given)
+    assert (str(named.base_url), named.default_query) == ("http://host.example/b/", {"flag": ""})

@@ -29,8 +29,8 @@ def query(*needs, optional=(), **more):
 def test_what_arms_can_do():
     """Models behind an OpenAI-compatible server pass chats on, and take what their generators say."""
     assert passing_arms(SETTINGS) == {
-        "small": ({"tools", "json", "logprobs"}, 300),
-        "model": ({"images", "tools"}, 2048),
+        "small": ({"chat", "tools", "json", "logprobs"}, 300),
+        "model": ({"chat", "images", "tools"}, None),
     }
 
 
@@ -40,14 +40,16 @@ def test_what_arms_can_do():
         (query(), {}),
         (query("images"), {"small": ["images"], "read": ["images"]}),
         (query("json", "logprobs"), {"model": ["json", "logprobs"], "read": ["json", "logprobs"]}),
+        (query("chat"), {"read": ["chat"]}),
         (query(tokens=301), {"small": ["context"]}),
+        (query(tokens=10**9), {"small": ["context"]}),
         (query("tools", tokens=301), {"small": ["context"], "read": ["tools"]}),
         (query(optional=["tools"]), {"read": ["tools"]}),
         (query("json", optional=["tools"]), {"model": ["json"], "read": ["json", "tools"]}),
     ],
 )
 def test_what_arms_lack(asked, lacking):
-    """An arm lacks what it does not take, and context; what is optional counts where an arm can do it."""
+    """An arm lacks what it does not take, and context if that is known; what is optional counts if an arm can do it."""
     assert lacks_of(asked, arms=["small", "model", "read"], passing=PASSING) == lacking
 
 
@@ -57,4 +59,4 @@ def test_what_is_optional_is_passed_over_where_no_arm_can():
     asked = query("logprobs")
     error = no_arm(asked, lacking=lacks_of(asked, arms=["model", "read"], passing=PASSING), passing=PASSING)
     assert (error.field, error.status) == ("logprobs", 422)
-    assert "it needs logprobs (model: images, tools in 2048 tokens; read: text)" in error.message
+    assert "it needs logprobs (model: chat, images, tools; read: text)" in error.message

@@ -25,6 +25,8 @@ WRONG = {
     "http://my host/v1": "space or a control character",
     "http://ho\nst/v1": "space or a control character",
     "http://ho\x00st/v1": "space or a control character",
+    "http://host/v1#part": "fragment",
+    "http://host/v1?y=1": "query",
 }
 
 
@@ -45,13 +47,14 @@ def test_what_is_no_address(url):
         "http://host:65535",
         "http://host:/v1",
         "http://[::1]:80/v1",
-        "http://me:word@my_host.:9200/x?y=1",
+        "http://me:word@my_host.:9200/x",
         "http://hôst/v1",
     ],
 )
 def test_what_is_an_address(url):
     """An http(s) URL with a host is taken, with a port or without one."""
     check_address(url, field="some.url", remedy="write it so")
+    check_address(f"{url}?y=1", field="some.url", remedy="write it so", query=True)
 
 
 @given(secret=st.text())

@@ -209,3 +209,12 @@ def test_asking_writes_losses_and_shown_passages_down():
         "passage p2 dropped",
     ]
     assert run.cost.passages == 2
+
+
+def test_a_context_that_is_not_known():
+    """Passages are packed into a usual context; a question that is longer is sent, since the server may take it."""
+    many = [Passage(id=f"p{n}", title="", text="one two three four " * 500) for n in range(40)]
+    packed = fitted(context=None, passages=many)
+    assert 0 < len(packed.passages) < len(many)
+    long = fitted(context=None, passages=many, question="why " * 10_000)
+    assert (long.passages, "why why" in long.prompt.body) == ((), True)

@@ -14,7 +14,8 @@ def settings(generator=None, **judging):
 
 
 def test_a_judge_that_can_be_made_is_taken():
-    """No judge, and one with room for the rubric, are no trouble; nobody is asked."""
+    """No judge, one with room for the rubric, and one whose room is not known are no trouble; nobody is asked."""
+    check_judge(settings(SERVER), fetch=False)
     check_judge(settings(), fetch=False)
     check_judge(settings({**SERVER, "context_tokens": 8192}), fetch=False)
 
@@ -22,7 +23,7 @@ def test_a_judge_that_can_be_made_is_taken():
 @pytest.mark.parametrize(
     ("found", "field", "words"),
     [
-        (settings(SERVER), "judge.generator.context_tokens", "8192"),
+        (settings({**SERVER, "context_tokens": 2048}), "judge.generator.context_tokens", "8192"),
         (settings({**SERVER, "context_tokens": 8192}, max_tokens=8000), "judge.generator.context_tokens", "max_tokens"),
         (
             settings({"name": "openai", "model": "gpt", "context_tokens": 8192}),

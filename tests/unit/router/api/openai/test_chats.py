@@ -1,0 +1,217 @@
+"""Chats as they come: the question in them, what an arm must be able to do, and items of responses as messages."""
+
+import json
+
+import pytest
+
+from ragbandit.router.api.openai.chats import MOST_SAID, SAID, add_item, read_chat, said_of, tools_of
+from ragbandit.router.api.openai.replies import Unsupported
+from ragbandit.router.api.schemas.requests import MAX_TEXT
+from ragbandit.shared.errors import InvalidInput
+
+HI = {"role": "user", "content": "Hi"}
+YES = {"role": "assistant", "content": "Yes?"}
+CALLS = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "f"}}]}
+DONE = {"role": "tool", "tool_call_id": "c1", "content": "4"}
+
+
+def read(*messages, passed=True, **more):
+    return read_chat({"messages": list(messages), **more}, passed=passed)
+
+
+def user(*parts):
+    return {"role": "user", "content": list(parts)}
+
+
+@pytest.mark.parametrize(
+    ("messages", "question", "needs"),
+    [
+        ([HI], "Hi", ()),
+        ([HI, YES, {"role": "user", "content": "Who?"}], "Who?", ()),
+        ([HI, {"role": "system", "content": "In French."}], "Hi", ()),
+        ([HI, YES], "Hi", ("chat",)),
+        ([HI, YES, {"role": "user", "content": " "}], "Hi", ("chat",)),
+        ([{"role": "developer", "content": "Write a title."}], "Write a title.", ("chat",)),
+        ([YES, {"role": "user", "content": ""}], "Yes?", ("chat",)),
+        ([HI, {"role": "user", "content": " "}], "Hi", ()),
+        ([HI, CALLS, DONE], "Hi", ()),
+        ([HI, {"role": "critic", "content": "No."}], "Hi", ("chat",)),
+        ([user("Hi", {"text": "you"})], "Hi\nyou", ()),
+        ([user({"type": "input_text", "text": "Hi"})], "Hi", ()),
+        ([user({"type": "image_url", "image_url": "https://x.example/a.png"})], "[image]", ("images",)),
+        ([user({"image_url": {}}, {"type": "input_file", "file_id": "1"})], "[image]\n[file]", ("files", "images")),
+        ([user({"type": "video_url", "video_url": {}}, {"type": "text", "text": "?"})], "[video_url]\n?", ("chat",)),
+        ([user({"type": "text", "text": "a"}, {"type": ["x"]}, 5)], "a\n[['x']]\n[text]", ("chat",)),
+        ([HI, {"role": "user", "content": {"text": "?"}}], "Hi", ("chat",)),
+        (
+            [HI, {"role": "assistant", "content": [{"type": "thinking", "thinking": "Well"}, "So."]}, HI],
+            "Hi",
+            (),
+        ),
+    ],
+)
+def test_the_question_of_a_chat(messages, question, needs):
+    """A model is sent every message as it came; the question is a user's last text, and other arms are left out if
+    they could not answer it.
+    """
+    chat = read(*messages)
+    asked = [turn for turn in chat.turns if turn.role != "system"][-1]
+    assert (asked.role, asked.text, chat.needs) == ("user", question, needs)
+    assert chat.sent["messages"] == messages
+
+
+def test_what_no_arm_reads():
+    """If no arm passes chats on, a part of a user that cannot be read is refused; thoughts of a model are not."""
+    thoughts = {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}
+    assert [turn.text for turn in read(HI, thoughts, HI, passed=False).turns] == ["Hi", "Hi"]
+    for message, field in ((user({"type": "video_url"}), "content.0.type"), ({"role": "critic"}, "role")):
+        with pytest.raises(InvalidInput) as refused:
+            read(HI, message, passed=False)
+        assert refused.value.field == f"messages.1.{field}"
+
+
+def test_long_texts_and_broken_characters():
+    """Long texts are sent whole and kept without their middle; what no store takes is a replacement character."""
+    long, half = "x" * (MAX_TEXT + 5), {"role": "tool", "tool_call_id": "c1", "content": "4\ud83d\x00"}
+    chat = read({"role": "system", "content": long}, HI)
+    assert (chat.needs, chat.facts["clipped"], chat.sent["messages"][0]["content"]) == ((), 1, long)
+    assert max(len(turn.text) for turn in chat.turns) == MAX_TEXT
+    assert read({"role": "user", "content": long}, {"role": "system", "content": "?"}).needs == ("chat",)
+    assert read({"role": "user", "content": long}, passed=False).turns[0].text == long
+    sent = read(HI, CALLS, half, tools=[{"function": {"name": "f\udc00"}}]).sent
+    assert (sent["messages"][2]["content"], sent["tools"]) == ("4��", [{"function": {"name": "f�"}}])
+
+
+@pytest.mark.parametrize(("value", "sent"), [(-1, None), (-1.0, None), (None, None), (16, 16), (16.0, 16)])
+def test_limits_of_an_answer(value, sent):
+    """A limit is a whole number from 1 on; -1 stands for no limit; other values are refused by the parameter."""
+    chat = read(HI, max_tokens=value, max_completion_tokens=value, stop=[], tools=None)
+    assert {name: chat.sent.get(name) for name in ("max_tokens", "max_completion_tokens")} == {
+        "max_tokens": sent,
+        "max_completion_tokens": sent,
+    }
+    assert not {"stop", "tools"} & chat.sent.keys()
+    for wrong in (0, -5, 1.5, True, "16", [16], 2**60):
+        with pytest.raises(InvalidInput) as refused:
+            read(HI, max_completion_tokens=wrong)
+        assert refused.value.field == "max_completion_tokens"
+
+
+def test_the_size_of_a_chat_has_no_data():
+    """Images and other data count no tokens: they would make a picture longer than any context."""
+    data = {"url": f"data:image/png;base64,{'A' * 40_000}"}
+    parts = [
+        {"type": "text", "text": "What?"},
+        {"type": "image_url", "image_url": data},
+        {"type": "video", "video": data},
+    ]
+    assert read(user(*parts)).facts["tokens"] < 100
+
+
+def test_what_is_kept_of_a_chat():
+    """Plain texts need nothing more; images and tools are kept as they came, up to a size, which then stands alone."""
+    image = user({"type": "image_url", "image_url": {"url": "data:,A"}})
+    assert said_of([HI, YES, user({"type": "text", "text": "?"})]) == {}
+    assert said_of([image, YES]) == {SAID: [image, YES]}
+    assert said_of([HI, CALLS, DONE])[SAID][1] == CALLS
+    large = user({"type": "image_url", "image_url": {"url": "A" * MOST_SAID}})
+    assert said_of([large])[SAID] > MOST_SAID
+
+
+ITEMS = [
+    {"role": "user", "content": [{"type": "input_text", "text": "List it"}, {"type": "input_video", "video": "v"}]},
+    {"type": "reasoning", "id": "rs_1", "encrypted_content": "x"},
+    {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "I "}, {"type": "refusal", "refusal": "no"}],
+    },
+    {"type": "local_shell_call", "id": "lsh_1", "call_id": "c1", "action": {"command": ["ls"]}, "status": "completed"},
+    {"type": "custom_tool_call", "call_id": "c2", "name": "apply_patch", "input": "*** Begin"},
+    {"type": "function_call", "call_id": "c3", "name": "find", "namespace": "crm", "arguments": {"a": 1}},
+    {"type": "local_shell_call_output", "id": "c1", "output": "a.txt"},
+    {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "done"}]},
+    {
+        "type": "computer_call_output",
+        "call_id": "c3",
+        "output": {"type": "computer_screenshot", "image_url": "data:,A"},
+    },
+    {"type": "shell_call_output", "call_id": "c4", "output": [{"stdout": "x"}]},
+    {"type": "web_search_call", "id": "ws_1", "action": {"query": "x"}},
+    {"type": "compaction", "encrypted_content": "x"},
+]
+
+
+def test_items_of_an_agent():
+    """Calls of every kind of tool and their outputs are those of functions; what no chat has is left out, and named."""
+    messages = []
+    left_out = [add_item(messages, item, at="input.0") for item in ITEMS]
+    assert [kind for kind in left_out if kind] == ["web_search_call", "compaction"]
+    asked, called, *outputs = messages
+    assert asked["content"] == [{"type": "text", "text": "List it"}, {"type": "input_video", "video": "v"}]
+    calls = [
+        (each["id"], each["function"]["name"], json.loads(each["function"]["arguments"]))
+        for each in called["tool_calls"]
+    ]
+    assert calls == [
+        ("c1", "local_shell", {"action": {"command": ["ls"]}}),
+        ("c2", "apply_patch", {"input": "*** Begin"}),
+        ("c3", "crm__find", {"a": 1}),
+    ]
+    assert [each["content"] for each in outputs] == [
+        "a.txt",
+        [{"type": "text", "text": "done"}],
+        [{"type": "image_url", "image_url": {"url": "data:,A"}}],
+        '[{"stdout": "x"}]',
+    ]
+    with pytest.raises(InvalidInput, match="send the image's URL"):
+        add_item([], {"role": "user", "content": [{"type": "input_image", "file_id": "f1"}]}, at="input.0")
+
+
+def function(name, **more):
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+NAMED = {"type": "function", "name": "weather"}
+SPACE = {
+    "type": "namespace",
+    "name": "crm",
+    "tools": [{"type": "function", "name": "find"}, {"type": "custom", "name": "p"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "sent", "left_out"),
+    [
+        ([NAMED, {"type": "web_search"}], "auto", ([function("weather")], "auto"), ["tools.web_search"]),
+        ([function("chat_style")], None, ([function("chat_style")], None), []),
+        ([{"name": "bare"}], "required", ([function("bare")], "required"), []),
+        ([SPACE], None, ([function("crm__find")], None), ["tools.custom"]),
+        (
+            [{"type": "mcp"}, {"type": "image_generation"}],
+            "auto",
+            (None, None),
+            ["tools.mcp", "tools.image_generation"],
+        ),
+        (
+            [NAMED, {"type": "function", "name": "b"}],
+            {"type": "allowed_tools", "mode": "required", "tools": [NAMED]},
+            ([function("weather")], "required"),
+            [],
+        ),
+        ([NAMED], {"type": "function", "name": "weather"}, ([function("weather")], function("weather")), []),
+        ([], "none", (None, None), []),
+    ],
+)
+def test_tools_of_responses(tools, choice, sent, left_out):
+    """Functions are passed on in the form of chats; tools that are run elsewhere are left out by their types."""
+    params, ignored = tools_of(tools, choice=choice)
+    assert ((params["tools"], params["tool_choice"]), ignored) == (sent, left_out)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "web_search"}, {"type": "custom", "name": "p"}])
+def test_a_tool_that_nobody_runs_cannot_be_demanded(choice):
+    """A choice that only a tool of OpenAI's could meet is refused."""
+    with pytest.raises(Unsupported) as refused:
+        tools_of([{"type": "web_search"}, {"type": "custom", "name": "p"}], choice=choice)
+    assert refused.value.field == "tool_choice"

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, Final, Literal
 
 from ragbandit.router.api.openai.replies import Unsupported
+from ragbandit.router.api.openai.tool_loops import results_of
 from ragbandit.router.api.schemas.requests import STORABLE
 from ragbandit.router.serving.deciding.needs import NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
@@ -67,7 +67,7 @@ class Chat:
     #: what an arm must be able to do for it, and what it should where one can, sorted
     needs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    #: calls of tools whose results it brings, by their ids: it goes on with the answer that made them
+    #: ids of the calls of tools whose results end it
     results: tuple[str, ...] = ()
 
     def facts(self, *, passed: bool) -> dict[str, Json]:
@@ -96,7 +96,7 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages") -> Chat:
     turns, needs = list[Message | None](), set[str]()
     for index, message in enumerate(messages):
         turns.append(_turn(message, at=f"{at}.{index}", needs=needs))
-    results = _results(messages)
+    results = tuple(results_of(messages))
     if results:  # what follows the question is between the model and its tools
         last = max((place for place, turn in enumerate(turns) if turn is not None and turn.role == "user"), default=0)
         turns = turns[: last + 1]
@@ -157,13 +157,6 @@ def _check_storable(sent: Mapping[str, Any], *, at: str) -> None:
         except (ValueError, RecursionError) as error:
             fault, remedy = next(words for kind, words in _UNSTORABLE.items() if isinstance(error, kind))
             raise InvalidInput(f'"{field}" {fault}', field=field, remedy=remedy) from None
-
-
-def _results(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Ids of the calls whose results end the messages."""
-    last = takewhile(lambda message: message.get("role") == "tool", reversed(messages))
-    ids = [call for message in last if isinstance(call := message.get("tool_call_id"), str)]
-    return tuple(reversed(ids))
 
 
 def _turn(message: Mapping[str, Any], *, at: str, needs: set[str]) -> Message | None:

@@ -20,7 +20,15 @@ from ragbandit.router.storage.decisions.feedback_writes import (
     unknown_decision,
     write_feedback,
 )
-from ragbandit.router.storage.decisions.tool_turns import add_turns, called, first_of
+from ragbandit.router.storage.decisions.tool_turns import (
+    CONVERSATION,
+    TOOL_TURN,
+    add_turns,
+    called,
+    first_of,
+    results_taken,
+    take_results,
+)
 from ragbandit.router.storage.rows.conversion import (
     Row,
     canonical,
@@ -55,7 +63,9 @@ from ragbandit.router.storage.sql.tables import (
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
+    ERASED,
     LABEL_QUEUE,
+    NAMED_ID,
     Decision,
     DecisionId,
     DecisionState,
@@ -97,6 +107,8 @@ class AnswerTask:
 
 #: whether the label queue asks for a decision: facts are canonical JSON, its keys in order
 _ASKED: Final = decisions.c.facts.contains(f'"{LABEL_QUEUE}":{{"asked":true,').label("asked")
+#: whether its texts were erased
+_IS_ERASED: Final = decisions.c.facts.contains(f'"{ERASED}":').label("is_erased")
 #: values of the setting log.text
 KeptText = Literal["full", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
@@ -111,7 +123,8 @@ def _kept_of_decision(row: Mapping[str, Any], *, context: frozenset[str]) -> dic
     kept: dict[str, Any] = {}
     if context and row["context"] != "{}":
         kept = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    return {"text": "", "context": canonical(kept) if kept else "{}", "request": without_messages(row["request"])}
+    request = without_messages(row["request"], keep=(TOOL_TURN, CONVERSATION, NAMED_ID))
+    return {"text": "", "context": canonical(kept) if kept else "{}", "request": request}
 
 
 class DecisionStore:
@@ -137,14 +150,17 @@ class DecisionStore:
     def add_decisions(self, group: Sequence[Decision]) -> list[Decision | RagBanditError]:
         """Commit the decisions; for an id that is taken, the decision that stands, or a Conflict.
 
-        When this returns, every decision in the result is durable.
+        A Conflict is also the reply to a tool turn whose results another decision has. When this returns, every
+        decision in the result is durable.
         """
         rows = [decision_row(decision) for decision in group]
         if self.text != "full":
             rows = [row | _kept_of_decision(row, context=self.context) for row in rows]
         with counting(self.database) as (connection, moves):
-            new = insert_new(connection, decisions, rows, key="id")
-            fresh = list(compress(group, new))
+            lost = take_results(connection, group)
+            offered = [(each, row) for each, row in zip(group, rows, strict=True) if each.id not in lost]
+            new = insert_new(connection, decisions, [row for _, row in offered], key="id")
+            fresh = [each for each, _ in compress(offered, new)]
             moves.add("decided", len(fresh))
             if fresh:
                 labels = labels_in_use(connection, label=self.label)
@@ -152,12 +168,15 @@ class DecisionStore:
                 insert_rows(connection, waiting, rooms)
                 moves.waiting(rooms)
                 answer_queue.enqueue(connection, [each for each in fresh if each.run_by == "worker"])
-            taken = [row["id"] for row, is_new in zip(rows, new, strict=True) if not is_new]
+            taken = lost | {each.id for (each, _), is_new in zip(offered, new, strict=True) if not is_new}
             standing = _standing(connection, taken)
-        return [
-            settle(*standing[each.id], request_hash=row["body_hash"]) if each.id in standing else each
-            for each, row in zip(group, rows, strict=True)
-        ]
+        replies: list[Decision | RagBanditError] = []
+        for each, row in zip(group, rows, strict=True):
+            if each.id in standing:
+                replies.append(settle(*standing[each.id], request_hash=row["body_hash"]))
+            else:
+                replies.append(results_taken() if each.id in lost else each)
+        return replies
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """The stored decisions among these ids, with the hash of the request that made them.
@@ -201,19 +220,18 @@ class DecisionStore:
         something else than before, or reports on a decision that our workers run. Durable when this returns.
         """
         rows = [outcome_row(outcome) for outcome in group]
-        if self.text != "full":
-            rows = [row | _KEPT_OF_OUTCOME for row in rows]
+        columns = ("id", "run_by", "tenant", "api_key", "request", _ASKED, _IS_ERASED)
         with counting(self.database) as (connection, moves):
-            ids = {row["decision_id"] for row in rows}
-            owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key", "request", _ASKED))
+            owned = _by_id(connection, {row["decision_id"] for row in rows}, columns=columns)
             known = {key: row["run_by"] for key, row in owned.items()}
             accepted = [
-                (each, row | {"call": called(each, tenant=owned[each.decision_id]["tenant"])})
+                (each, self._kept_outcome(each, row=row, decision=owned[each.decision_id]))
                 for each, row in zip(group, rows, strict=True)
                 if each.decision_id in known and not is_foreign(each, known)
             ]
             new = insert_new(connection, outcomes, [row for _, row in accepted], key="decision_id")
-            fresh = {each.decision_id: each for each, _ in compress(accepted, new)}
+            inserted = {each.decision_id: (each, row) for each, row in compress(accepted, new)}
+            fresh = {key: each for key, (each, _) in inserted.items()}
             if fresh:
                 open_rows = lock_waiting(connection, {*fresh})
                 flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
@@ -221,7 +239,7 @@ class DecisionStore:
                 count_spending(moves, fresh.values(), rows=owned)
                 turns = {key: first for key in fresh if (first := first_of(owned[key]["request"])) is not None}
                 scored = [one for key, one in fresh.items() if key not in turns]
-                scored += add_turns(connection, [(fresh[key], first) for key, first in turns.items()])
+                scored += add_turns(connection, [(*inserted[key], first) for key, first in turns.items()])
                 if self.judge is not None:
                     shard = self.database.shard
                     sample_outcomes(connection, scored, label=self.label, sample=self.judge, moves=moves, shard=shard)
@@ -237,6 +255,11 @@ class DecisionStore:
             each is fresh.get(each.decision_id) or outcome_reply(each, row["body_hash"], known=known, standing=standing)
             for each, row in zip(group, rows, strict=True)
         ]
+
+    def _kept_outcome(self, outcome: Outcome, *, row: dict[str, Any], decision: Row) -> dict[str, Any]:
+        """The row of an outcome as it is stored: without texts if none are kept, or its decision was erased."""
+        blank = {} if self.text == "full" and not decision["is_erased"] else _KEPT_OF_OUTCOME
+        return row | blank | {"call": called(outcome, request=decision["request"])}
 
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether this very outcome is stored already."""

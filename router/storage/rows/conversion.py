@@ -5,7 +5,7 @@ repr); features alone are bytes, and traces are compressed (outcome_rows).
 import hashlib
 import json
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -214,10 +214,15 @@ def _request(query: Query) -> str | None:
     return canonical(parts) if parts else None
 
 
-def without_messages(request: str | None) -> str | None:
-    """The column `request` without what was said: that the arm was forced, and the aim, stay."""
+def without_messages(request: str | None, *, keep: Collection[str]) -> str | None:
+    """The column `request` without what was said: that the arm was forced, and the aim, stay.
+
+    keep: keys of what the edge has noted that stay too.
+    """
     known = object_or_empty(request)
     parts = {name: known[name] for name in ("aim", "forced") if known.get(name)}
+    if edge := {name: value for name, value in known.get("edge", {}).items() if name in keep}:
+        parts["edge"] = edge
     return canonical(parts) if parts else None
 
 

@@ -94,20 +94,14 @@ class Selection:
         # Not by LIKE, for which _ is any character, and for SQLite an A is an a.
         return or_(decisions.c.id == first, func.replace(decisions.c.request, turn, "") != decisions.c.request)
 
-    def _later_turns(self, connection: Connection) -> list[str]:
-        """Turns that were made too late to be meant themselves, of loops whose first decision is meant."""
-        if self.before is None:
-            return []
-        late = decisions.c.made_at >= self.before, decisions.c.request.contains(f'"{TOOL_TURN}"')
-        query = select(decisions.c.id, decisions.c.request).where(*late).order_by(decisions.c.id).limit(BATCH)
-        turns, page = list[str](), connection.execute(query).all()
-        while page:
-            firsts = {row.id: first_of(row.request) for row in page}
-            meant = select(decisions.c.id).where(decisions.c.id.in_({*firsts.values()}), self.own_rows())
-            known = set(connection.execute(meant).scalars())
-            turns += [turn for turn, first in firsts.items() if first in known]
-            page = connection.execute(query.where(decisions.c.id > page[-1].id)).all()
-        return turns
+    def _later_turns(self, connection: Connection) -> Sequence[str]:
+        """Turns that are not meant themselves, of loops of tools of which an earlier part is meant."""
+        taken, is_taken = outcomes.c.taken_by, outcomes.c.taken_by.is_not(None)
+        own = select(taken.label("id")).join(decisions, decisions.c.id == outcomes.c.decision_id)
+        turns = own.where(self.own_rows(), is_taken).cte(recursive=True)
+        turns = turns.union(select(taken).join(turns, outcomes.c.decision_id == turns.c.id).where(is_taken))
+        later = select(decisions.c.id).join(turns, decisions.c.id == turns.c.id).where(~self.own_rows())
+        return connection.execute(later).scalars().all()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

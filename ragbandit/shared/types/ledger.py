@@ -247,9 +247,9 @@ class PolicyControl:
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
-#: rows of which the arms are counted: decisions under ids that callers named, all, those with an outcome, those that
-#: were judged
-SampleStage = Literal["named", "drawn", "ended", "judged"]
+#: rows of which the arms are counted: decisions under ids that callers named, those of them that the label queue asks
+#: for, all decisions, those with an outcome, those that were judged
+SampleStage = Literal["named", "asked", "drawn", "ended", "judged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -301,6 +301,9 @@ class ArmTotals:
     #: under ids that callers named, all, those with an outcome, those that were judged (storage/totals/excesses.py)
     named_excess: float = 0.0
     named_spread: float = 0.0
+    #: the same of those of them that the label queue asks for, beyond their q
+    asked_excess: float = 0.0
+    asked_spread: float = 0.0
     drawn_excess: float = 0.0
     drawn_spread: float = 0.0
     ended_excess: float = 0.0

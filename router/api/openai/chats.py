@@ -63,7 +63,7 @@ class Chat:
     #: the conversation as texts, the last of it the question
     turns: tuple[Message, ...]
     #: messages and parameters as they came, by the names of chat completions
-    sent: Mapping[str, Json] = field(default_factory=dict)
+    sent: Mapping[str, Any] = field(default_factory=dict)
     #: what an arm must be able to do for it, and what it should where one can, sorted
     needs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ request and writes the reply, whole or in pieces.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -59,7 +59,7 @@ from ragbandit.router.api.openai.responses import (
     check_response,
     response,
 )
-from ragbandit.router.api.openai.tool_loops import Conversation, Earlier, hashed
+from ragbandit.router.api.openai.tool_loops import hashed
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText, identity, plain_decision_id
 from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
@@ -67,10 +67,10 @@ from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.serving.deciding.needs import lacks_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
-from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, TOOL_TURN, ToolTurn, next_turn
-from ragbandit.router.storage.rows.conversion import CHAT_HASH
+from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, next_turn
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
-from ragbandit.shared.types import NAMED_ID, ArmName, Caller, Decision, DecisionId, Json, Outcome, Query
+from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
 
@@ -168,8 +168,8 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
     return response(record.decision, outcome, base=str(request.base_url), saved=saved, error=error)
 
 
-async def messages_before(request: Request, response_id: str) -> tuple[DecisionRecord, list[dict[str, Any]]]:
-    """The record of a response and its conversation, its answer last; without its own `instructions`.
+async def messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:
+    """The decision of a response and its conversation, its answer last; without its own `instructions`.
 
     Raises NotFound, InvalidInput where its texts are not stored.
     """
@@ -194,19 +194,7 @@ async def messages_before(request: Request, response_id: str) -> tuple[DecisionR
     if outcome.answer or calls:
         called = {"tool_calls": calls} if calls else {}
         messages.append({"role": "assistant", "content": outcome.answer or None, **called})
-    return record, messages
-
-
-def _earlier(record: DecisionRecord, messages: Sequence[Mapping[str, Any]], *, caller: Caller) -> Earlier | None:
-    """What the hash of a conversation begins with that goes on from this response; None: with its messages.
-
-    messages: those in front of the new ones.
-    """
-    query = record.decision.query
-    known = query.request.get(CONVERSATION)
-    if not isinstance(known, str) or query.api_key != caller.key or messages[-1]["role"] != "assistant":
-        return None
-    return Earlier(decision=record.decision.id, conversation=known, messages=len(messages) - 1)
+    return record.decision, messages
 
 
 _RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
@@ -234,11 +222,10 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     own, before = key or f"{ID_PREFIX}{new_id()}", list[dict[str, Any]]()
     session, earlier = None if body.store is False else own, None
     if body.previous_response_id is not None:
-        record, before = await messages_before(request, body.previous_response_id)
-        session = record.decision.query.session or record.decision.id
-        earlier = _earlier(
-            record, [*([{"role": "system"}] if body.instructions else []), *before], caller=caller_of(request)
-        )
+        decision, before = await messages_before(request, body.previous_response_id)
+        session, known = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
+        if isinstance(known, str) and decision.query.api_key == caller_of(request).key:
+            earlier = known, bool(body.instructions) + len(before) - 1  # all that came before its answer
     chat, facts = read_chat(body.sent(before), at="input"), body.facts
     if body.store is not False:
         facts |= said_of(chat)
@@ -299,24 +286,25 @@ async def answered(
     whole: Callable[..., Mapping[str, Any]],
     stream: Callable[..., ReplyStream],
     session: str | None = None,
-    earlier: Earlier | None = None,
+    earlier: tuple[str, int] | None = None,
     facts: Mapping[str, Json] | None = None,
 ) -> Response:
     """The reply to a question: it is decided, and a worker answers it.
 
     chat: what it asks for. key: the id that the decision is to have. whole: writes the reply of (decision, outcome,
     base=URL of this service, saved=dollars or None). stream: the events of the reply to (decision, base=...). session:
-    the conversation, where no header names one. earlier: the response that it goes on from. facts: what else is kept of
-    the request. Raises what is wrong before there is a decision. What fails later is replied so that clients do not ask
-    again by themselves: they would have a second decision made for the same question.
+    the conversation, where no header names one. earlier: hash and number of the messages that are stored already.
+    facts: what else is kept of the request. Raises what is wrong before there is a decision. What fails later is
+    replied so that clients do not ask again by themselves: they would have a second decision made for the question.
     """
     query = query_of(request, body, chat=chat, key=key, session=session, facts=facts or {})
     router, named = router_of(request), query.session if query.session != session else None
-    conversation = hashed(chat.sent["messages"], caller=(query.tenant, query.api_key, named), earlier=earlier)
+    begin, start = earlier or (body_hash([query.tenant, query.api_key, named]), 0)
+    conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
     if CHAT_HASH in query.request:
-        query = replace(query, request={**query.request, CONVERSATION: conversation.whole})
+        query = replace(query, request={**query.request, CONVERSATION: conversation})
     with router.answers.place(query):
-        decision, is_own = await _decided(request, query, chat=chat, conversation=conversation)
+        decision, is_own = await _decided(request, query, chat=chat, calls=calls)
         settings, base = router.settings, str(request.base_url)
         limit_s = max(settings.server.answer_wait_s, settings.budget.seconds + STREAM_WAIT_S)
         try:
@@ -335,66 +323,44 @@ async def answered(
     return JsonReply(whole(decision, outcome, base=base, saved=saved), headers=headers(decision))
 
 
-async def _decided(request: Request, query: Query, *, chat: Chat, conversation: Conversation) -> tuple[Decision, bool]:
-    """The decision of a question, and whether nobody else may ask for its answer.
+async def _decided(request: Request, query: Query, *, chat: Chat, calls: str | None) -> tuple[Decision, bool]:
+    """The decision of a question, and whether nobody but this request may ask for its answer.
 
-    A request that brings the results of tools goes on with the loop that called them; where another request brings
-    results of these calls at the same time, the second one here gets a draw, or the other's answer if it is the same.
+    calls: the key of the calls whose results it brings.
     """
-    router = router_of(request)
-    for is_last in (False, True):
-        turn = await _with_turn(request, query, conversation=conversation)
-        if isinstance(turn, Decision):
-            return turn, False
-        turn = await paced(request, turn)
-        turn = await awaited(request, router.conversations.submit(chat.turns, query=turn), what="Idempotency-Key")
-        try:
-            decision, _ = await decide(request, turn, run_by="worker")
-        except Conflict:
-            if is_last or TOOL_TURN not in turn.request:
-                raise
-        else:
-            return decision, query.id is None or query.request.get(NAMED_ID) is False
-    raise AssertionError
+    known = None if calls is None else await _next_turn(request, query, calls=calls)
+    if isinstance(known, Decision):
+        return known, False
+    asks = await paced(request, known or query)
+    rewrite = router_of(request).conversations.submit(chat.turns, query=asks)
+    asks = await awaited(request, rewrite, what="Idempotency-Key")
+    try:
+        decision, _ = await decide(request, asks, run_by="worker")
+    except Conflict as error:
+        if error.field != RESULTS:
+            raise
+        return await _decided(request, query, chat=chat, calls=calls)  # another request has taken the results
+    return decision, query.id is None or query.request.get(NAMED_ID) is False
 
 
-async def _with_turn(request: Request, query: Query, *, conversation: Conversation) -> Query | Decision:
-    """The query as it is decided: one that brings the results of tools is answered by the arm that called them.
+async def _next_turn(request: Request, query: Query, *, calls: str) -> Query | Decision | None:
+    """The query as the next turn of the loop that it brings results for, by the arm that asked for them.
 
-    The decision of an earlier request if the same results came with it. The query is drawn as any other where the
-    results find no loop, the loop had too many turns or took too long, or its arm cannot answer or the caller may not
-    have it. Raises StoreError.
+    The turn itself if the same request came before. None if no loop is found, the loop had too many turns or took too
+    long, or its arm cannot answer, or the caller may not have it: the query gets a draw. Raises StoreError.
     """
-    if conversation.call is None:
-        return query
-    router, settings = router_of(request), router_of(request).settings.conversation
-    if query.id is not None and query.request.get(NAMED_ID) is not False:
-        known = await reads_of(request).run(lambda: router.store.decisions_by_id([DecisionId(str(query.id))]))
-        stored, _ = known.get(query.id, (None, ""))
-        if isinstance(stored, Decision):  # the same request again is asked as it was then
-            facts = stored.query.request.get(TOOL_TURN)
-            return query if facts is None else _continuing(query, arm=stored.arm, facts=facts)
-    find = partial(
-        next_turn,
-        router.database,
-        conversation.call,
-        chat_hash=query.request.get(CHAT_HASH),
-        since=time.time() - settings.tool_turns_s,
-        previous=conversation.previous,
-    )
+    router, settings, known = router_of(request), router_of(request).settings.conversation, query.request
+    previous, since = known.get("previous_response_id"), time.time() - settings.tool_turns_s
+    find = partial(next_turn, router.database, calls, query=query, since=since, previous=previous)
     turn = await reads_of(request).run(find)
-    if isinstance(turn, ToolTurn):
-        allowed = turn.arm in router.service.passing and (query.arms is None or turn.arm in query.arms)
-        if turn.number > settings.tool_turns or not allowed:
-            return query
-        is_able = not lacks_of(query, arms=(turn.arm,), passing=router.service.passing)
-        return _continuing(query, arm=turn.arm, facts=turn.facts) if is_able else query
-    return query if turn is None else (await reads_of(request).run(lambda: router.decision(turn))).decision
-
-
-def _continuing(query: Query, *, arm: ArmName, facts: Json) -> Query:
-    """The query as the next turn of a loop of tools, by its arm."""
-    return replace(query, arms=(arm,), forced=True, request={**query.request, TOOL_TURN: facts})
+    if turn is None or isinstance(turn, str):
+        return None if turn is None else (await reads_of(request).run(lambda: router.decision(turn))).decision
+    passing, allowed = router.service.passing, query.arms is None or turn.arm in query.arms
+    if turn.number > settings.tool_turns or turn.arm not in passing or not allowed:
+        return None
+    if lacks_of(query, arms=(turn.arm,), passing=passing):
+        return None
+    return replace(query, arms=(turn.arm,), forced=True, request={**known, TOOL_TURN: turn.facts})
 
 
 async def _events(answer: PendingAnswer) -> AsyncIterator[AnswerEvent | None]:

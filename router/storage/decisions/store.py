@@ -5,15 +5,17 @@ keys: the same body again is a duplicate, another body a conflict, and neither c
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, func, select
 
 from ragbandit.router.storage import answer_queue
-from ragbandit.router.storage.access.spending import count_spending
+from ragbandit.router.storage.access.spending import DRAWS, count_spending, shared_secret
 from ragbandit.router.storage.decisions.feedback_writes import (
     is_foreign,
     outcome_reply,
@@ -26,7 +28,6 @@ from ragbandit.router.storage.decisions.tool_turns import (
     add_turns,
     called,
     first_of,
-    results_taken,
     take_results,
 )
 from ragbandit.router.storage.rows.conversion import (
@@ -40,9 +41,9 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import (
     MAX_CHECKS,
-    MAX_LABELS,
     JudgeSample,
     add_jobs,
+    add_labels,
     outcome_row,
     outcome_value,
     sample_outcomes,
@@ -115,6 +116,12 @@ KeptText = Literal["full", "none"]
 _KEPT_OF_OUTCOME: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 
 
+def _of_decision(outcome: Outcome, *, decision: Row) -> dict[str, Any]:
+    """Columns of an outcome that depend on its decision: whose calls it has, and no texts after an erasure."""
+    blank = _KEPT_OF_OUTCOME if decision["is_erased"] else {}
+    return {**blank, "call": called(outcome, request=decision["request"])}
+
+
 def _kept_of_decision(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
     """Columns of a decision where no texts are kept.
 
@@ -147,6 +154,11 @@ class DecisionStore:
         self.database, self.label = database, label
         self.text, self.context, self.judge, self.check = text, context, judge, check
 
+    @cached_property
+    def secret(self) -> bytes:
+        """The secret of the store's draws. Raises StoreError."""
+        return shared_secret(self.database, name=DRAWS, now=time.time())
+
     def add_decisions(self, group: Sequence[Decision]) -> list[Decision | RagBanditError]:
         """Commit the decisions; for an id that is taken, the decision that stands, or a Conflict.
 
@@ -157,10 +169,10 @@ class DecisionStore:
         if self.text != "full":
             rows = [row | _kept_of_decision(row, context=self.context) for row in rows]
         with counting(self.database) as (connection, moves):
-            lost = take_results(connection, group)
-            offered = [(each, row) for each, row in zip(group, rows, strict=True) if each.id not in lost]
-            new = insert_new(connection, decisions, [row for _, row in offered], key="id")
-            fresh = [each for each, _ in compress(offered, new)]
+            new = insert_new(connection, decisions, rows, key="id")
+            fresh = list(compress(group, new))
+            lost = take_results(connection, fresh)
+            fresh = [each for each in fresh if each.id not in lost]
             moves.add("decided", len(fresh))
             if fresh:
                 labels = labels_in_use(connection, label=self.label)
@@ -168,15 +180,14 @@ class DecisionStore:
                 insert_rows(connection, waiting, rooms)
                 moves.waiting(rooms)
                 answer_queue.enqueue(connection, [each for each in fresh if each.run_by == "worker"])
-            taken = lost | {each.id for (each, _), is_new in zip(offered, new, strict=True) if not is_new}
+            taken = [row["id"] for row, is_new in zip(rows, new, strict=True) if not is_new]
             standing = _standing(connection, taken)
-        replies: list[Decision | RagBanditError] = []
-        for each, row in zip(group, rows, strict=True):
-            if each.id in standing:
-                replies.append(settle(*standing[each.id], request_hash=row["body_hash"]))
-            else:
-                replies.append(results_taken() if each.id in lost else each)
-        return replies
+        return [
+            settle(*standing[each.id], request_hash=row["body_hash"])
+            if each.id in standing
+            else lost.get(each.id, each)
+            for each, row in zip(group, rows, strict=True)
+        ]
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """The stored decisions among these ids, with the hash of the request that made them.
@@ -220,12 +231,15 @@ class DecisionStore:
         something else than before, or reports on a decision that our workers run. Durable when this returns.
         """
         rows = [outcome_row(outcome) for outcome in group]
+        if self.text != "full":
+            rows = [row | _KEPT_OF_OUTCOME for row in rows]
         columns = ("id", "run_by", "tenant", "api_key", "request", _ASKED, _IS_ERASED)
+        secret = b"" if self.judge is None else self.secret
         with counting(self.database) as (connection, moves):
             owned = _by_id(connection, {row["decision_id"] for row in rows}, columns=columns)
             known = {key: row["run_by"] for key, row in owned.items()}
             accepted = [
-                (each, self._kept_outcome(each, row=row, decision=owned[each.decision_id]))
+                (each, row | _of_decision(each, decision=owned[each.decision_id]))
                 for each, row in zip(group, rows, strict=True)
                 if each.decision_id in known and not is_foreign(each, known)
             ]
@@ -241,12 +255,12 @@ class DecisionStore:
                 scored = [one for key, one in fresh.items() if key not in turns]
                 scored += add_turns(connection, [(*inserted[key], first) for key, first in turns.items()])
                 if self.judge is not None:
-                    shard = self.database.shard
-                    sample_outcomes(connection, scored, label=self.label, sample=self.judge, moves=moves, shard=shard)
+                    more = {"secret": secret, "moves": moves, "shard": self.database.shard}
+                    sample_outcomes(connection, scored, label=self.label, sample=self.judge, **more)
                 labelled = [
                     one for key, one in fresh.items() if owned[key]["asked"] and one.answer and key not in turns
                 ]
-                add_jobs(connection, labelled, kind="label", room=MAX_LABELS, moves=moves)
+                add_labels(connection, labelled, moves=moves)
                 if self.check:
                     add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
@@ -255,11 +269,6 @@ class DecisionStore:
             each is fresh.get(each.decision_id) or outcome_reply(each, row["body_hash"], known=known, standing=standing)
             for each, row in zip(group, rows, strict=True)
         ]
-
-    def _kept_outcome(self, outcome: Outcome, *, row: dict[str, Any], decision: Row) -> dict[str, Any]:
-        """The row of an outcome as it is stored: without texts if none are kept, or its decision was erased."""
-        blank = {} if self.text == "full" and not decision["is_erased"] else _KEPT_OF_OUTCOME
-        return row | blank | {"call": called(outcome, request=decision["request"])}
 
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether this very outcome is stored already."""
@@ -294,14 +303,16 @@ class DecisionStore:
         return replies
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
-        """Answers that wait for a person's label, of a tenant (None: of all), the newest first."""
+        """Answers that wait for a person's label, of a tenant (None: of all, in turn), the newest first."""
         query = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
         query = query.where(jobs.c.kind == "label", decisions.c.text != "")
         if tenant is not None:
             query = query.where(decisions.c.tenant == tenant)
         # Whoever was judged by a user is not asked for: so users' ratings and labels speak of all questions together.
         rated = exists().where(feedback.c.decision_id == jobs.c.decision_id, feedback.c.source == "human")
-        query = query.where(~rated).order_by(jobs.c.made_at.desc(), jobs.c.decision_id).offset(skip).limit(limit)
+        newest = jobs.c.made_at.desc(), jobs.c.decision_id
+        turn = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
+        query = query.where(~rated).order_by(turn, *newest).offset(skip).limit(limit)
         with self.database.read() as connection:
             ids = list(connection.execute(query).scalars())
         return [self.record(DecisionId(key)) for key in ids]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, or_, select, update
+from sqlalchemy import Connection, delete, func, or_, select, update
 
 from ragbandit.router.storage.rows.conversion import (
     CHAT_HASH,
@@ -29,14 +29,16 @@ from ragbandit.router.storage.rows.conversion import (
 from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_row, outcome_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, calls_of
+from ragbandit.shared.errors import Conflict, RagBanditError
+from ragbandit.shared.types import ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, Query, calls_of
 
 #: the key of a query's `request` with the turn: {"first": the decision that drew the arm, "previous": the decision
 #: whose calls it brings the results of, "turn": its number, from 2}
 TOOL_TURN: Final = "tool_turn"
 #: the key of a query's `request` with the hash of its caller and of all its messages
 CONVERSATION: Final = "conversation_hash"
+#: the field of the error of a turn whose results another request has taken
+RESULTS: Final = "tool_call_id"
 #: outcomes with the same key that are looked at, the newest first; more cannot be told apart in any case
 _MOST_ALIKE: Final = 64
 #: columns of an outcome that a later turn changes
@@ -56,8 +58,6 @@ class ToolTurn:
     arm: ArmName
     #: of this turn; the drawn one is 1
     number: int
-    #: when the arm was drawn, seconds since 1970
-    began_at: float
 
     @property
     def facts(self) -> dict[str, Json]:
@@ -66,9 +66,9 @@ class ToolTurn:
 
 
 def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
-    """The hash that results find the outcome with these calls by; None if the calls cannot be told apart.
+    """The hash by which results find the outcome with these calls; None if the calls cannot be told apart.
 
-    conversation: the hash of the caller and of the messages before the calls; of older releases there is none.
+    conversation: the hash of the caller and of the messages before the calls; decisions of older releases have none.
     """
     if not isinstance(conversation, str) or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
         return None
@@ -76,64 +76,57 @@ def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
 
 
 def next_turn(
-    database: Database, key: str, *, chat_hash: Json, since: float, previous: str | None = None
+    database: Database, key: str, *, query: Query, since: float, previous: Json = None
 ) -> ToolTurn | DecisionId | None:
-    """The turn that takes the results which find an outcome by this key; or the turn that has the same request already.
+    """The turn that brings the results of the calls with this key; or the turn that the same request made before.
 
-    None if there is no such outcome, or several cannot be told apart: the request is a new draw. chat_hash: of the
-    request. since: older decisions are not continued, seconds since 1970. previous: the decision that the caller says
-    it continues; None: it says nothing. Raises StoreError.
+    None if there are no such calls, or several that cannot be told apart: the request is a new draw. since: a loop that
+    began before is not continued. previous: the decision that the caller goes on from, where it says so. Raises
+    StoreError.
     """
-    columns = *decisions.c["id", "arm", "request", "made_at"], outcomes.c.taken_by
-    alike = select(*columns).join(outcomes, outcomes.c.decision_id == decisions.c.id)
-    alike = alike.where(outcomes.c.call == key, decisions.c.made_at > since)
-    if previous is not None:
-        alike = alike.where(decisions.c.id == previous)
+    found = select(*decisions.c["id", "arm", "request"], outcomes.c.taken_by)
+    found = found.join(outcomes, outcomes.c.decision_id == decisions.c.id)
+    found = found.where(outcomes.c.call == key, decisions.c.made_at > since)
+    found = found if previous is None else found.where(decisions.c.id == previous)
     with database.read() as connection:
-        rows = connection.execute(alike.order_by(decisions.c.made_at.desc()).limit(_MOST_ALIKE)).mappings().all()
-        waiting = [row for row in rows if row["taken_by"] is None]
-        if len(waiting) != 1:
-            taken = [row["taken_by"] for row in rows if row["taken_by"] is not None]
-            return None if waiting else _repeated(connection, taken, chat_hash=chat_hash)
-        (row,) = waiting
-        turn = _turn_of(row["request"]) or {"first": row["id"], "turn": 1}
+        rows = connection.execute(found.order_by(decisions.c.made_at.desc()).limit(_MOST_ALIKE)).all()
+        waiting = [row for row in rows if row.taken_by is None]
+        if not waiting:
+            return _repeated(connection, [row.taken_by for row in rows], query=query)
+        turn = _turn_of(waiting[0].request) or {"first": waiting[0].id, "turn": 1}
         began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == turn["first"])).scalar()
-    if began_at is None or began_at <= since:
+    if len(waiting) > 1 or began_at is None or began_at <= since:
         return None
     number = int(turn["turn"]) + 1
-    return ToolTurn(first=turn["first"], previous=row["id"], arm=row["arm"], number=number, began_at=began_at)
+    return ToolTurn(first=turn["first"], previous=waiting[0].id, arm=waiting[0].arm, number=number)
 
 
-def _repeated(connection: Connection, turns: Sequence[str], *, chat_hash: Json) -> DecisionId | None:
-    """The turn among these that came with the same request; None if none did. One that failed may be asked again."""
-    query = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(turns), decisions.c.text != "")
-    query = query.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
-    rows = connection.execute(query.where(or_(outcomes.c.status.is_(None), outcomes.c.status != "failed")))
-    same = (row.id for row in rows if chat_hash and edge_of(row.request).get(CHAT_HASH) == chat_hash)
-    return next(map(DecisionId, same), None)
+def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> DecisionId | None:
+    """The turn among these that came with the same chat. One that failed may be asked again under another id."""
+    rows = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(turns), decisions.c.text != "")
+    rows = rows.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
+    failed = func.coalesce(outcomes.c.status, "") == "failed"
+    chat = query.request.get(CHAT_HASH)
+    for row in connection.execute(rows.where(or_(~failed, decisions.c.id == query.id))):
+        if chat is not None and edge_of(row.request).get(CHAT_HASH) == chat:
+            return DecisionId(row.id)
+    return None
 
 
-def take_results(connection: Connection, group: Iterable[Decision]) -> set[DecisionId]:
-    """Take the results that these turns bring; the turns whose results another one has taken before.
-
-    Call it in the transaction that stores the turns.
-    """
-    facts = [(one.query.request.get(TOOL_TURN), one.id) for one in group]
+def take_results(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
+    """Take the results that new turns bring; turns whose results another one has are deleted, with what is wrong."""
+    facts = {one.id: one.query.request.get(TOOL_TURN) for one in new}
     # In one order, so that two writers never wait for each other in a circle.
-    turns = sorted((str(turn["previous"]), key) for turn, key in facts if isinstance(turn, Mapping))
-    lost = set()
+    turns = sorted((str(turn["previous"]), key) for key, turn in facts.items() if isinstance(turn, Mapping))
+    lost = dict[DecisionId, RagBanditError]()
     for previous, key in turns:
-        free = or_(outcomes.c.taken_by.is_(None), outcomes.c.taken_by == key)
-        take = update(outcomes).where(outcomes.c.decision_id == previous, free).values(taken_by=key)
-        if not connection.execute(take).rowcount:
-            lost.add(key)
+        take = update(outcomes).where(outcomes.c.decision_id == previous, outcomes.c.taken_by.is_(None))
+        if not connection.execute(take.values(taken_by=key)).rowcount:
+            message = "another request has brought results of these calls of tools"
+            lost[key] = Conflict(message, field=RESULTS, remedy="send the request again: it gets an arm of its own")
+    if lost:
+        connection.execute(delete(decisions).where(decisions.c.id.in_(lost)))
     return lost
-
-
-def results_taken() -> Conflict:
-    """The error of a turn whose results another request has taken since it was looked up."""
-    message = "another request has brought results of these calls of tools at the same time"
-    return Conflict(message, field="messages", remedy="send the request again: it gets an arm of its own")
 
 
 def edge_of(request: str | None) -> Mapping[str, Any]:

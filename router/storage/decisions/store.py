@@ -7,7 +7,7 @@ keys: the same body again is a duplicate, another body a conflict, and neither c
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from typing import Any, Final, Literal
@@ -255,8 +255,8 @@ class DecisionStore:
                 scored = [one for key, one in fresh.items() if key not in turns]
                 scored += add_turns(connection, [(*inserted[key], first) for key, first in turns.items()])
                 if self.judge is not None:
-                    more = {"secret": secret, "moves": moves, "shard": self.database.shard}
-                    sample_outcomes(connection, scored, label=self.label, sample=self.judge, **more)
+                    sample, shard = replace(self.judge, secret=secret), self.database.shard
+                    sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
                 labelled = [
                     one for key, one in fresh.items() if owned[key]["asked"] and one.answer and key not in turns
                 ]

@@ -281,6 +281,8 @@ class JudgeSample:
     max_waiting: int
     #: all of them until so many are learned or wait for the judge
     first: int = 0
+    #: of the store's draws
+    secret: bytes = b""
 
 
 def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
@@ -293,24 +295,17 @@ def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
 
 
 def sample_outcomes(
-    connection: Connection,
-    group: Iterable[Outcome],
-    *,
-    label: str,
-    sample: JudgeSample,
-    secret: bytes,
-    moves: Moves,
-    shard: int,
+    connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
 ) -> None:
     """Let those of these new outcomes wait for the judge that are sampled, as far as there is room.
 
-    label: of the ledger. secret: of the draws. shard: of `counters`, that this process moves.
+    label: of the ledger. shard: of `counters`, that this process moves.
     """
     share = sample.share
     if sample.first:
         learned = _counter(connection, label=label, name="learned")
         share = 1.0 if learned + waiting_jobs(connection, kind="judge") < sample.first else share
-    sampled = [one for one in group if drawn_for("judge", one.decision_id, secret=secret) < share]
+    sampled = [one for one in group if drawn_for("judge", one.decision_id, secret=sample.secret) < share]
     facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(connection, sampled, kind="judge", room=sample.max_waiting, moves=moves, facts=facts)
     if skipped:

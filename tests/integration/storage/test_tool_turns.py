@@ -125,7 +125,7 @@ def test_results_find_the_calls_of_their_conversation(store):
 
 
 def test_results_are_taken_once(store):
-    """Of two turns that bring results at once one is stored: its request finds it again, and the loop goes on from it."""
+    """Of two turns that bring results at once one is stored: its request finds it again, and the loop goes on."""
     store.add_decisions([decision("d1")])
     store.add_outcome(outcome("d1", "c1"))
     turns = [decision(key, first="d1", turn=2, said=key) for key in ("t1", "t2")]

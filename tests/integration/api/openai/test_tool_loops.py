@@ -103,7 +103,7 @@ def test_an_id_is_no_ticket_for_an_arm(loops):
 
 
 def test_the_same_request_again_is_the_same_turn(loops):
-    """Ten times at once it is one turn and one cost; with other results at once one is the turn, the others are draws."""
+    """Ten times at once it is one turn and one cost; of ten with other results one is the turn, nine are draws."""
     own = loops()
     first = ask(own, question())
     with ThreadPoolExecutor(10) as pool:
@@ -127,7 +127,7 @@ def test_a_loop_ends_at_its_number_of_turns(loops):
 
 
 def test_sessions_and_responses(loops):
-    """A session that a header names tells alike conversations apart; a response is gone on from by its id, and by items."""
+    """A session that a header names tells alike conversations apart; a response is continued by its id, or by items."""
     own = loops()
     firsts = {name: own.post("/v1/responses", json=body(), headers=session(name)).json()["id"] for name in "ab"}
     outputs = [{"type": "function_call_output", "call_id": one, "output": "noon"} for one in IDS]

@@ -1,8 +1,8 @@
-"""Hashes of conversations with tools, by which results of tools find the decision whose calls they answer.
+"""Hashes of conversations with tools: the key by which results of tools find the decision whose calls they answer.
 
-Clients write a conversation again for every request, each in its own way: without content or with an empty one, text as
-a string or as parts, with other whitespace, results in another order. All of these have one hash. Of a model's calls
-the ids count; fields that do not say who said what do not count.
+Clients write a conversation again for every request, each in its own way: no content or an empty one, text as a string
+or as parts, other whitespace, results in another order. All of these have one hash. Calls count by their ids; fields
+that do not say who said what are ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def _folded(messages: Sequence[Mapping[str, Any]], *, state: str) -> str:
 
 
 def _comparable(message: Mapping[str, Any]) -> list[str]:
-    """What counts of a message: its role, whose it is, and what it says; an empty message does not count."""
+    """The parts of a message that are compared: role, name or ids, and content without whitespace."""
     role, content = str(message.get("role")), _without_space(message.get("content"))
     if role == "assistant" and (calls := _call_ids(message)):
         return [role, *sorted(calls)]

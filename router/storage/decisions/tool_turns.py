@@ -43,26 +43,17 @@ RESULTS: Final = "tool_call_id"
 _MOST_ALIKE: Final = 64
 #: columns of an outcome that a later turn changes
 _CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", "error", "sources")
-#: those of them that are not stored if texts are not
-_TEXTS: Final = ("answer", "trace", "error", "sources")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolTurn:
     """The next turn of a loop of tools."""
 
-    #: the decision that drew the arm
-    first: DecisionId
-    #: the decision whose calls it brings the results of
-    previous: DecisionId
     arm: ArmName
-    #: of this turn; the drawn one is 1
+    #: its number; the drawn decision is 1
     number: int
-
-    @property
-    def facts(self) -> dict[str, Json]:
-        """As a query's `request` has it under TOOL_TURN."""
-        return {"first": self.first, "previous": self.previous, "turn": self.number}
+    #: as a query's `request` has it under TOOL_TURN
+    facts: Mapping[str, Json]
 
 
 def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
@@ -78,11 +69,10 @@ def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
 def next_turn(
     database: Database, key: str, *, query: Query, since: float, previous: Json = None
 ) -> ToolTurn | DecisionId | None:
-    """The turn that brings the results of the calls with this key; or the turn that the same request made before.
+    """The turn that brings the results of the calls with this key, or the turn that the same request made before.
 
-    None if there are no such calls, or several that cannot be told apart: the request is a new draw. since: a loop that
-    began before is not continued. previous: the decision that the caller goes on from, where it says so. Raises
-    StoreError.
+    None if no calls have this key, or several calls that cannot be told apart: the request is a new draw. since: older
+    loops are not continued. previous: the decision that the caller names, if it names one. Raises StoreError.
     """
     found = select(*decisions.c["id", "arm", "request"], outcomes.c.taken_by)
     found = found.join(outcomes, outcomes.c.decision_id == decisions.c.id)
@@ -97,8 +87,8 @@ def next_turn(
         began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == turn["first"])).scalar()
     if len(waiting) > 1 or began_at is None or began_at <= since:
         return None
-    number = int(turn["turn"]) + 1
-    return ToolTurn(first=turn["first"], previous=waiting[0].id, arm=waiting[0].arm, number=number)
+    facts = {"first": turn["first"], "previous": waiting[0].id, "turn": int(turn["turn"]) + 1}
+    return ToolTurn(arm=waiting[0].arm, number=facts["turn"], facts=facts)
 
 
 def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> DecisionId | None:
@@ -157,7 +147,7 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
 
 
 def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]]) -> list[Outcome]:
-    """Add the outcomes of turns to those of their decisions; of these the ones that have their last answer now.
+    """Add the outcomes of turns to the outcomes of their decisions; those decisions whose last answer has come.
 
     turns: each outcome with its row, which has no texts if none are kept, and the decision that drew its arm.
     """
@@ -176,7 +166,7 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
             steps=before.steps + outcome.steps,
         )
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
-        changed |= {name: None for name in _TEXTS if own["trace"] is None}
+        changed |= {name: None for name in ("answer", "trace", "error", "sources") if own["trace"] is None}
         changed["cost"] = _with_later(changed["cost"], before=row["cost"], added=outcome.cost)
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
         if before.stop_reason == "tool_calls" and not calls_of(outcome):

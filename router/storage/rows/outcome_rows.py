@@ -281,7 +281,7 @@ class JudgeSample:
     max_waiting: int
     #: all of them until so many are learned or wait for the judge
     first: int = 0
-    #: of the store's draws
+    #: the secret of the store's draws
     secret: bytes = b""
 
 

@@ -110,22 +110,23 @@ def test_results_find_the_calls_of_their_conversation(store):
         store.add_decisions([decision(key, said=said)])
         store.add_outcome(outcome(key, "call_0", "call_1"))
     turn = found(store, "ann", "call_1", "call_0")
-    assert (turn.first, turn.previous, turn.number, turn.arm) == ("d1", "d1", 2, "small")
-    assert found(store, "bob", "call_0", "call_1").first == "d2"
+    assert (turn.arm, turn.number) == ("small", 2)
+    assert turn.facts == {"first": "d1", "previous": "d1", "turn": 2}
+    assert found(store, "bob", "call_0", "call_1").facts["first"] == "d2"
     for said, calls in (("eve", ("call_0", "call_1")), ("ann", ("call_0",)), ("ann", ("call_0", "call_1", "call_2"))):
         assert found(store, said, *calls) is None
     assert found(store, "ann", "call_0", "call_1", since=NOW) is None
     store.add_decisions([decision("d3", said="ann")])
     store.add_outcome(outcome("d3", "call_0", "call_1"))
     assert found(store, "ann", "call_0", "call_1") is None
-    assert found(store, "ann", "call_0", "call_1", previous="d3").first == "d3"
+    assert found(store, "ann", "call_0", "call_1", previous="d3").facts["first"] == "d3"
     for calls in ((), ("",), ("call_0", "call_0"), ("call_0", " ")):
         assert loop_key("ann", calls) is None
     assert loop_key(None, ("call_0",)) is None
 
 
 def test_results_are_taken_once(store):
-    """Of two turns that bring results at once one is stored: its request finds it again, and the loop goes on."""
+    """Two turns bring results at once: one is stored, its request finds it again, and the loop goes on."""
     store.add_decisions([decision("d1")])
     store.add_outcome(outcome("d1", "c1"))
     turns = [decision(key, first="d1", turn=2, said=key) for key in ("t1", "t2")]

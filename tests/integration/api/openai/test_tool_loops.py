@@ -62,7 +62,7 @@ def with_results(messages, *results, order=1, content=None):
 
 
 def turn(router, key):
-    """The first decision of its loop and its number; None for a decision that drew its arm."""
+    """The first decision of a turn's loop and the turn's number; None for a decision that drew its arm."""
     query = router.decision(key).decision.query
     facts = query.request.get("tool_turn")
     assert query.forced == (facts is not None)
@@ -127,7 +127,7 @@ def test_a_loop_ends_at_its_number_of_turns(loops):
 
 
 def test_sessions_and_responses(loops):
-    """A session that a header names tells alike conversations apart; a response is continued by its id, or by items."""
+    """Alike conversations differ by the session of a header; a response is continued by its id, or by items."""
     own = loops()
     firsts = {name: own.post("/v1/responses", json=body(), headers=session(name)).json()["id"] for name in "ab"}
     outputs = [{"type": "function_call_output", "call_id": one, "output": "noon"} for one in IDS]

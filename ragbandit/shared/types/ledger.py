@@ -247,9 +247,9 @@ class PolicyControl:
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
-#: rows of which the arms are counted: decisions under ids that callers named, those of them that the label queue asks
-#: for, all decisions, those with an outcome, those that were judged
-SampleStage = Literal["named", "asked", "drawn", "ended", "judged"]
+#: rows of which the arms are counted: decisions under ids that callers named, all, those with an outcome, those that
+#: were judged, and those under named ids that the label queue asks for
+SampleStage = Literal["named", "drawn", "ended", "judged", "asked"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -114,7 +114,7 @@ _WEEK_H: Final = 7 * 24
 _MONDAY_H: Final = 3 * 24
 #: relative differences that are bet on
 _BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
-_STAGES: Final[tuple[SampleStage, ...]] = ("named", "asked", "drawn", "ended", "judged")
+_STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged", "asked")
 _COUNTS: Final = (
     *(f"{stage}_{kind}" for stage in _STAGES for kind in ("excess", "spread")),
     *("decided", "answered", "failed", "cancelled", "learned"),

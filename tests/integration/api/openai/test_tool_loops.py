@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.sql.tables import outcomes
 
 IDS = ("call_0", "call_1")
 CALLS = [{"id": one, "type": "function", "function": {"name": "tide", "arguments": "{}"}} for one in IDS]
@@ -42,8 +44,12 @@ def loops(serve, answering):
         one.close()
 
 
+def chat(messages):
+    return {"model": "auto", "tools": TOOLS, "messages": messages}
+
+
 def ask(client, messages, **more):
-    reply = client.post("/v1/chat/completions", json={"model": "auto", "tools": TOOLS, "messages": messages, **more})
+    reply = client.post("/v1/chat/completions", json=chat(messages), **more)
     assert reply.status_code == 200, reply.text
     return reply.json()["id"].removeprefix("chatcmpl-")
 
@@ -115,6 +121,20 @@ def test_the_same_request_again_is_the_same_turn(loops):
     assert turns == {(second, 2): 1, None: 9}
     for key in (first, second):
         assert loops.router.decision(key).outcome.cost.llm_calls == 6
+
+
+def test_a_turn_under_an_id_of_its_own(loops):
+    """A turn that failed is repeated under its own id; the same request without the id is asked again, by a draw."""
+    own, database = loops(), loops.router.database
+    first = ask(own, question())
+    keys = [ask(own, with_results(question()), headers={"idempotency-key": "mine"}) for _ in range(2)]
+    assert (keys, turn(loops.router, "mine")) == (["mine", "mine"], (first, 2))
+    assert ask(own, with_results(question())) == "mine"
+    with database.write() as connection:
+        connection.execute(update(outcomes).where(outcomes.c.decision_id == "mine").values(status="failed"))
+    reply = own.post("/v1/chat/completions", json=chat(with_results(question())), headers={"idempotency-key": "mine"})
+    assert (reply.status_code, reply.headers["x-ragbandit-decision-id"]) == (500, "mine")
+    assert turn(loops.router, ask(own, with_results(question()))) is None
 
 
 def test_a_loop_ends_at_its_number_of_turns(loops):

@@ -67,7 +67,7 @@ from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.serving.deciding.needs import lacks_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
-from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, next_turn
+from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
@@ -352,13 +352,22 @@ async def _next_turn(request: Request, query: Query, *, calls: str) -> Query | D
     router, settings, known = router_of(request), router_of(request).settings.conversation, query.request
     previous, since = known.get("previous_response_id"), time.time() - settings.tool_turns_s
     find = partial(next_turn, router.database, calls, query=query, since=since, previous=previous)
-    turn = await reads_of(request).run(find)
-    if turn is None or isinstance(turn, str):
-        return None if turn is None else (await reads_of(request).run(lambda: router.decision(turn))).decision
-    passing, allowed = router.service.passing, query.arms is None or turn.arm in query.arms
-    if turn.number > settings.tool_turns or turn.arm not in passing or not allowed:
+    found = await reads_of(request).run(find)
+    if found is None:
         return None
-    if lacks_of(query, arms=(turn.arm,), passing=passing):
+    turn = (
+        found if isinstance(found, ToolTurn) else (await reads_of(request).run(lambda: router.decision(found))).decision
+    )
+    if query.arms is not None and turn.arm not in query.arms:
+        return None
+    if isinstance(turn, Decision):
+        return turn
+    passing = router.service.passing
+    if (
+        turn.number > settings.tool_turns
+        or turn.arm not in passing
+        or lacks_of(query, arms=(turn.arm,), passing=passing)
+    ):
         return None
     return replace(query, arms=(turn.arm,), forced=True, request={**known, TOOL_TURN: turn.facts})
 

@@ -44,12 +44,12 @@ def loops(serve, answering):
         one.close()
 
 
-def chat(messages):
-    return {"model": "auto", "tools": TOOLS, "messages": messages}
+def chat(messages, model="auto"):
+    return {"model": model, "tools": TOOLS, "messages": messages}
 
 
-def ask(client, messages, **more):
-    reply = client.post("/v1/chat/completions", json=chat(messages), **more)
+def ask(client, messages, *, model="auto", **more):
+    reply = client.post("/v1/chat/completions", json=chat(messages, model), **more)
     assert reply.status_code == 200, reply.text
     return reply.json()["id"].removeprefix("chatcmpl-")
 
@@ -115,6 +115,8 @@ def test_the_same_request_again_is_the_same_turn(loops):
     with ThreadPoolExecutor(10) as pool:
         keys = set(pool.map(lambda _: ask(own, with_results(question())), range(10)))
         assert [turn(loops.router, key) for key in keys] == [(first, 2)]
+        arm = {"small": "large", "large": "small"}[loops.router.decision(first).decision.arm]
+        assert ask(own, with_results(question()), model=f"arm/{arm}") not in keys
         second = ask(own, question("And low tide?"))
         bodies = [with_results(question("And low tide?"), "now", str(number)) for number in range(10)]
         turns = Counter(turn(loops.router, key) for key in pool.map(lambda body: ask(own, body), bodies))

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
+from ragbandit.router.storage.rows.outcome_rows import drawn_for
 from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
 from ragbandit.shared.errors import StoreError
-from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Outcome
+from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
 from ragbandit.workers.check_process import CheckFailed
 from ragbandit.workers.context import ActiveRun, Checking, Context, Judging, Scorer
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict
@@ -83,7 +84,10 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
 
 def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionRecord", verdict: Verdict) -> None:
     """Store a score. It may have been paid for, so that it is offered for a while."""
-    shared = {"share": job.share} if isinstance(scorer, Judging) else {}
+    shared = dict[str, Json]()
+    if isinstance(scorer, Judging):
+        draw = drawn_for("judge", job.decision_id, secret=scorer.queue.store.secret)
+        shared = {"draw": draw, "share": job.share}
     feedback = Feedback(
         id=feedback_id(scorer.queue.kind, job.decision_id, rule=scorer.rule),
         decision_id=job.decision_id,

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
 from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
@@ -92,6 +93,7 @@ def erase(
     is closed. The same call again ends one that was interrupted. Backups are yours to erase.
     """
     limit = None if before is None else parse_time(before, now=time.time(), field="before")
+    decision = None if decision is None else plain_decision_id(decision)
     selection = erasure.Selection(decision=decision, tenant=tenant, before=limit)
     with opened(config, registered=False) as (_, ledger):
         if dry_run:

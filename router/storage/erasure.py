@@ -24,6 +24,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    false,
     func,
     insert,
     or_,
@@ -32,7 +33,7 @@ from sqlalchemy import (
 )
 
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, first_of
 from ragbandit.router.storage.rows.conversion import Row, canonical, object_or_empty, without_messages
 from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import insert_new
@@ -70,15 +71,14 @@ class Selection:
         if all(value is None for value in asdict(self).values()):
             raise InvalidInput("nothing says what to erase", remedy="give --decision, --tenant or --before")
 
-    def rows(self) -> ColumnElement[bool]:
-        """As a condition on `decisions`."""
+    def own_rows(self) -> ColumnElement[bool]:
+        """As a condition on `decisions`, without the loops of tools that these decisions are a part of."""
         conditions = []
         if self.decision is not None:
-            # With the turns of its loop of tools, and with those of a failover, which are rows of their own.
+            # With the decisions of a failover, which are rows of their own.
             named = json.dumps(self.decision)
             made_by = select(outcomes.c.made_by).where(outcomes.c.decision_id == decisions.c.id).scalar_subquery()
-            marks = [(decisions.c.request, f'"{TOOL_TURN}":{{"first":{named}'), (made_by, f'"{SUCCESSOR}":{named}')]
-            marks.append((decisions.c.request, f'"first":{named},"left":'))
+            marks = [(made_by, f'"{SUCCESSOR}":{named}'), (decisions.c.request, f'"first":{named},"left":')]
             # Not by LIKE, for which _ is any character, and for SQLite an A is an a.
             same = [func.replace(column, mark, "") != column for column, mark in marks]
             conditions.append(or_(decisions.c.id == self.decision, *same))
@@ -87,6 +87,28 @@ class Selection:
         if self.before is not None:
             conditions.append(decisions.c.made_at < self.before)
         return and_(*conditions)
+
+    def rows(self, database: Database) -> ColumnElement[bool]:
+        """As a condition on `decisions`: a loop of tools is meant whole if any part of it is meant."""
+        with database.read() as connection:
+            if self.decision is None:
+                return or_(self.own_rows(), decisions.c.id.in_(self._later_turns(connection)))
+            requests = connection.execute(select(decisions.c.request).where(self.own_rows())).scalars().all()
+        if not requests:
+            return false()
+        first = first_of(requests[0]) or self.decision
+        turn = f'"{TOOL_TURN}":{{"first":{json.dumps(first)}'
+        # Not by LIKE, for which _ is any character, and for SQLite an A is an a.
+        return or_(decisions.c.id == first, func.replace(decisions.c.request, turn, "") != decisions.c.request)
+
+    def _later_turns(self, connection: Connection) -> Sequence[str]:
+        """Turns that are not meant themselves, of loops of tools of which an earlier part is meant."""
+        taken, is_taken = outcomes.c.taken_by, outcomes.c.taken_by.is_not(None)
+        own = select(taken.label("id")).join(decisions, decisions.c.id == outcomes.c.decision_id)
+        turns = own.where(self.own_rows(), is_taken).cte(recursive=True)
+        turns = turns.union(select(taken).join(turns, outcomes.c.decision_id == turns.c.id).where(is_taken))
+        later = select(decisions.c.id).join(turns, decisions.c.id == turns.c.id).where(~self.own_rows())
+        return connection.execute(later).scalars().all()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,9 +124,10 @@ class Erased:
 def erasable(database: Database, selection: Selection) -> Erased:
     """What `erase` would blank now; nothing is changed."""
     waits = select(waiting.c.decision_id).distinct().join(decisions, decisions.c.id == waiting.c.decision_id)
+    meant = selection.rows(database)
     with database.read() as connection:
-        here = connection.execute(select(func.count()).select_from(decisions).where(selection.rows())).scalar_one()
-        subquery = waits.where(selection.rows()).subquery()
+        here = connection.execute(select(func.count()).select_from(decisions).where(meant)).scalar_one()
+        subquery = waits.where(meant).subquery()
         unfinished = connection.execute(select(func.count()).select_from(subquery)).scalar_one()
     return Erased(decisions=int(here), waiting=int(unfinished))
 
@@ -127,7 +150,8 @@ def erase(
         facts: dict[str, Json] = {**asdict(selection), "features": features}
         record(connection, actor=actor, action="store.erase", target="store", facts=facts, now=now)
     after, done = "", Erased(decisions=0, waiting=0)
-    while step := _erase_batch(database, selection, after=after, features=features, now=now):
+    meant, is_one = selection.rows(database), selection.decision is not None
+    while step := _erase_batch(database, meant, is_one=is_one, after=after, features=features, now=now):
         after, done = step[0], Erased(decisions=done.decisions + step[1], waiting=done.waiting + step[2])
         progress(done.decisions)
     if database.is_sqlite:
@@ -138,19 +162,22 @@ def erase(
 
 
 def _erase_batch(
-    database: Database, selection: Selection, *, after: str, features: bool, now: float
+    database: Database, meant: ColumnElement[bool], *, is_one: bool, after: str, features: bool, now: float
 ) -> tuple[str, int, int] | None:
-    """The last id that was looked at, how many were erased and how many of these waited; None after the last."""
+    """The last id that was looked at, how many were erased and how many of these waited; None after the last.
+
+    is_one: whether one decision is meant, with its loop.
+    """
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
-        if selection.decision is not None:
-            window = window.where(selection.rows())
+        if is_one:
+            window = window.where(meant)
         ids = connection.execute(window).scalars().all()
         if not ids:
             return None
         columns = decisions.c["id", "policy", "run_by", "facts", "fault", "request"]
-        chosen = select(*columns).where(decisions.c.id > after, decisions.c.id <= ids[-1], selection.rows())
+        chosen = select(*columns).where(decisions.c.id > after, decisions.c.id <= ids[-1], meant)
         # Not against who refers to a decision: feedback and updates do so after they have locked its row of `waiting`.
         locked = chosen.order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
@@ -218,7 +245,7 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     imported = {name: facts[name] for name in (IMPORTED,) if name in facts}
     known = {**_without_texts(facts), **imported, ERASED: "texts and features" if gone else "texts"}
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(known), "session": None}
-    blank["request"] = without_messages(row["request"])
+    blank["request"] = without_messages(row["request"], keep=(TOOL_TURN,))
     blank["fault"] = None if row["fault"] is None else ERASED
     return blank | ({"features": None} if features else {})
 

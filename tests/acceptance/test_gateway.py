@@ -122,18 +122,19 @@ def test_calls_of_tools(gateway, stream):
 def test_a_loop_of_tools_is_one_decision(gateway):
     """The results go to the arm that asked, at no draw; costs and feedback are those of the first decision."""
     client, own, server = gateway
-    first = completed(client, tools=[TOOL])
+    question = user({"type": "text", "text": "Does it rain?"})  # the model's ids repeat: no other test asks the same
+    first = completed(client, messages=question, tools=[TOOL])
     asked = first.choices[0].message
     results = [{"role": "tool", "tool_call_id": one.id, "content": "sun"} for one in asked.tool_calls]
     before = own.decision(first.id)
-    second = completed(client, messages=[*user(), asked, *results], tools=[TOOL])
+    second = completed(client, messages=[*question, asked, *results], tools=[TOOL])
     assert last_sent(server)["messages"][-1]["role"] == "tool"
     assert second.choices[0].message.content == "It is sunny in Paris"
     assert second.model == first.model
     turn, kept = own.decision(second.id), own.decision(first.id)
     first_id = first.id.removeprefix("chatcmpl-")
     assert turn["forced"] is True
-    assert turn["request"]["tool_turn"] == {"first": first_id, "turn": 2}
+    assert turn["request"]["tool_turn"] == {"first": first_id, "previous": first_id, "turn": 2}
     assert kept["outcome"]["answer"] == "It is sunny in Paris"
     for name in ("llm_calls", "prompt_tokens", "seconds_total"):
         assert kept["outcome"]["cost"][name] == pytest.approx(
@@ -151,7 +152,7 @@ def test_a_loop_of_tools_is_one_decision(gateway):
 def test_a_loop_has_an_end(gateway):
     """The request after `conversation.tool_turns` is drawn anew; one through the other door goes on with its loop."""
     client, own, _ = gateway
-    messages, turns = user(), []
+    messages, turns = user({"type": "text", "text": "Does it snow?"}), []
     for _ in range(3):
         reply = completed(client, messages=messages, tools=[TOOL])
         asked = reply.choices[0].message
@@ -159,9 +160,15 @@ def test_a_loop_has_an_end(gateway):
         messages = [*messages, asked, *results]
         turns.append(own.decision(reply.id)["request"].get("tool_turn", {}).get("turn"))
     assert turns == [None, 2, None]
-    calls = [{"type": "function_call", "call_id": one.id, **one.function.model_dump()} for one in asked.tool_calls]
-    outputs = [{"type": "function_call_output", "call_id": one.id, "output": "sun"} for one in asked.tool_calls]
-    items = [{"role": "user", "content": "The weather?"}, *calls, *outputs]
+    items = list[dict]()
+    for each in messages:
+        each = each if isinstance(each, dict) else each.model_dump()
+        calls = [(one["id"], one["function"]) for one in each.get("tool_calls") or ()]
+        items += [{"type": "function_call", "call_id": key, **function} for key, function in calls]
+        if each["role"] == "tool":
+            items.append({"type": "function_call_output", "call_id": each["tool_call_id"], "output": each["content"]})
+        elif not calls:
+            items.append({"role": each["role"], "content": "Be brief." if items == [] else "Does it snow?"})
     other = client.responses.create(model="auto", input=items)
     assert other.output_text == "It is sunny in Paris"
     assert own.decision(other.id)["request"]["tool_turn"]["first"] == reply.id.removeprefix("chatcmpl-")

@@ -160,10 +160,10 @@ class Outcome:
 
 
 def calls_of(outcome: Outcome) -> list[str]:
-    """Ids of the tools' calls that an outcome asks for, in their order; []: it asks for none."""
+    """Ids of the tools' calls that an outcome asks for, in their order, "" for a call without one; []: no calls."""
     message = outcome.reply.get("message")
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    return [str(call.get("id")) for call in calls] if isinstance(calls, list) else []
+    return [str(call.get("id") or "") for call in calls] if isinstance(calls, list) else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

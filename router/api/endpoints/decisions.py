@@ -308,7 +308,7 @@ async def answer(
     query = await whole_query(request, body, key=idempotency_key, run_by="worker")
     with router.answers.place(query):
         decision, seconds = await decide(request, query, run_by="worker")
-        pending = await asked(request, decision, live=stream, limit_s=wait_s)
+        pending = await asked(request, decision, live=stream, limit_s=wait_s, is_own=query.id is None)
     if stream:
         return EventStream(events_of(pending, seconds=seconds), answer=pending)
     try:

@@ -60,7 +60,9 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
 @endpoints.get(
     "/v1/label-queue",
     summary="Read what to label",
-    responses={200: described("Answers that wait for a label, the newest first.", LabelQueueReply)},
+    responses={
+        200: described("Answers that wait for a label, the newest first; of several tenants in turn.", LabelQueueReply)
+    },
 )
 async def label_queue(
     request: Request,

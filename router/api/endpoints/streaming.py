@@ -21,7 +21,7 @@ from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
 from ragbandit.shared.failures import link_of
 from ragbandit.shared.message_parts import MessageParts
-from ragbandit.shared.types import NAMED_ID, Decision, DecisionId, DeltaPiece, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import Decision, DecisionId, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome
 
@@ -57,6 +57,8 @@ class PendingAnswer:
     limit_s: float
     #: the worker gives the answer out while it writes
     live: bool
+    #: the request had the decision made, under an id of ours: nobody else can ask for its answer
+    is_own: bool
 
     async def events(self) -> AsyncIterator[AnswerEvent | None]:
         """The events of the answer, and None whenever none has come for PING_S seconds.
@@ -64,9 +66,9 @@ class PendingAnswer:
         The last is the Outcome, unless limit_s seconds pass without one.
 
         The pieces together are the outcome's answer. They come while the arm writes if it is `live`; else, and where
-        Redis or the arm has no pieces to give, the answer is one piece. A caller that goes away cancels the answer,
-        unless it named the decision's id, under which it may ask again, or another request of this process waits for
-        it. Close the iterator (contextlib.aclosing) when you stop before its end: that counts as going away.
+        Redis or the arm has no pieces to give, the answer is one piece. A caller that goes away cancels the answer if
+        it is its own (`is_own`), and no other request of this process waits for it. Close the iterator
+        (contextlib.aclosing) when you stop before its end: that counts as going away.
 
         Raises CallerGone when the caller closes the connection, AnswerChanged when what was given out is not a
         beginning of the answer (its worker died, and the arm wrote something else when it was run again), TimeoutError
@@ -121,8 +123,8 @@ class PendingAnswer:
         router_of(self.request).answers.remove(self.decision.id, self.waiting)
 
 
-async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float) -> PendingAnswer:
-    """The answer to a decision, which a worker is asked for. Call `forget` at the end.
+async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
+    """The answer to a decision, which a worker is asked for. Call `forget` at the end. is_own: as in PendingAnswer.
 
     It is asked for also when the caller has gone: the decision is stored, and the recovery loop would ask for it.
     Raises StoreError, Overloaded, NotReady.
@@ -135,7 +137,7 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
     except TimeoutError as error:
         message = f"no worker could be asked within {SERVE_S:g} s; the decision {decision.id} stands"
         raise NotReady(message, remedy="send the same request with this id to get its answer") from error
-    return PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=limit_s, live=live)
+    return PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=limit_s, live=live, is_own=is_own)
 
 
 class _Sent:
@@ -198,7 +200,7 @@ def _abandon(answer: PendingAnswer) -> None:
     request, decision, router = answer.request, answer.decision, router_of(answer.request)
     request.app.state.metrics.unseen.inc()
     answer.forget()
-    if decision.query.request.get(NAMED_ID) or router.answers.is_awaited(decision.id):
+    if not answer.is_own or router.answers.is_awaited(decision.id):
         return
 
     async def cancel() -> None:

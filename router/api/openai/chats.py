@@ -4,10 +4,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any, Final, Literal
 
 from ragbandit.router.api.openai.replies import Unsupported
+from ragbandit.router.api.openai.tool_loops import results_of
 from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
@@ -55,11 +55,11 @@ class Chat:
     #: the conversation as texts, the last of it the question
     turns: tuple[Message, ...]
     #: messages and parameters as they came, by the names of chat completions
-    sent: Mapping[str, Json] = field(default_factory=dict)
+    sent: Mapping[str, Any] = field(default_factory=dict)
     #: what an arm must be able to do for it, and what it should do if an arm can, sorted
     needs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    #: calls of tools whose results it brings, by their ids: it goes on with the answer that made them
+    #: ids of the calls of tools whose results end it
     results: tuple[str, ...] = ()
     #: whether an arm of this service passes chats on
     passed: bool = False
@@ -105,7 +105,7 @@ def read_chat(
     messages = _storable(sent["messages"], field=at)
     reader = _Reader(passed=passed)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
-    results = _results(messages)
+    results = tuple(results_of(messages))
     texts = [turn for turn in turns if turn is not None and turn.text.strip()]
     cut, asks = _to_question(texts)
     texts = cut if passed or results else texts  # a chat that ends with no question is refused
@@ -216,13 +216,6 @@ def _whole(value: Any) -> Any:
     if isinstance(value, list):
         return [_whole(each) for each in value]
     return {_whole(name): _whole(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-def _results(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Ids of the calls whose results end the messages."""
-    last = takewhile(lambda message: message.get("role") == "tool", reversed(messages))
-    ids = [call for message in last if isinstance(call := message.get("tool_call_id"), str)]
-    return tuple(reversed(ids))
 
 
 class _Reader:

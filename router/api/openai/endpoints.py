@@ -6,7 +6,7 @@ request and writes the reply, whole or in pieces.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -62,14 +62,17 @@ from ragbandit.router.api.openai.responses import (
     decisions_of_item,
     response,
 )
+from ragbandit.router.api.openai.tool_loops import hashed
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText, identity, plain_decision_id
 from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
+from ragbandit.router.serving.deciding.needs import lacks_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, next_turn
-from ragbandit.shared.errors import InvalidInput, NotFound, NotReady, RagBanditError
+from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, ToolTurn, next_turn
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
+from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
@@ -169,12 +172,12 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
     return response(record.decision, outcome, base=str(request.base_url), saved=saved, error=error)
 
 
-async def messages_before(request: Request, response_id: str, *, tenant: str) -> tuple[str, list[dict[str, Any]]]:
-    """The session of a response and its conversation, its answer last; without its own `instructions`.
+async def messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:
+    """The decision of a response and its conversation, its answer last; without its own `instructions`.
 
-    tenant: whose question goes on from it. Raises NotFound, InvalidInput where its texts are not stored.
+    Raises NotFound, InvalidInput where its texts are not stored.
     """
-    field = "previous_response_id"
+    field, tenant = "previous_response_id", caller_of(request).tenant or "default"
     # A key of all tenants carries no text from one to another.
     record = await record_of(request, response_id, field=field, tenant=tenant)
     query, outcome = record.decision.query, record.outcome
@@ -198,7 +201,7 @@ async def messages_before(request: Request, response_id: str, *, tenant: str) ->
     if outcome.answer or calls:
         called = {"tool_calls": calls} if calls else {}
         messages.append({"role": "assistant", "content": outcome.answer or None, **called})
-    return query.session or record.decision.id, messages
+    return record.decision, messages
 
 
 #: most references to items in one request: each is read from the store
@@ -250,10 +253,12 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     check_response(body)
     key = _own_id(idempotency_key)
     own, before = key or f"{ID_PREFIX}{new_id()}", list[dict[str, Any]]()
-    session: str | None = None if body.store is False else own
+    session, earlier = None if body.store is False else own, None
     if body.previous_response_id is not None:
-        tenant = caller_of(request).tenant or "default"
-        session, before = await messages_before(request, body.previous_response_id, tenant=tenant)
+        decision, before = await messages_before(request, body.previous_response_id)
+        session, known = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
+        if isinstance(known, str) and decision.query.api_key == caller_of(request).key:
+            earlier = known, bool(body.instructions) + len(before) - 1  # all that came before its answer
     await _put_items(request, body)
     (sent, ignored), passed = body.sent(before), bool(router_of(request).service.passing)
     own_words = int(bool(body.instructions))
@@ -270,6 +275,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
         whole=response,
         stream=ResponseStream,
         session=session,
+        earlier=earlier,
         facts=facts if key is not None else {**facts, NAMED_ID: False},  # the id is ours
     )
 
@@ -318,26 +324,29 @@ async def answered(
     whole: Callable[..., Mapping[str, Any]],
     stream: Callable[..., ReplyStream],
     session: str | None = None,
+    earlier: tuple[str, int] | None = None,
     facts: Mapping[str, Json] | None = None,
 ) -> Response:
     """The reply to a question: it is decided, and a worker answers it.
 
     chat: what it asks for. key: the id that the decision is to have. whole: writes the reply of (decision, outcome,
     base=URL of this service, saved=dollars or None). stream: the events of the reply to (decision, base=...). session:
-    the conversation, where no header names one. facts: what else is kept of the request. Raises what is wrong before
-    there is a decision. What fails later is replied so that clients do not ask again by themselves: they would have a
-    second decision made for the same question.
+    the conversation, where no header names one. earlier: hash and number of the messages that are stored already.
+    facts: what else is kept of the request. Raises what is wrong before there is a decision. What fails later is
+    replied so that clients do not ask again by themselves: they would have a second decision made for the question.
     """
     query = query_of(request, body, chat=chat, key=key, session=session, facts=facts or {})
-    query = await paced(request, await _with_turn(request, query, results=chat.results))
-    router = router_of(request)
+    router, named = router_of(request), query.session if query.session != session else None
+    begin, start = earlier or (body_hash([query.tenant, query.api_key, named]), 0)
+    conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
+    if CHAT_HASH in query.request:
+        query = replace(query, request={**query.request, CONVERSATION: conversation})
     with router.answers.place(query):
-        query = await awaited(request, router.conversations.submit(chat.turns, query=query), what="Idempotency-Key")
-        decision, _ = await decide(request, query, run_by="worker")
+        decision, is_own = await _decided(request, query, chat=chat, calls=calls)
         settings, base = router.settings, str(request.base_url)
         limit_s = max(settings.server.answer_wait_s, settings.budget.seconds + STREAM_WAIT_S)
         try:
-            answer = await asked(request, decision, live=bool(body.stream), limit_s=limit_s)
+            answer = await asked(request, decision, live=bool(body.stream), limit_s=limit_s, is_own=is_own)
         except RagBanditError as error:
             return _failed_reply(request, decision, error)
     if body.stream:
@@ -353,22 +362,53 @@ async def answered(
     return JsonReply(whole(decision, outcome, base=base, saved=saved), headers=headers(decision))
 
 
-async def _with_turn(request: Request, query: Query, *, results: Sequence[str]) -> Query:
-    """The query; one that brings the results of tools to an arm that called them is answered by that arm.
+async def _decided(request: Request, query: Query, *, chat: Chat, calls: str | None) -> tuple[Decision, bool]:
+    """The decision of a question, and whether nobody but this request may ask for its answer.
 
-    results: ids of the calls. It is drawn as any other where the loop had too many turns or took too long, or the
-    caller may not have, or does not want, that arm. Raises StoreError.
+    calls: the key of the calls whose results it brings.
     """
-    if not results:
-        return query
-    router, settings = router_of(request), router_of(request).settings.conversation
-    find = partial(next_turn, router.database, results, tenant=query.tenant)
-    turn = await reads_of(request).run(find)
-    if turn is None or turn.number > settings.tool_turns or time.time() > turn.began_at + settings.tool_turns_s:
-        return query
-    if turn.arm not in router.service.passing or (query.arms is not None and turn.arm not in query.arms):
-        return query
-    return replace(query, arms=(turn.arm,), forced=True, request={**query.request, TOOL_TURN: turn.facts})
+    known = None if calls is None else await _next_turn(request, query, calls=calls)
+    if isinstance(known, Decision):
+        return known, False
+    asks = await paced(request, known or query)
+    rewrite = router_of(request).conversations.submit(chat.turns, query=asks)
+    asks = await awaited(request, rewrite, what="Idempotency-Key")
+    try:
+        decision, _ = await decide(request, asks, run_by="worker")
+    except Conflict as error:
+        if error.field != RESULTS:
+            raise
+        return await _decided(request, query, chat=chat, calls=calls)  # another request has taken the results
+    return decision, query.id is None or query.request.get(NAMED_ID) is False
+
+
+async def _next_turn(request: Request, query: Query, *, calls: str) -> Query | Decision | None:
+    """The query as the next turn of the loop that it brings results for, by the arm that asked for them.
+
+    The turn itself if the same request came before. None if no loop is found, the loop had too many turns or took too
+    long, or its arm cannot answer, or the caller may not have it: the query gets a draw. Raises StoreError.
+    """
+    router, settings, known = router_of(request), router_of(request).settings.conversation, query.request
+    previous, since = known.get("previous_response_id"), time.time() - settings.tool_turns_s
+    find = partial(next_turn, router.database, calls, query=query, since=since, previous=previous)
+    found = await reads_of(request).run(find)
+    if found is None:
+        return None
+    turn = (
+        found if isinstance(found, ToolTurn) else (await reads_of(request).run(lambda: router.decision(found))).decision
+    )
+    if query.arms is not None and turn.arm not in query.arms:
+        return None
+    if isinstance(turn, Decision):
+        return turn
+    passing = router.service.passing
+    if (
+        turn.number > settings.tool_turns
+        or turn.arm not in passing
+        or lacks_of(query, arms=(turn.arm,), passing=passing)
+    ):
+        return None
+    return replace(query, arms=(turn.arm,), forced=True, request={**known, TOOL_TURN: turn.facts})
 
 
 async def _events(answer: PendingAnswer) -> AsyncIterator[AnswerEvent | None]:

@@ -19,7 +19,6 @@ takes the uniform part of the queue alone: what the draw would have taken at the
 import time
 from collections import deque
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from sqlalchemy import func, select
 from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.serving.deciding.question import Question
+from ragbandit.router.storage.rows.outcome_rows import drawn_for
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import Matrix
@@ -41,8 +41,6 @@ _DAY_S: Final = 86_400.0
 _COUNT_S: Final = 60.0
 #: steps of c towards its share: each is a fixed-point step, and a few suffice
 _STEPS: Final = 12
-#: another draw than the arm's and the judge's
-_SALT: Final = b"ragbandit label:"
 
 
 class LabelSampler:
@@ -58,8 +56,10 @@ class LabelSampler:
         self._uses: deque[tuple[float, float]] = deque(maxlen=_NEWEST)
         self._count_at = 0.0
 
-    def choose(self, questions: Sequence[Question], outputs: Sequence[PolicyOutput | Exception]) -> None:
-        """Note in each question whose arm was drawn its q, the share, and whether it is asked for."""
+    def choose(
+        self, questions: Sequence[Question], outputs: Sequence[PolicyOutput | Exception], *, secret: bytes
+    ) -> None:
+        """Note in each question whose arm was drawn its q, the share, and whether it is asked for: draw < q."""
         share, (learning, estimate) = self.share, self._scales
         for question, output in zip(questions, outputs, strict=True):
             decision = question.decision
@@ -71,9 +71,9 @@ class LabelSampler:
             self._uses.append(use)
             wanted = learning * use[0] + estimate * use[1] if learning + estimate > 0.0 else share
             q = min(1.0, max(LEAST_LABELLED * share, wanted))
-            drawn = int.from_bytes(sha256(_SALT + decision.id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-            uniform = drawn < LEAST_LABELLED * share * 2.0**64
-            question.label = {"asked": drawn < q * 2.0**64, "q": q, "share": share, "uniform": uniform}
+            draw = drawn_for("label", decision.id, secret=secret)
+            uniform = draw < LEAST_LABELLED * share
+            question.label = {"asked": draw < q, "draw": draw, "q": q, "share": share, "uniform": uniform}
 
     def refresh(self, database: Database, *, now: float) -> None:
         """Follow the traffic and the newest questions. Raises StoreError."""

@@ -203,8 +203,8 @@ class RouteService:
             if settings.conversation.sticky_prefix:
                 keep_prefixes(questions, saved=self._saved, settings=settings, database=self.store.database)
             mix_candidates(asked_candidates)
-            if self.labels is not None:
-                self.labels.choose(questions, outputs)
+            if self.labels is not None and self.secret is not None:
+                self.labels.choose(questions, outputs, secret=self.secret)
         rebuilding = serving.rebuilding and not is_pinned
         return [self._finished(one, rebuilding=rebuilding) for one in questions]
 

@@ -5,22 +5,31 @@ keys: the same body again is a duplicate, another body a conflict, and neither c
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import compress
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, func, or_, select
 
 from ragbandit.router.storage import answer_queue
-from ragbandit.router.storage.access.spending import count_spending
+from ragbandit.router.storage.access.spending import DRAWS, count_spending, shared_secret
 from ragbandit.router.storage.decisions.feedback_writes import (
     is_foreign,
     outcome_reply,
     unknown_decision,
     write_feedback,
 )
-from ragbandit.router.storage.decisions.tool_turns import add_turns, called, first_of
+from ragbandit.router.storage.decisions.tool_turns import (
+    CONVERSATION,
+    TOOL_TURN,
+    add_turns,
+    called,
+    first_of,
+    take_results,
+)
 from ragbandit.router.storage.rows.conversion import (
     LINKED,
     Row,
@@ -33,9 +42,9 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import (
     MAX_CHECKS,
-    MAX_LABELS,
     JudgeSample,
     add_jobs,
+    add_labels,
     outcome_row,
     outcome_value,
     sample_outcomes,
@@ -56,7 +65,9 @@ from ragbandit.router.storage.sql.tables import (
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
+    ERASED,
     LABEL_QUEUE,
+    NAMED_ID,
     Decision,
     DecisionId,
     DecisionState,
@@ -98,10 +109,18 @@ class AnswerTask:
 
 #: whether the label queue asks for a decision: facts are canonical JSON, its keys in order
 _ASKED: Final = decisions.c.facts.contains(f'"{LABEL_QUEUE}":{{"asked":true,').label("asked")
+#: whether its texts were erased
+_IS_ERASED: Final = decisions.c.facts.contains(f'"{ERASED}":').label("is_erased")
 #: values of the setting log.text
 KeptText = Literal["full", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
 _KEPT_OF_OUTCOME: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
+
+
+def _of_decision(outcome: Outcome, *, decision: Row) -> dict[str, Any]:
+    """Columns of an outcome that depend on its decision: whose calls it has, and no texts after an erasure."""
+    blank = _KEPT_OF_OUTCOME if decision["is_erased"] else {}
+    return {**blank, "call": called(outcome, request=decision["request"])}
 
 
 def _kept_of_decision(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
@@ -112,7 +131,8 @@ def _kept_of_decision(row: Mapping[str, Any], *, context: frozenset[str]) -> dic
     kept: dict[str, Any] = {}
     if context and row["context"] != "{}":
         kept = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    return {"text": "", "context": canonical(kept) if kept else "{}", "request": without_messages(row["request"])}
+    request = without_messages(row["request"], keep=(TOOL_TURN, CONVERSATION, NAMED_ID))
+    return {"text": "", "context": canonical(kept) if kept else "{}", "request": request}
 
 
 class DecisionStore:
@@ -135,19 +155,29 @@ class DecisionStore:
         self.database, self.label = database, label
         self.text, self.context, self.judge, self.check = text, context, judge, check
 
+    @cached_property
+    def secret(self) -> bytes:
+        """The secret of the store's draws. Raises StoreError."""
+        return shared_secret(self.database, name=DRAWS, now=time.time())
+
     def add_decisions(self, group: Sequence[Decision]) -> list[Decision | RagBanditError]:
         """Commit the decisions; for an id that is taken, the decision that stands, or a Conflict.
 
-        When this returns, every decision in the result is durable.
+        A Conflict is also the reply to a tool turn whose results another decision has. When this returns, every
+        decision in the result is durable.
         """
         rows = [self._kept_row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
-            self._begin(connection, list(compress(group, new)), moves=moves)
+            fresh = list(compress(group, new))
+            lost = take_results(connection, fresh)
+            self._begin(connection, [each for each in fresh if each.id not in lost], moves=moves)
             taken = [row["id"] for row, is_new in zip(rows, new, strict=True) if not is_new]
             standing = _standing(connection, taken)
         return [
-            settle(*standing[each.id], request_hash=row["body_hash"]) if each.id in standing else each
+            settle(*standing[each.id], request_hash=row["body_hash"])
+            if each.id in standing
+            else lost.get(each.id, each)
             for each, row in zip(group, rows, strict=True)
         ]
 
@@ -219,17 +249,19 @@ class DecisionStore:
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
             rows = [row | _KEPT_OF_OUTCOME for row in rows]
+        columns = ("id", "run_by", "tenant", "api_key", "request", _ASKED, _IS_ERASED)
+        secret = b"" if self.judge is None else self.secret
         with counting(self.database) as (connection, moves):
-            ids = {row["decision_id"] for row in rows}
-            owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key", "request", _ASKED))
+            owned = _by_id(connection, {row["decision_id"] for row in rows}, columns=columns)
             known = {key: row["run_by"] for key, row in owned.items()}
             accepted = [
-                (each, row | {"call": called(each, tenant=owned[each.decision_id]["tenant"])})
+                (each, row | _of_decision(each, decision=owned[each.decision_id]))
                 for each, row in zip(group, rows, strict=True)
                 if each.decision_id in known and not is_foreign(each, known)
             ]
             new = insert_new(connection, outcomes, [row for _, row in accepted], key="decision_id")
-            fresh = {each.decision_id: each for each, _ in compress(accepted, new)}
+            inserted = {each.decision_id: (each, row) for each, row in compress(accepted, new)}
+            fresh = {key: each for key, (each, _) in inserted.items()}
             if fresh:
                 open_rows = lock_waiting(connection, {*fresh})
                 flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
@@ -238,14 +270,14 @@ class DecisionStore:
                 turns = {key: first for key in fresh if (first := first_of(owned[key]["request"])) is not None}
                 linked = {key for key in fresh if LINKED in (owned[key]["request"] or "")}
                 scored = [one for key, one in fresh.items() if key not in turns and key not in linked]
-                scored += add_turns(connection, [(fresh[key], first) for key, first in turns.items()])
+                scored += add_turns(connection, [(*inserted[key], first) for key, first in turns.items()])
                 if self.judge is not None:
-                    shard = self.database.shard
-                    sample_outcomes(connection, scored, label=self.label, sample=self.judge, moves=moves, shard=shard)
+                    sample, shard = replace(self.judge, secret=secret), self.database.shard
+                    sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
                 labelled = [
                     one for key, one in fresh.items() if owned[key]["asked"] and one.answer and key not in turns
                 ]
-                add_jobs(connection, labelled, kind="label", room=MAX_LABELS, moves=moves)
+                add_labels(connection, labelled, moves=moves)
                 if self.check:
                     add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
                 if successor is not None:
@@ -300,14 +332,16 @@ class DecisionStore:
             return [feedback_value(row) for row in connection.execute(query).mappings()]
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
-        """Answers that wait for a person's label, of a tenant (None: of all), the newest first."""
+        """Answers that wait for a person's label, of a tenant (None: of all, in turn), the newest first."""
         query = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
         query = query.where(jobs.c.kind == "label", decisions.c.text != "")
         if tenant is not None:
             query = query.where(decisions.c.tenant == tenant)
         # Whoever was judged by a user is not asked for: so users' ratings and labels speak of all questions together.
         rated = exists().where(feedback.c.decision_id == jobs.c.decision_id, feedback.c.source == "human")
-        query = query.where(~rated).order_by(jobs.c.made_at.desc(), jobs.c.decision_id).offset(skip).limit(limit)
+        newest = jobs.c.made_at.desc(), jobs.c.decision_id
+        turn = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
+        query = query.where(~rated).order_by(turn, *newest).offset(skip).limit(limit)
         with self.database.read() as connection:
             ids = list(connection.execute(query).scalars())
         return [self.record(DecisionId(key)) for key in ids]

@@ -5,7 +5,7 @@ repr); features alone are bytes, and traces are compressed (outcome_rows).
 import hashlib
 import json
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -217,12 +217,15 @@ def _request(query: Query) -> str | None:
     return canonical(parts) if parts else None
 
 
-def without_messages(request: str | None) -> str | None:
-    """The column `request` without what was said: that the arm was forced, the aim and a failover stay."""
+def without_messages(request: str | None, *, keep: Collection[str]) -> str | None:
+    """The `request` column without user text. The `forced` flag, the aim and the link of a failover are kept.
+
+    keep: keys of the edge's facts that are kept too.
+    """
     known = object_or_empty(request)
     parts = {name: known[name] for name in ("aim", "forced") if known.get(name)}
-    if request is not None and LINKED in request:
-        parts["edge"] = {FAILOVER: known["edge"][FAILOVER]}
+    if edge := {name: value for name, value in known.get("edge", {}).items() if name in (*keep, FAILOVER)}:
+        parts["edge"] = edge
     return canonical(parts) if parts else None
 
 

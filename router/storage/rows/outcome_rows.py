@@ -5,12 +5,12 @@ Whoever works on one claims it (leases.Claims): one that dies leaves nothing beh
 those of `waiting`.
 """
 
+import hmac
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, select
@@ -236,6 +236,18 @@ def add_jobs(
     return len(chosen) - len(rows)
 
 
+def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves) -> None:
+    """Let these new outcomes wait for a label; of MAX_LABELS the oldest of the tenant that has most leave for them."""
+    beyond = waiting_jobs(connection, kind="label") + len(group) - MAX_LABELS
+    dropped = []
+    if group and beyond > 0:
+        own = func.count().over(partition_by=decisions.c.tenant)
+        waits = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
+        waits = waits.where(jobs.c.kind == "label").order_by(own.desc(), jobs.c.made_at).limit(beyond)
+        dropped = drop_jobs(connection, connection.execute(waits).scalars(), kind="label", moves=moves)
+    add_jobs(connection, group, kind="label", room=MAX_LABELS + len(dropped), moves=moves)
+
+
 def drop_jobs(connection: Connection, ids: Iterable[str], *, kind: JobKind, moves: Moves) -> list[str]:
     """Let these decisions wait no more; those that did."""
     gone = delete(jobs).where(jobs.c.kind == kind, jobs.c.decision_id.in_(sorted(ids))).returning(jobs.c.decision_id)
@@ -255,8 +267,6 @@ def _counter(connection: Connection, *, label: str, name: CounterName) -> int:
 
 
 DAY_S: Final = 86_400
-#: another draw than the arm's, which is the sha256 of the id alone
-_SALT: Final = b"ragbandit judge:"
 #: days that are kept
 _KEPT_DAYS: Final = 400
 
@@ -271,12 +281,17 @@ class JudgeSample:
     max_waiting: int
     #: all of them until so many are learned or wait for the judge
     first: int = 0
+    #: the secret of the store's draws
+    secret: bytes = b""
 
 
-def is_sampled(decision_id: str, *, share: float) -> bool:
-    """Whether a decision is among the share that is judged: the same on every host, whatever the arm."""
-    drawn = int.from_bytes(sha256(_SALT + decision_id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-    return drawn < share * 2.0**64
+def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
+    """The number in [0, 1) that decides whether a job is made: of the store's secret, so that no caller chooses it.
+
+    It is another one than the arm's: no decision's id has a space or a colon.
+    """
+    text = f"ragbandit {kind}:{decision_id}".encode("utf-8", "surrogatepass")
+    return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53
 
 
 def sample_outcomes(
@@ -290,7 +305,7 @@ def sample_outcomes(
     if sample.first:
         learned = _counter(connection, label=label, name="learned")
         share = 1.0 if learned + waiting_jobs(connection, kind="judge") < sample.first else share
-    sampled = [one for one in group if is_sampled(one.decision_id, share=share)]
+    sampled = [one for one in group if drawn_for("judge", one.decision_id, secret=sample.secret) < share]
     facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(connection, sampled, kind="judge", room=sample.max_waiting, moves=moves, facts=facts)
     if skipped:

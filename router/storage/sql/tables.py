@@ -25,10 +25,10 @@ from sqlalchemy import (
 )
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0008"
+SCHEMA_REVISION = "0009"
 #: the oldest schema that this code can also use: the migrations up to here are run before its processes start, those
 #: after it may wait until the last process of the release before has ended
-OLDEST_REVISION = "0008"
+OLDEST_REVISION = "0009"
 
 metadata = MetaData()
 
@@ -304,6 +304,7 @@ policy_control = Table(
 
 _IN_0003: Final = {"since": "0003"}
 _IN_0008: Final = {"since": "0008"}
+_IN_0009: Final = {"since": "0009"}
 
 
 def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], **more: Any) -> None:
@@ -398,7 +399,10 @@ outcomes = Table(
     Column("made_at", Double, nullable=False),
     Column("sources", Text, comment="JSON list: the passages that were shown; NULL: none"),
     Column("reply", Text, comment="JSON object: what a model replied beside the text", info=_IN_0008),
-    Column("call", String(43), comment="sha256 of tenant and first call of a tool in the reply", info=_IN_0008),
+    Column(
+        "call", String(43), comment="sha256 of caller, conversation and calls of tools, see tool_turns", info=_IN_0008
+    ),
+    Column("taken_by", ID, comment="the decision that has the results of these calls; NULL: none yet", info=_IN_0009),
     Index("outcomes_made_at", "made_at"),
     comment="what came of a decision: the answer, and what it cost; one per decision",
 )

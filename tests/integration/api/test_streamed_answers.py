@@ -126,6 +126,21 @@ def test_a_caller_with_an_id_of_its_own_may_come_back(place):
     assert len(worker.generator.requests) == 1
 
 
+def test_who_repeats_an_id_and_leaves_cancels_nothing(place):
+    """A stream that was asked for under the id of an earlier request ends alone: the first request's answer comes."""
+    service, worker = place(text="word " * 40, word_seconds=0.05)
+    asked = {"question": "Where was he born?"}
+    key = service.http.post("/v1/answer", params={"wait_s": 0}, json=asked).json()["decision_id"]
+    with ask(service, decision_id=key) as response:
+        for name, _, _ in sse(response):
+            if name == "text":
+                break
+    until(lambda: worker.context.store.outcomes_by_id([key]))
+    outcome = worker.context.store.outcomes_by_id([DecisionId(key)])[DecisionId(key)]
+    assert (outcome.status, outcome.answer) == ("answered", ("word " * 40).strip())
+    assert len(worker.generator.requests) == 1
+
+
 def test_a_silent_stream_has_comments(place, monkeypatch):
     """While there is nothing to say, comments keep proxies from closing the connection."""
     monkeypatch.setattr(streaming, "PING_S", 0.05)

@@ -23,7 +23,7 @@ def world(make_world, tmp_path, monkeypatch):
 
 
 def test_erase_asks_for_a_yes(world):
-    """A dry run counts; without --yes nothing is erased; with it all that is selected is."""
+    """A dry run counts; without --yes nothing is erased; with it all that is selected is; a completion's id will do."""
     assert json.loads(run("data", "erase", "--before", "2030-01-01", "--dry-run", "--json").stdout)["decisions"] == 3
     refused = run("data", "erase", "--before", "2030-01-01")
     assert refused.exit_code == 2
@@ -32,6 +32,8 @@ def test_erase_asks_for_a_yes(world):
     assert decision.query.text != ""
     done = json.loads(run("data", "erase", "--before", "2030-01-01", "--yes", "--json").stdout)
     assert done == {"erased": True, "decisions": 3, "waiting": 0}
+    one = json.loads(run("data", "erase", "--decision", f"chatcmpl-{decision.id}", "--dry-run", "--json").stdout)
+    assert one["decisions"] == 1
     assert {decision.query.text for _, decision in world.ledger.read_with_decisions(after=0)} == {""}
 
 

@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.storage.access.spending import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreJob, ScoreQueue, Spent, expire
-from ragbandit.router.storage.rows.outcome_rows import JudgeSample, is_judgeable, is_sampled, next_day
+from ragbandit.router.storage.rows.outcome_rows import JudgeSample, drawn_for, is_judgeable, next_day
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
@@ -96,9 +97,11 @@ def check_counted(database):
 
 
 def test_a_share_is_sampled(database, answered):
-    """The decisions that wait for the judge are those that their ids say, with the share in force then."""
+    """The decisions that wait for the judge follow from their ids and the store's secret, at the share of that time."""
     ids = answered(200, share=0.3)
-    wanted = {key for key in ids if is_sampled(key, share=0.3)}
+    secret = shared_secret(database, name=DRAWS, now=EPOCH)
+    wanted = {key for key in ids if drawn_for("judge", key, secret=secret) < 0.3}
+    assert wanted != {key for key in ids if drawn_for("judge", key, secret=b"another") < 0.3}
     assert set(waits(database)) == wanted
     assert {row["share"] for row in waits(database).values()} == {0.3}
     assert 0 < len(wanted) < 200

@@ -7,6 +7,7 @@ import pytest
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.rows import outcome_rows
 from ragbandit.router.storage.rows.outcome_rows import waiting_jobs
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.shared.types import LABEL_QUEUE
@@ -65,3 +66,17 @@ def test_what_waits_too_long_leaves(store):
     add(store, "new", at=NOW + 100)
     assert judgements.expire(store.database, kind="label", before=NOW + 50, now=NOW + 200) == 1
     assert queued(store) == ["new"]
+
+
+def test_no_tenant_fills_the_queue(store, monkeypatch):
+    """A full queue drops the oldest answer of the tenant that has most, and shows one answer of each tenant in turn."""
+    monkeypatch.setattr(outcome_rows, "MAX_LABELS", 4)
+    for number in range(6):
+        add(store, f"many{number}", at=NOW + number, tenant="loud")
+    assert queued(store) == ["many5", "many4", "many3", "many2"]
+    add(store, "few0", at=NOW - 5)
+    add(store, "few1", at=NOW - 4)
+    assert queued(store) == ["many5", "few1", "many4", "few0"]
+    with store.database.read() as connection:
+        assert waiting_jobs(connection, kind="label") == 4
+        assert kept(connection, label="main") == counted(connection, label="main")

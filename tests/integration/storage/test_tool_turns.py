@@ -1,28 +1,32 @@
 """Tool turns in the store: what they add to their decision, who finds it, what is counted once, and what is erased."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, next_turn
+from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, loop_key, next_turn
 from ragbandit.router.storage.erasure import Selection, erasable, erase
+from ragbandit.router.storage.rows.conversion import CHAT_HASH
 from ragbandit.router.storage.rows.outcome_rows import JudgeSample, own_cost
-from ragbandit.router.storage.sql.tables import answer_queue, jobs, outcomes
-from ragbandit.shared.types import Cost, DecisionId, Feedback, FeedbackId, Outcome
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.tables import answer_queue, decisions, jobs, outcomes
+from ragbandit.shared.types import Cost, Decision, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.arms.answer_jobs import decision_for
 
 NOW = time.time()
 
 
-def decision(key, *, first=None, turn=0, tenant="default"):
+def decision(key, *, first=None, previous=None, turn=0, tenant="default", said="s", at=NOW):
     made = decision_for("small")
-    request = {} if first is None else {TOOL_TURN: {"first": first, "turn": turn}}
+    request = {} if first is None else {TOOL_TURN: {"first": first, "previous": previous or first, "turn": turn}}
+    request |= {CONVERSATION: said, CHAT_HASH: f"chat {key[:2]}"}
     chat = {"messages": [{"role": "user", "content": "a secret"}]}
     query = replace(made.query, tenant=tenant, forced=first is not None, request=request, chat=chat)
-    return replace(made, id=DecisionId(key), query=query, made_at=NOW + turn)
+    return replace(made, id=DecisionId(key), query=query, made_at=at + turn)
 
 
 def outcome(key, *calls, answer="", tokens=100):
@@ -53,8 +57,8 @@ def loop(store):
     """Three turns: two that call tools, and the answer."""
     for made, ended in (
         (decision("d1"), outcome("d1", "c1", "c2")),
-        (decision("d2", first="d1", turn=2), outcome("d2", "c3", tokens=200)),
-        (decision("d3", first="d1", turn=3), outcome("d3", answer="sun", tokens=300)),
+        (decision("d2", first="d1", turn=2, said="s2"), outcome("d2", "c3", tokens=200)),
+        (decision("d3", first="d1", previous="d2", turn=3, said="s3"), outcome("d3", answer="sun", tokens=300)),
     ):
         store.add_decisions([made])
         store.add_outcome(ended)
@@ -96,26 +100,107 @@ def test_feedback_on_a_turn_is_feedback_on_its_decision(loop):
     assert loop.record(DecisionId("d3")).feedback == ()
 
 
-def test_who_finds_the_turn(loop):
-    """By any call of the turn before that its first one is among; not those of another tenant, nor unknown ones."""
-    turn = next_turn(loop.database, ["c2", "c1"], tenant="default")
-    assert (turn.first, turn.number, turn.arm) == ("d1", 2, "small")
-    turn = next_turn(loop.database, ["c3"], tenant="default")
-    assert (turn.first, turn.number, turn.began_at) == ("d1", 3, NOW)
-    assert next_turn(loop.database, ["c1"], tenant="other") is None
-    assert next_turn(loop.database, ["c9"], tenant="default") is None
+def found(store, said, *calls, chat=None, since=0.0, **more):
+    query = replace(decision("new").query, id=None, request={CHAT_HASH: chat})
+    return next_turn(store.database, loop_key(said, calls), query=query, since=since, **more)
 
 
-def test_a_loop_is_erased_whole(loop):
-    """Its turns go with the decision: answers, replies, the keys of calls; a request that waits keeps no chat."""
-    loop.add_decisions([decision("d4", first="d1", turn=4), decision("other"), decision("o2", first="D1", turn=2)])
+def test_results_find_the_calls_of_their_conversation(store):
+    """All ids and the conversation must agree; of two decisions alike only the caller can name one."""
+    for key, said in (("d1", "ann"), ("d2", "bob")):
+        store.add_decisions([decision(key, said=said)])
+        store.add_outcome(outcome(key, "call_0", "call_1"))
+    turn = found(store, "ann", "call_1", "call_0")
+    assert (turn.arm, turn.number) == ("small", 2)
+    assert turn.facts == {"first": "d1", "previous": "d1", "turn": 2}
+    assert found(store, "bob", "call_0", "call_1").facts["first"] == "d2"
+    for said, calls in (("eve", ("call_0", "call_1")), ("ann", ("call_0",)), ("ann", ("call_0", "call_1", "call_2"))):
+        assert found(store, said, *calls) is None
+    assert found(store, "ann", "call_0", "call_1", since=NOW) is None
+    store.add_decisions([decision("d3", said="ann")])
+    store.add_outcome(outcome("d3", "call_0", "call_1"))
+    assert found(store, "ann", "call_0", "call_1") is None
+    assert found(store, "ann", "call_0", "call_1", previous="d3").facts["first"] == "d3"
+    for calls in ((), ("",), ("call_0", "call_0"), ("call_0", " ")):
+        assert loop_key("ann", calls) is None
+    assert loop_key(None, ("call_0",)) is None
+
+
+def test_results_are_taken_once(store):
+    """Two turns bring results at once: one is stored, its request finds it again, and the loop goes on."""
+    store.add_decisions([decision("d1")])
+    store.add_outcome(outcome("d1", "c1"))
+    turns = [decision(key, first="d1", turn=2, said=key) for key in ("t1", "t2")]
+    stored, refused = store.add_decisions(turns)
+    assert (stored.id, refused.field) == ("t1", RESULTS)
+    assert store.add_decisions([turns[0]])[0].id == "t1"
+    assert store.add_decisions([turns[1]])[0].field == RESULTS
+    assert store.decisions_by_id(["t2"]) == {}
+    with store.database.read() as connection:
+        assert kept(connection, label="main") == counted(connection, label="main")
+    assert found(store, "s", "c1", chat="chat t1") == "t1"
+    assert found(store, "s", "c1", chat="chat t2") is None
+    store.add_outcome(replace(outcome("t1", "c2"), status="failed", answer=None))
+    assert found(store, "s", "c1", chat="chat t1") is None
+    assert found(store, "t1", "c2").number == 3
+
+
+def test_many_processes_take_results_once(store):
+    """Of eight writers at once, each with turns of the same four loops, one has each; the others are refused."""
+    for number in range(4):
+        store.add_decisions([decision(f"d{number}")])
+        store.add_outcome(outcome(f"d{number}", "c1"))
+
+    def write(writer):
+        order = range(4) if writer % 2 else range(3, -1, -1)
+        turns = [decision(f"t{writer}-{number}", first=f"d{number}", turn=2) for number in order]
+        return [one.id for one in store.add_decisions(turns) if isinstance(one, Decision)]
+
+    with ThreadPoolExecutor(8) as pool:
+        stored = [key for keys in pool.map(write, range(8)) for key in keys]
+    assert sorted(key[-1] for key in stored) == ["0", "1", "2", "3"]
+    with store.database.read() as connection:
+        assert set(connection.execute(select(outcomes.c.taken_by)).scalars()) == {*stored}
+        assert kept(connection, label="main") == counted(connection, label="main")
+
+
+def test_a_loop_without_stored_texts(database):
+    """With log.text none a loop still has its number, its costs and its feedback, and no text is stored."""
+    store = DecisionStore(database, label="main", text="none")
+    store.add_decisions([decision("d1")])
+    store.add_outcome(outcome("d1", "c1"))
+    store.add_decisions([decision("d2", first="d1", turn=2, said="s2")])
+    store.add_outcome(outcome("d2", "c2", answer="a secret"))
+    assert found(store, "s2", "c2").number == 3
+    whole = store.outcomes_by_id(["d1"])["d1"]
+    assert (whole.cost.dollars, whole.answer, whole.trace) == (1.0, None, ())
+
+
+@pytest.mark.parametrize(
+    "meant",
+    [
+        *(Selection(decision=key) for key in ("d1", "d2", "d4")),
+        Selection(before=NOW + 1.0),
+        Selection(tenant="default"),
+    ],
+    ids=["first", "turn", "last", "before", "tenant"],
+)
+def test_a_loop_is_erased_whole(loop, meant):
+    """Any part takes the others along: answers, replies, keys of calls, the chat of a turn that waits, late answers."""
+    loop.add_decisions([decision("d4", first="d1", previous="d3", turn=4)])
+    loop.add_decisions([decision("other", tenant="b", at=NOW + 9)])
+    loop.add_outcome(outcome("other", "c9"))
     for wildcards in ("__", "D_"):
         assert erasable(loop.database, Selection(decision=wildcards)).decisions == 0
-    erased = erase(loop.database, Selection(decision="d1"), features=False, actor="test", now=NOW)
-    assert erased.decisions == 4
-    known = loop.outcomes_by_id(["d1", "d2", "d3"])
+    assert erasable(loop.database, meant).decisions == 4
+    assert erase(loop.database, meant, features=False, actor="test", now=NOW).decisions == 4
+    loop.add_outcome(outcome("d4", "c5", answer="a secret"))
+    known = loop.outcomes_by_id(["d1", "d2", "d3", "d4"])
     assert {(one.answer, tuple(one.reply)) for one in known.values()} == {(None, ())}
-    assert next_turn(loop.database, ["c1"], tenant="default") is None
+    assert [found(loop, said, *calls) for said, calls in (("s", ("c1", "c2")), ("s2", ("c3",)))] == [None, None]
     with loop.database.read() as connection:
-        rows = connection.execute(select(answer_queue.c.decision_id, answer_queue.c.chat)).all()
-    assert {row.decision_id: row.chat is None for row in rows} == {"d4": True, "other": False, "o2": False}
+        rows = connection.execute(select(decisions.c.id, decisions.c.text)).all()
+        assert set(connection.execute(select(answer_queue.c.chat)).scalars()) <= {None}
+        assert "a secret" not in str(connection.execute(select(outcomes)).all())
+    assert {row.id for row in rows if row.text} == {"other"}
+    assert erase(loop.database, Selection(decision="d3"), features=False, actor="test", now=NOW).decisions == 4

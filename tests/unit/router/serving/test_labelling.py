@@ -1,6 +1,7 @@
 """The label queue: q of each question, the share that is asked for, and what weighted labels say of all questions."""
 
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.support.examples import made_decision
 
 ARMS = ("a", "b", "c")
 SHARE = 0.05
+SECRET = b"of the store"
 
 
 def output(generator, *, gap: float) -> PolicyOutput:
@@ -40,12 +42,12 @@ def test_q_follows_use(sampler):
     generator = np.random.default_rng(1)
     outputs = [output(generator, gap=float(gap)) for gap in generator.uniform(0.0, 0.6, 300)]
     questions = [question(number) for number in range(300)]
-    sampler.choose(questions, outputs)
+    sampler.choose(questions, outputs, secret=SECRET)
     assert {one.label["q"] for one in questions} == {1.0}  # the traffic is not known yet: labels first
-    sampler.choose([question(301, fault="2 scores")], [replace(outputs[0], scores=(0.5, 0.4, 0.3, 0.2))])
+    sampler.choose([question(301, fault="2 scores")], [replace(outputs[0], scores=(0.5, 0.4, 0.3, 0.2))], secret=SECRET)
     assert sampler._uses.pop() == (1.0, 0.0)
     sampler.refresh(None, now=0.0)
-    sampler.choose(questions, outputs)
+    sampler.choose(questions, outputs, secret=SECRET)
     ahead = np.array([0.0 + (o.scores[0] - o.scores[1]) + o.deviations[0] - o.deviations[1] for o in outputs])
     uses = ahead.std(axis=1) * (ahead < 0).mean(axis=1)
     q = np.array([one.label["q"] for one in questions])
@@ -61,12 +63,12 @@ def test_weighted_labels_speak_of_all(sampler):
     generator = np.random.default_rng(2)
     gaps = generator.uniform(0.0, 0.6, 2000)
     outputs = [output(generator, gap=float(gap)) for gap in gaps]
-    sampler.choose([question(number) for number in range(300)], outputs[:300])
+    sampler.choose([question(number) for number in range(300)], outputs[:300], secret=SECRET)
     sampler.refresh(None, now=0.0)
     asked, weights = [], []
     for turn in range(20):
         questions = [question(2000 * turn + number) for number in range(2000)]
-        sampler.choose(questions, outputs)
+        sampler.choose(questions, outputs, secret=SECRET)
         for gap, one in zip(gaps, questions, strict=True):
             if one.label["asked"]:
                 asked.append(gap)
@@ -77,16 +79,34 @@ def test_weighted_labels_speak_of_all(sampler):
     assert max(weights) <= 1 / LEAST_LABELLED + 1e-9
 
 
+def test_nobody_can_foresee_who_is_asked_for(sampler):
+    """The row has the draw that decides, of the store's secret: ids ground for one secret say nothing under another."""
+    questions = [question(number) for number in range(1000)]
+    sampler.share = 0.2
+    asked = {}
+    for secret in (SECRET, b"of another store"):
+        sampler.choose(questions, [PolicyOutput(pmf=(0.6, 0.3, 0.1))] * 1000, secret=secret)
+        labels = [one.label for one in questions]
+        assert all(one["asked"] == (one["draw"] < one["q"]) for one in labels)
+        assert all(one["uniform"] == (one["draw"] < LEAST_LABELLED * one["share"]) for one in labels)
+        asked[secret] = {one.decision.id for one in questions if one.label["asked"]}
+    ground, other = asked.values()
+    assert len(ground & other) / len(ground) == pytest.approx(0.2, abs=0.1)
+    salted = [int.from_bytes(sha256(f"ragbandit label:{one.decision.id}".encode()).digest()[:8]) for one in questions]
+    known = {one.decision.id for one, number in zip(questions, salted, strict=True) if number < 0.2 * 2.0**64}
+    assert len(ground & known) / len(ground) == pytest.approx(0.2, abs=0.1)
+
+
 def test_without_samples_all_alike(sampler):
     """A policy without posterior samples, and one that failed, ask for each alike; one arm alone is never asked for."""
     sampler.refresh(None, now=0.0)
     questions = [question(number) for number in range(50)]
-    sampler.choose(questions, [PolicyOutput(pmf=(0.6, 0.3, 0.1)), RuntimeError("broken")] * 25)
+    sampler.choose(questions, [PolicyOutput(pmf=(0.6, 0.3, 0.1)), RuntimeError("broken")] * 25, secret=SECRET)
     sampler.refresh(None, now=0.0)
-    sampler.choose(questions, [RuntimeError("broken")] * 50)
+    sampler.choose(questions, [RuntimeError("broken")] * 50, secret=SECRET)
     assert [one.label["q"] for one in questions] == [pytest.approx(SHARE)] * 50
     alone = question(0, arms=("a",), pmf=(1.0,), propensity=1.0)
-    sampler.choose([alone], [RuntimeError("broken")])
+    sampler.choose([alone], [RuntimeError("broken")], secret=SECRET)
     assert alone.label == {}
     assert label_weight({}) == 1.0
     assert label_weight({LABEL_QUEUE: {"asked": False, "q": 0.01, "share": 0.05}}) == 1.0
@@ -103,7 +123,7 @@ def test_q_follows_the_weight_in_the_report(sampler):
     outputs = [RuntimeError("no samples")] * 300
     for _ in range(2):
         sampler.refresh(None, now=0.0)
-        sampler.choose(questions, outputs)
+        sampler.choose(questions, outputs, secret=SECRET)
     by_draw = {one.decision.arm + str(one.decision.propensity): one.label["q"] for one in questions}
     assert by_draw["a0.02"] > by_draw["b0.02"] > by_draw["a0.96"]
     assert np.mean([one.label["q"] for one in questions]) == pytest.approx(SHARE, rel=0.02)

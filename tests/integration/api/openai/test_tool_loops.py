@@ -1,0 +1,176 @@
+"""Loops of tools over HTTP: a model whose calls are all named call_0, several callers, and results sent again."""
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from sqlalchemy import update
+
+from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.sql.tables import outcomes
+
+IDS = ("call_0", "call_1")
+CALLS = [{"id": one, "type": "function", "function": {"name": "tide", "arguments": "{}"}} for one in IDS]
+TOOLS = [{"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {}}}}]
+MODEL = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+
+
+@pytest.fixture
+def loops(serve, answering):
+    """A function: a client with a key of its own, of a service whose two arms always ask for the same two calls."""
+    service = serve(
+        arms={name: {"class": "model"} for name in ("small", "large")},
+        generator=MODEL,
+        conversation={"tool_turns": 4, "rewrite": {"by": "off"}},
+    )
+    reply = {"message": {"tool_calls": CALLS}, "finish_reason": "tool_calls"}
+    answering(service, answer=None, reply=reply, stop_reason="tool_calls")
+    clients = []
+
+    def client(**scopes):
+        new = KeyStore(service.router.database).create(
+            name="test", role="app", now=time.time(), actor="cli:test", scopes=scopes
+        )
+        service.app.state.gate.ring.known = None
+        headers = {"authorization": f"Bearer {new.text}"}
+        clients.append(httpx.Client(base_url=service.url, timeout=60, headers=headers))
+        return clients[-1]
+
+    client.router = service.router
+    yield client
+    for one in clients:
+        one.close()
+
+
+def chat(messages, model="auto"):
+    return {"model": model, "tools": TOOLS, "messages": messages}
+
+
+def ask(client, messages, *, model="auto", **more):
+    reply = client.post("/v1/chat/completions", json=chat(messages, model), **more)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["id"].removeprefix("chatcmpl-")
+
+
+def question(text="When is high tide?"):
+    return [{"role": "user", "content": text}]
+
+
+def with_results(messages, *results, order=1, content=None):
+    """The conversation with the model's calls, and a result for each."""
+    said = [
+        {"role": "tool", "tool_call_id": one, "content": text}
+        for one, text in zip(IDS, results or ("noon", "six"), strict=True)
+    ]
+    return [*messages, {"role": "assistant", "content": content, "tool_calls": CALLS}, *said[::order]]
+
+
+def turn(router, key):
+    """The first decision of a turn's loop and the turn's number; None for a decision that drew its arm."""
+    query = router.decision(key).decision.query
+    facts = query.request.get("tool_turn")
+    assert query.forced == (facts is not None)
+    return None if facts is None else (facts["first"], facts["turn"])
+
+
+def test_callers_whose_calls_have_the_same_ids(loops):
+    """Two callers at once, each with several questions: every result goes to the decision that asked for it."""
+    ann, bob = loops(), loops()
+    asked = [(who, question(f"Question {number}?")) for number in range(5) for who in (ann, bob)]
+
+    def two_turns(one):
+        who, messages = one
+        first = ask(who, messages)
+        second = ask(who, with_results(messages, content=""))
+        return first, second, ask(who, with_results(with_results(messages, order=-1)))
+
+    with ThreadPoolExecutor(4) as pool:
+        for first, second, third in pool.map(two_turns, asked):
+            assert (turn(loops.router, second), turn(loops.router, third)) == ((first, 2), (first, 3))
+            assert {loops.router.decision(key).decision.arm for key in (first, second, third)} == {
+                loops.router.decision(first).decision.arm
+            }
+
+
+def test_an_id_is_no_ticket_for_an_arm(loops):
+    """60 other questions with the ids of one call are draws, and so are other callers' results and second results."""
+    own, other = loops(forced=False), loops()
+    first = ask(own, question())
+    keys = [ask(own, with_results(question(f"Other question {number}?"))) for number in range(60)]
+    assert {turn(loops.router, key) for key in keys} == {None}
+    assert len({loops.router.decision(key).decision.arm for key in keys}) == 2
+    assert turn(loops.router, ask(other, with_results(question()))) is None
+    assert turn(loops.router, ask(own, with_results(question()))) == (first, 2)
+    again = [turn(loops.router, ask(own, with_results(question(), "dawn", f"at {hour}"))) for hour in range(5)]
+    assert again == [None] * 5
+    assert loops.router.decision(first).outcome.cost.llm_calls == 6  # 3 of each of its two turns
+
+
+def test_the_same_request_again_is_the_same_turn(loops):
+    """Ten times at once it is one turn and one cost; of ten with other results one is the turn, nine are draws."""
+    own = loops()
+    first = ask(own, question())
+    with ThreadPoolExecutor(10) as pool:
+        keys = set(pool.map(lambda _: ask(own, with_results(question())), range(10)))
+        assert [turn(loops.router, key) for key in keys] == [(first, 2)]
+        arm = {"small": "large", "large": "small"}[loops.router.decision(first).decision.arm]
+        assert ask(own, with_results(question()), model=f"arm/{arm}") not in keys
+        second = ask(own, question("And low tide?"))
+        bodies = [with_results(question("And low tide?"), "now", str(number)) for number in range(10)]
+        turns = Counter(turn(loops.router, key) for key in pool.map(lambda body: ask(own, body), bodies))
+    assert turns == {(second, 2): 1, None: 9}
+    for key in (first, second):
+        assert loops.router.decision(key).outcome.cost.llm_calls == 6
+
+
+def test_a_turn_under_an_id_of_its_own(loops):
+    """A turn that failed is repeated under its own id; the same request without the id is asked again, by a draw."""
+    own, database = loops(), loops.router.database
+    first = ask(own, question())
+    keys = [ask(own, with_results(question()), headers={"idempotency-key": "mine"}) for _ in range(2)]
+    assert (keys, turn(loops.router, "mine")) == (["mine", "mine"], (first, 2))
+    assert ask(own, with_results(question())) == "mine"
+    with database.write() as connection:
+        connection.execute(update(outcomes).where(outcomes.c.decision_id == "mine").values(status="failed"))
+    reply = own.post("/v1/chat/completions", json=chat(with_results(question())), headers={"idempotency-key": "mine"})
+    assert (reply.status_code, reply.headers["x-ragbandit-decision-id"]) == (500, "mine")
+    assert turn(loops.router, ask(own, with_results(question()))) is None
+
+
+def test_a_loop_ends_at_its_number_of_turns(loops):
+    """The number counts the turns that are stored: the request after `conversation.tool_turns` begins a new loop."""
+    own, messages, turns = loops(), question(), []
+    for _ in range(6):
+        turns.append(turn(loops.router, ask(own, messages)))
+        messages = with_results(messages)
+    assert [one and one[1] for one in turns] == [None, 2, 3, 4, None, 2]
+
+
+def test_sessions_and_responses(loops):
+    """Alike conversations differ by the session of a header; a response is continued by its id, or by items."""
+    own = loops()
+    firsts = {name: own.post("/v1/responses", json=body(), headers=session(name)).json()["id"] for name in "ab"}
+    outputs = [{"type": "function_call_output", "call_id": one, "output": "noon"} for one in IDS]
+    calls = [{"type": "function_call", "call_id": one, "name": "tide", "arguments": "{}"} for one in IDS]
+    for name, first in firsts.items():
+        key = own.post("/v1/responses", json=body(*calls, *outputs), headers=session(name)).json()["id"]
+        assert turn(loops.router, key) == (first, 2)
+        more = {"previous_response_id": key, "input": outputs, "instructions": "Be brief."}
+        third = own.post("/v1/responses", json={**body(), **more}).json()["id"]
+        assert turn(loops.router, third) == (first, 3)
+    alike = [own.post("/v1/responses", json=body()).json()["id"] for _ in range(2)]
+    assert turn(loops.router, own.post("/v1/responses", json=body(*calls, *outputs)).json()["id"]) is None
+    for first in alike:
+        more = {"previous_response_id": first, "input": outputs[::-1]}
+        assert turn(loops.router, own.post("/v1/responses", json={**body(), **more}).json()["id"]) == (first, 2)
+
+
+def session(name):
+    return {"x-ragbandit-session-id": name}
+
+
+def body(*items):
+    tools = [{"type": "function", "name": "tide", "parameters": {"type": "object", "properties": {}}}]
+    return {"model": "auto", "tools": tools, "input": [*question(), *items]}

@@ -61,7 +61,7 @@ def connect(
 async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) -> AsyncIterator[Any]:
     """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
 
-    Close the iterator (contextlib.aclosing), which closes the connection. Raises errors of the openai package, BrokenReply.
+    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply and errors of openai.
     """
     import openai
 

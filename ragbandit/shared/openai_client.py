@@ -73,28 +73,33 @@ def connect(
 async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) -> AsyncIterator[Any]:
     """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
 
-    Close the iterator (contextlib.aclosing), which closes the connection. Raises errors of the openai package, BrokenReply.
+    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply and errors of openai.
     """
     import openai
 
-    reader = EventReader()
-    async with client.chat.completions.with_streaming_response.create(**fields) as reply:
-        chunks = reply.http_response.aiter_bytes()
-        try:
-            async for data in chunks:
-                for value in reader.feed(data):
-                    yield value
-                    if value == DONE:
-                        await _drain(chunks)
-                        return
-        except BrokenReply:
-            raise
-        except Exception as error:  # httpx's own classes, which come under two names
-            is_late = "Timeout" in type(error).__name__
-            kind = openai.APITimeoutError if is_late else openai.APIConnectionError
-            raise kind(request=reply.http_response.request) from error
-        for value in reader.end():
-            yield value
+    # The package tries again until the body begins; a whole reply that breaks off later has given nothing out either.
+    for left in reversed(range(1 if fields.get("stream") else client.max_retries + 1)):
+        reader = EventReader()
+        async with client.chat.completions.with_streaming_response.create(**fields) as reply:
+            chunks = reply.http_response.aiter_bytes()
+            try:
+                async for data in chunks:
+                    for value in reader.feed(data):
+                        yield value
+                        if value == DONE:
+                            await _drain(chunks)
+                            return
+            except BrokenReply:
+                raise
+            except Exception as error:  # httpx's own classes, which come under two names
+                if left:
+                    continue
+                is_late = "Timeout" in type(error).__name__
+                kind = openai.APITimeoutError if is_late else openai.APIConnectionError
+                raise kind(request=reply.http_response.request) from error
+            for value in reader.end():
+                yield value
+            return
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:

@@ -21,8 +21,8 @@ BODIES = {
     "events": (b'data: {"a": "Z\xc3\xbcrich"}\n\ndata: {"b": [1, 2]}\n\ndata: [DONE]\n\n', [A, B, DONE]),
     "carriage returns": (b'data:{"a": "Z\\u00fcrich"}\r\n\r\nid: 1\rretry: 5\r\rdata: {"b": [1, 2]}\r\n\r\n', [A, B]),
     "comments, names and signs of life": (
-        b': wait\n\nevent: ping\ndata: {"a": "Z\\u00fcrich"}\n\ndata: null\n\ndata:\n\ndata: ping\n\ndata: 7\n\n: end\n\n',
-        [A],
+        b': wait\n\nevent: ping\ndata: {"b": [1, 2]}\n\ndata: null\n\ndata:\n\ndata: ping\n\ndata: 7\n\n: end\n\n',
+        [B],
     ),
     "an event in several lines": (b'data: {"b":\ndata: [1,\ndata: 2]}\n\n', [B]),
     "no lines between events": (

@@ -148,17 +148,33 @@ class OpenAiGenerator(Generator):
             await client.close()
 
     async def _ask(self, reading: "Reading", *, feed: TextFeed) -> None:
-        async with self._free:
-            reading.asked, began = True, time.monotonic()
-            async with asyncio.timeout(self._first_piece_s(reading.request)) as silence:
-                reply = await self._create(reading, silence=silence)
-                if self._options.stream:
-                    await self._read(reply, reading=reading, feed=feed, began=began, silence=silence)
-                elif isinstance(reply, str):  # the package gives back as text what was no JSON
-                    raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
-                else:
-                    reading.take(reply)
+        """Ask, and ask again while that may help and there is time for it."""
+        import openai
+
+        async with self._free, asyncio.timeout(self._first_piece_s(reading.request)) as silence:
+            while True:
+                reading.attempts += 1
+                try:
+                    await self._ask_once(reading, feed=feed, silence=silence)
+                    break
+                except (openai.APIConnectionError, openai.APIStatusError) as error:  # there is no reply yet
+                    pause = self._pause(error, reading=reading, silence=silence)
+                    if pause is None:
+                        raise
+                await asyncio.sleep(pause)
         reading.check()
+
+    async def _ask_once(self, reading: "Reading", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
+        """Send the request and read its reply. silence: ends the wait for the first piece."""
+        reading.asked, began = True, time.monotonic()
+        fields = request_fields(reading.request, model=self.name, options=self._options)
+        reply = await self._connected().chat.completions.create(**fields)
+        if self._options.stream:
+            await self._read(reply, reading=reading, feed=feed, began=began, silence=silence)
+        elif isinstance(reply, str):  # the package gives back as text what was no JSON
+            raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
+        else:
+            reading.take(reply)
 
     def _first_piece_s(self, request: Request) -> float | None:
         """Seconds that the first piece may take. Where another arm could answer it is left half of the time."""
@@ -189,8 +205,7 @@ class OpenAiGenerator(Generator):
                 if reading.ended:
                     return
 
-    async def _create(self, reading: "Reading", *, silence: asyncio.Timeout) -> Any:
-        """The package's reply, after as many attempts as there is time for. silence: ends them."""
+    def _connected(self) -> "openai.AsyncOpenAI":
         import openai
 
         if self._client is None:
@@ -200,17 +215,7 @@ class OpenAiGenerator(Generator):
                 headers=self._options.headers,
                 timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
             )
-        create = self._client.chat.completions.create
-        fields = request_fields(reading.request, model=self.name, options=self._options)
-        while True:
-            reading.attempts += 1
-            try:
-                return await create(**fields)
-            except (openai.APIConnectionError, openai.APIStatusError) as error:
-                pause = self._pause(error, reading=reading, silence=silence)
-                if pause is None:
-                    raise
-            await asyncio.sleep(pause)
+        return self._client
 
     def _pause(self, error: Exception, *, reading: "Reading", silence: asyncio.Timeout) -> float | None:
         """Seconds until the next attempt; None if there is to be none, or no time for it."""

@@ -68,6 +68,7 @@ from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, next_turn
 from ragbandit.shared.errors import InvalidInput, NotFound, NotReady, RagBanditError
+from ragbandit.shared.failures import successor_of
 from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
@@ -148,6 +149,8 @@ async def record_of(
     try:
         await check_owner(request, response_id)
         record = await reads_of(request).run(lambda: router.decision(response_id))
+        if record.outcome is not None and (successor := successor_of(record.outcome.made_by)) is not None:
+            return await record_of(request, successor, field=field, tenant=tenant)
     except NotFound:
         raise missing from None
     query = record.decision.query

@@ -365,8 +365,8 @@ def _failed_reply(request: Request, decision: Decision, error: RagBanditError) -
     return reply
 
 
-#: a stream begins with its first content; without any it begins after so many seconds, since proxies close connections
-#: that are silent
+#: longest delay of the beginning of a stream, seconds: it waits for the first content, and proxies close silent
+#: connections
 HOLD_S: Final = 30.0
 
 

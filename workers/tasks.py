@@ -167,7 +167,7 @@ class _AnswerJob:
         )
 
     def _claimed(self, successor: Decision) -> ActiveRun | None:
-        """The run of this decision, claimed; None if another process has claimed it, or will, as this one ends."""
+        """Claim this decision and return its run; None if another process claims it, also because this process ends."""
         context = self.context
         facts = {"action": "failover", "decision": self.decision.id, "arm": self.decision.arm}
         facts |= {"next": successor.arm, "reason": str(link_of(successor.query.request)["reason"])}

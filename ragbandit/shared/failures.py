@@ -1,4 +1,4 @@
-"""Failures of servers: what they mean for the arm, for its caller and for whoever may answer in its place."""
+"""Failures of servers: what they mean for the arm, for the caller and for the next arm."""
 
 import re
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class ServerFailed(ArmFailed):
 
 
 def failure_of(made_by: Mapping[str, Any]) -> Failure | None:
-    """The failure that an outcome's `made_by` has; None if its arm failed in another way."""
+    """The failure of a server in an outcome's `made_by`; None if there is none."""
     facts = made_by.get(FAILURE)
     known = (
         {name: facts[name] for name in Failure.__dataclass_fields__ if name in facts} if isinstance(facts, dict) else {}

@@ -38,7 +38,7 @@ class ServerSettings(Section):
     #: /v1/answer waits that long unless the call says otherwise, then says 202
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: further arms that a question goes to when its arm, of the class `model` or `http`, fails before its first
-    #: content; 0: none
+    #: content; 0 turns failover off
     failover: Annotated[int, Field(ge=0, le=5)] = 1
     #: most questions in one POST /v1/route/batch; their text is bounded by max_batch_bytes too
     max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512

@@ -241,7 +241,7 @@ class ReadStream:
         self._entries: deque[tuple[int, StreamEvent]] = deque()
         #: position of the last entry that came
         self.last = (0, 0)
-        #: the decision that answers in place of this one; None: none does so far
+        #: the decision that answers in place of the failed one, once it has given out a piece
         self.linked: DecisionId | None = None
         #: entries were missed, or Redis cannot be reached: nothing more will come
         self.lost = False

@@ -1,4 +1,4 @@
-"""Failover: when an arm fails before its first content, another one answers the question in its place.
+"""Failover: when an arm fails before its first content, the next arm answers the question.
 
 The failed outcome and a second, linked decision are stored in one transaction. The outcome names the decision
 (`made_by.successor`), which has a forced arm: nothing is drawn, nothing is learned of it, and feedback on it judges it
@@ -23,10 +23,10 @@ _PREFIX: Final = "resp_"
 
 
 def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settings) -> list[ArmName]:
-    """The arms that may answer if the arm of this decision fails, the best first.
+    """The arms that may answer if the arm of this decision fails, by the policy's order.
 
-    They are those that its caller allows and that can do what it needs, by the policy's order. There are none for an
-    arm that somebody chose, or where the caller or the settings want none. chat: its request as it came.
+    The caller allows them, and they can do what the request needs. Empty if a caller or the kill switch chose the arm,
+    or if the caller or the settings turned failover off. chat: the request as it came.
     """
     query, link = decision.query, link_of(decision.query.request)
     if link:
@@ -63,7 +63,7 @@ def next_decision(
     settings: Settings,
     secret: bytes,
 ) -> Decision | None:
-    """The decision that answers in place of this one, which failed; None if there is no time, money or arm left.
+    """The decision that answers in place of this failed decision; None if no time, money or arm is left.
 
     arms: of `other_arms`. unhealthy: those whose circuit is open; they come last.
     """

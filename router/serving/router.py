@@ -459,7 +459,7 @@ class Router(AbstractContextManager["Router"]):
                 outcomes = self.store.outcomes_by_id([key])
                 self.answers.deliver(outcomes)
                 if any(isinstance(one, Outcome) and one.status == "failed" for one in outcomes.values()):
-                    self._poll_health_at = 0.0  # the circuit breaker is to hear of it before the next question
+                    self._poll_health_at = 0.0  # the circuit breaker reads it before the next question
                     self.poll.wake()
             else:
                 self.answers.answered([key])

@@ -151,6 +151,19 @@ def test_who_wants_no_other_arm(gateway):
         assert len(set(server.requests_of(question))) == 1
 
 
+def test_a_question_that_comes_again(gateway):
+    """The id that the caller chose leads to the answer of the other arm: asked again, read, and gone on from."""
+    client, server, _ = gateway
+    key, body = "resp_again", {"model": "auto", "input": "fault:500 again"}
+    replies = [client.post("/v1/responses", json=body, headers={"Idempotency-Key": key}).json() for _ in range(2)]
+    assert replies[0]["status"] == "completed"
+    assert replies[0]["id"] != key
+    assert client.get(f"/v1/responses/{key}").json()["output"] == replies[1]["output"] == replies[0]["output"]
+    on = client.post("/v1/responses", json={"model": "auto", "input": "And?", "previous_response_id": key})
+    assert on.json()["status"] == "completed"
+    assert len(server.requests_of("fault:500 again")) == 2
+
+
 def test_what_is_booked_and_learned(gateway):
     """Feedback judges the linked decision only, nothing of it is learned, and the explanation has the reason."""
     client, _, system = gateway

@@ -27,8 +27,8 @@ class ArmReply(TypedDict):
     """Circuit breaker of an arm."""
 
     state: CircuitState
-    """`closed`: healthy; `open`: suspended after `failures` failures in a row, or at once if its server cannot be reached
-    or names a Retry-After; `half_open`: one question may try it."""
+    """`closed`: healthy; `open`: suspended after `failures` failures in a row, or at once if its server cannot be
+    reached or names a Retry-After; `half_open`: one question may try it."""
     offered: bool
     """Whether the next question may be offered the arm."""
     failures: int

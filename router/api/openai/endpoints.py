@@ -73,6 +73,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
+from ragbandit.shared.failures import successor_of
 from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
@@ -154,6 +155,8 @@ async def record_of(
     try:
         await check_owner(request, response_id)
         record = await reads_of(request).run(lambda: router.decision(response_id))
+        if record.outcome is not None and (successor := successor_of(record.outcome.made_by)) is not None:
+            return await record_of(request, successor, field=field, tenant=tenant)
     except NotFound:
         raise missing from None
     query = record.decision.query
@@ -439,8 +442,8 @@ def _failed_reply(request: Request, decision: Decision, error: RagBanditError) -
     return reply
 
 
-#: a stream begins with its first content; without any it begins after so many seconds, since proxies close connections
-#: that are silent
+#: longest delay of the beginning of a stream, seconds: it waits for the first content, and proxies close silent
+#: connections
 HOLD_S: Final = 30.0
 
 

@@ -41,7 +41,7 @@ class StoreFile:
     def make(self) -> None:
         """An empty file if there is none: it holds questions and answers, and SQLite would let everybody read it.
 
-        The files that SQLite puts beside it get its mode.
+        The -wal and -shm files of SQLite get its mode.
         """
         try:
             private_folder(self.path.parent)
@@ -63,7 +63,7 @@ class StoreFile:
             try:
                 connection.execute("SELECT 1 FROM sqlite_master").close()
                 return connection
-            except sqlite3.OperationalError:  # in WAL mode it would have to make a file beside it
+            except sqlite3.OperationalError:  # WAL mode needs a -shm file, which SQLite cannot make here
                 connection.close()
             self._immutable = True
             unseen = self.path.with_name(f"{self.path.name}-wal")

@@ -254,7 +254,7 @@ class Supervisor:
     """The whole service on one machine."""
 
     def __init__(self, loaded: LoadedSettings, *, database: Database | None = None) -> None:
-        """database: that of the settings, opened before; None: whether its file stays in its place is not watched."""
+        """database: the store, opened before; with None nobody watches whether its file stays in its place."""
         self._database = database
         self.settings = settings = loaded.settings
         data = Path(settings.data_dir)

@@ -128,7 +128,9 @@ def of_disk(settings: "Settings") -> Iterator[Finding]:
             there = next(each for each in (path, *path.parents) if each.exists())
             devices[there.stat().st_dev] = there
     for there in devices.values():
-        if (free := shutil.disk_usage(there).free) < LITTLE:
+        usage = shutil.disk_usage(there)
+        free = usage.free
+        if usage.total and free < LITTLE:  # a total of 0: a file system that holds no files, as /proc
             what = f"{free / 1e9:.1f} GB are free at {there}: when it is full the service replies 503"
             remedy = "make room: remove what is not RagBandit's, or give it a larger disk"
             yield Finding("problem" if free < NEARLY_NONE else "warning", "disk", what, remedy)

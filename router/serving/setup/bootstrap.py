@@ -51,7 +51,7 @@ log = logging.getLogger("ragbandit.bootstrap")
 def open_database(settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True) -> Database:
     """The database of these settings, its schema checked. Raises StoreError, and ConfigError for what it lies in.
 
-    make, new_store, writes: as of `connect_database`.
+    make, new_store, writes: see `connect_database`.
     """
     database = connect_database(settings, make=make, new_store=new_store, writes=writes)
     try:
@@ -67,8 +67,8 @@ def connect_database(
 ) -> Database:
     """The database of these settings, of whatever schema. Raises StoreError, and ConfigError for what it lies in.
 
-    make: make the file of SQLite if it is missing. new_store: also where a former store left something. writes: refuse
-    a database that can only be read, which is opened so otherwise.
+    make: make the file of SQLite if it is missing. new_store: also if a former store left files there. writes: refuse
+    a database that can only be read; without it such a database is opened for reading.
     """
     writable = check_database_file(settings, make=make, writes=writes)
     refusal = refusal_to_begin(settings, make=make, new_store=new_store)

@@ -30,14 +30,14 @@ def has_store(settings: Settings) -> bool:
     return file is None or _has_bytes(file)
 
 
-#: what a store of SQLite leaves beside its database, but for the index folders, which may be built before it
+#: what a service with a SQLite store writes into its folders; an index may be built before the first start
 _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs", "dropped_tables")
 
 
 def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False) -> StoreError | None:
     """Why no SQLite store may be begun for these settings where the database is missing or empty; None: it may.
 
-    make: the caller may make a store. new_store: also beside what lies there of a former one.
+    make: the caller may make a store. new_store: also in a folder with files of a former store.
     """
     file = sqlite_file(settings)
     if file is None:
@@ -63,7 +63,7 @@ def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False)
 
 
 def _has_bytes(path: Path) -> bool:
-    """Whether a file has content, or a folder an entry. One that this user may not read counts as having some."""
+    """Whether a file has content, or a folder an entry. A path that this user may not read counts as if it had."""
     try:
         return any(path.iterdir()) if path.is_dir() else path.stat().st_size > 0
     except (FileNotFoundError, NotADirectoryError):

@@ -41,7 +41,7 @@ class StoreFile:
     def make(self) -> None:
         """An empty file if there is none: it holds questions and answers, and SQLite would let everybody read it.
 
-        The files that SQLite puts beside it get its mode.
+        The -wal and -shm files of SQLite get its mode.
         """
         try:
             private_folder(self.path.parent)
@@ -63,7 +63,7 @@ class StoreFile:
             try:
                 connection.execute("SELECT 1 FROM sqlite_master").close()
                 return connection
-            except sqlite3.OperationalError:  # in WAL mode it would have to make a file beside it
+            except sqlite3.OperationalError:  # WAL mode needs a -shm file, which SQLite cannot make here
                 connection.close()
             self._immutable = True
             unseen = self.path.with_name(f"{self.path.name}-wal")
@@ -72,7 +72,8 @@ class StoreFile:
         return self._opened("immutable=1", parameters)
 
     def _opened(self, how: str, parameters: Mapping[str, Any]) -> sqlite3.Connection:
-        return sqlite3.connect(f"{self.path.as_uri()}?{how}", **{**parameters, "uri": True})
+        connection: sqlite3.Connection = sqlite3.connect(f"{self.path.as_uri()}?{how}", **{**parameters, "uri": True})
+        return connection
 
     def check(self, *, every_s: float = 0.0) -> None:
         """Refuse to go on if the path names another file than at the first call, or none. Raises StoreError.
@@ -92,7 +93,7 @@ class StoreFile:
         if identity is None or identity != self._identity:
             raise StoreError(
                 f"the database {self.path} {fault}",
-                remedy="nothing was written, and this process ends; put the folder back or restore a backup, then "
+                remedy="nothing was written, and a service ends; put the folder back or restore a backup, then "
                 "start the service again",
                 lasting=True,
             )

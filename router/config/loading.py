@@ -220,7 +220,7 @@ class _OnceLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-        """A value. A date or number that is none, as 2026-13-45, and a value that holds itself are refused."""
+        """A value. Impossible dates and numbers, as 2026-13-45, and values that hold themselves are refused."""
         try:
             return super().construct_object(node, deep=deep or True)  # deep: it cannot hold itself
         except (ValueError, KeyError, AttributeError):

@@ -52,7 +52,7 @@ def squad_words(text: str) -> list[str]:
 
 
 def exact_match(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if the prediction has the words of any gold answer and no others, in their order, else 0.0."""
+    """1.0 if the words of the prediction are equal to those of any gold answer, else 0.0."""
     return float(words(prediction) in map(words, gold))
 
 
@@ -73,7 +73,7 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
 
 
 def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if the words of a gold answer stand in the prediction in one piece, else 0.0.
+    """1.0 if the prediction contains the words of a gold answer in one piece, else 0.0.
 
     The papers' Acc is a bare substring, by which "no" is found in "north" and an empty gold in everything; whole
     words and no empty gold are the difference.

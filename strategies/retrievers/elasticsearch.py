@@ -210,7 +210,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
 
 
 def _cause(body: object) -> tuple[str, str]:
-    """The type and the reason in an error's body, those of its first cause; "" for what it does not have."""
+    """(type, reason) of the first cause in an error's body; "" if the body has none."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return "", str(error or "")[:_REASON]

@@ -134,7 +134,7 @@ class FolderRetriever(Retriever):
 class CurrentIndex(Retriever):
     """The index that is in a folder now: after a build the next search opens the new one, whole.
 
-    If that cannot be opened, the log says why, and the index before is searched. reader: raises ConfigError.
+    If that cannot be opened, the log says why, and the earlier index is searched. reader: raises ConfigError.
     """
 
     def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
@@ -166,7 +166,7 @@ class CurrentIndex(Retriever):
             try:
                 index = self._reader()
             except ConfigError as error:
-                log.warning("the new index cannot be opened, and the one before is searched: %s", error)
+                log.warning("the new index cannot be opened, the earlier index is searched: %s", error)
                 return self._index
             if self._version_now() == version:  # otherwise its files may be of two builds: the next search opens it
                 self._index, self.name = index, index.name

@@ -9,6 +9,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
+from ragbandit.strategies.retrievers.folders import CurrentIndex
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
 from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder, build_index as build_dense
 from ragbandit.workers.wiring.retrievers import make_retriever
@@ -73,7 +74,7 @@ def settings(tmp_path):
 
 def test_nothing_is_reranked_unless_it_is_set(settings):
     """Without the setting the retriever is the bare one."""
-    assert isinstance(make_retriever(settings()), Bm25Retriever)
+    assert isinstance(make_retriever(settings()), CurrentIndex)
 
 
 def test_a_class_of_ones_own_reranks(settings):

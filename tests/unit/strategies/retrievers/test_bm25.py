@@ -126,7 +126,7 @@ def test_an_index_that_is_built_again_is_opened_at_the_next_search(folder, caplo
     assert ids(asyncio.run(current.search("vistula", k=3))) == ["b"]
     meta.write_text("{")
     assert [ids(asyncio.run(current.search("vistula", k=3))) for _ in range(2)] == [["b"]] * 2
-    assert caplog.text.count("the one before is searched") == 1
+    assert caplog.text.count("the earlier index is searched") == 1
     build_index(ROWS, folder)
     assert ids(asyncio.run(current.search("vistula", k=3))) == ["a", "b", "c"]
 

@@ -138,8 +138,8 @@ def import_(
     """Import feedback from a file of JSON Lines: of another tool's export, or of your own logs.
 
     Each line judges one decision by a rating, label, reward or event. A file with a rating off the scale, or a reward
-    out of its bounds, is refused before anything is stored. Lines that cannot be used are counted and listed, the others
-    are stored, and the command then ends with 1. Importing a line twice stores it once: import the corrected file again,
+    out of its bounds, is refused before anything is stored. Lines that cannot be used are counted and listed, the rest
+    is stored, and the command then ends with 1. Importing a line twice stores it once: import the corrected file again,
     with --replace if earlier judgements were wrong.
     """
     fields = {"decision_id": id_field, "rating": rating_field, "label": label_field, "reward": reward_field}

@@ -206,6 +206,8 @@ def _check_draw(row: _Row) -> None:
     least, total = min(pmf, default=0.0), math.fsum(pmf)
     drawn = dict(zip(arms, pmf, strict=False)).get(arm, 1.0)
     propensity = drawn if row.propensity is None else row.propensity
+    most = 1.0 + SUM_TOLERANCE
+    unusable = next((each for each in (propensity, drawn) if not LEAST_PROBABILITY <= each <= most), None)
     for wrong, field, reason, remedy in (
         (len(set(arms)) != len(arms), "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"),
         (len(arms) < (1 if row.version else 2), "arms", f"{len(arms)} offered: there was nothing to choose", every),
@@ -219,8 +221,7 @@ def _check_draw(row: _Row) -> None:
             f"{len(scores or ())} numbers for {len(arms)} arms",
             "give one per arm",
         ),
-        (not LEAST_PROBABILITY <= propensity <= 1.0 + SUM_TOLERANCE, "propensity", *propensity_fault(propensity)),
-        (not LEAST_PROBABILITY <= drawn <= 1.0 + SUM_TOLERANCE, "propensity", *propensity_fault(drawn)),
+        (unusable is not None, "propensity", *(("", "") if unusable is None else propensity_fault(unusable))),
         (
             abs(propensity - drawn) > slack(drawn),
             "propensity",

@@ -40,6 +40,8 @@ _FLAGS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": Tr
 
 def number(value: Any, *, most: float = sys.float_info.max) -> float:
     """A finite number. Raises ValueError with the remedy."""
+    if type(value) is float and abs(value) <= most:  # as most are: reading must not take longer
+        return value
     value = plain(value)
     if isinstance(value, str):
         value = _FLAGS.get(value.strip().lower(), value)
@@ -99,6 +101,8 @@ def whole(value: Any) -> int:
 
 def text(value: Any) -> str:
     """A text; a whole number in its digits. Raises ValueError with the remedy."""
+    if type(value) is str:
+        return value
     value = plain(value)
     if isinstance(value, bytes):
         value = value.decode("utf-8")  # its error is a ValueError
@@ -149,6 +153,8 @@ def _parsed(value: Any) -> Any:
 
 def _of_pairs(pairs: Sequence[Any]) -> Any:
     """The object of a list of pairs (key, value), which is how Arrow gives maps; return any other list as it is."""
+    if pairs and type(pairs[0]) in (float, int, str):
+        return pairs
     items = [tuple(pair.values()) if isinstance(pair, Mapping) else pair for pair in pairs]
     if not all(isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str) for item in items):
         return pairs

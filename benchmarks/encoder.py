@@ -22,7 +22,7 @@ from ragbandit.router.encoders.forward import Forward, TokenBatch, load_transfor
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 
 TOGETHER, COUNT, WARM_UP = 16, 60, 5
-PRECISIONS: Final = ("float32", "bfloat16")
+PRECISIONS: Final = ("float32", "bfloat16", "int8")
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook" / "questions.jsonl"
 QUESTIONS = [json.loads(line)["question"] for line in HANDBOOK.read_text(encoding="utf-8").splitlines()]
 
@@ -35,7 +35,9 @@ def main() -> None:
     figures = []
     for precision in PRECISIONS:
         own = load_transformer(folder, precision=precision, device="cpu", threads=1)
-        library = _library(folder, precision=precision)
+        if own.byte_layers:
+            own.fix(own.measure([TokenBatch.of([each]) for each in ids]))
+        library = _library(folder, precision="float32" if precision == "int8" else precision)
         for size in (1, TOGETHER):
             ours, theirs = _in_turn(own, library, ids=ids, size=size)
             for name, place in (("p50", 0), ("p99", 1)):

@@ -40,9 +40,9 @@ class EncoderSettings(Section):
     #: local folder or hub name; "hashing" needs no model and no torch: counted style and words; "auto": the one that
     #: the store began with, in a new store distilbert/distilbert-base-uncased where torch is installed, else "hashing"
     model: str = "auto"
-    #: numbers that the model computes in; "auto": bfloat16 where the processor or GPU multiplies it, else
-    #: float32; hosts that share a ledger must name one of the two
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    #: numbers that the model computes in; "auto": the precision that the store began with, in a new store bfloat16 with
+    #: AMX or a GPU, int8 on a processor with VNNI, else float32; hosts that share a ledger must name one of the three
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     #: where the model runs; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: torch's threads while it encodes; None: up to 4 where waiting threads soon sleep (GOMP_SPINCOUNT, which the

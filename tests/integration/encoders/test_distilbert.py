@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ragbandit.router.encoders.base import half_hash
 from ragbandit.router.encoders.distilbert import _RECIPE, DistilBertEncoder
 from ragbandit.router.encoders.features import references
 from ragbandit.router.encoders.forward import AnyForward, DistilBertForward, Forward, load_transformer, token_batches
@@ -254,7 +255,7 @@ def test_any_other_encoder_works(tiny, tiny_bert):
         {"max_tokens": 41},
         {"max_tokens": -1},
         {"threads": 0},
-        {"precision": "int8"},
+        {"precision": "int4"},
         {"device": "tpu"},
     ],
 )
@@ -278,3 +279,40 @@ def test_missing_parameters_are_a_config_error(tmp_path: Path):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(ConfigError, match=r"layer\.1\.ffn\.lin2\.bias"):
         DistilBertEncoder(str(tmp_path), threads=1)
+
+
+#: A feature of float32 may move by FLOAT32. In int8 a rounding may move an input to the next of 255 levels, and in
+#: bfloat16 sums of another order round to the next of 256 numbers: docs/machines.md states these.
+MOVES = {"float32": FLOAT32, "int8": 0.02, "bfloat16": 0.25}
+
+
+@pytest.mark.parametrize("precision", MOVES)
+def test_features_do_not_move_with_the_batch(precision):
+    """A question alone and in batches of 2 to 64 has the same features within the precision's tolerance."""
+    encoder = DistilBertEncoder(precision=precision, device="cpu", threads=1)
+    questions = references().questions[:64]
+    alone = np.concatenate([encoder.encode([each]) for each in questions[:16]])
+
+    for size in (2, 3, 16, 64):
+        together = np.concatenate([encoder.encode(questions[at : at + size]) for at in range(0, 64, size)])
+        assert np.abs(together[:16] - alone).max() <= MOVES[precision], size
+        assert np.abs(together - np.roll(together, 1, axis=0)).max() > 1.0  # other questions have other features
+
+
+def test_bytes_give_nearly_the_features_of_float32(encoder):
+    """Features of int8 correlate with those of float32 by more than .97."""
+    small = DistilBertEncoder(precision="int8", device="cpu", threads=1)
+    questions = references().questions[1:100:5]
+
+    correlation = np.corrcoef(small.encode(questions).ravel(), encoder.encode(questions).ravel())[0, 1]
+
+    assert 0.97 < correlation < 0.9999
+
+
+def test_auto_is_the_precision_that_the_store_began_with(tiny):
+    """With precision auto, the hash of an existing store chooses the precision, also in its rounded form."""
+    for precision in ("float32", "bfloat16", "int8"):
+        began = tiny(precision=precision).hash
+        for known in (began, half_hash(began)):
+            again = tiny(precision="auto", known=known)
+            assert (again.precision, again.hash) == (precision, began)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.encoders.forward import default_threads
+from ragbandit.router.encoders.forward import automatic_precision, default_threads
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,19 @@ from ragbandit.router.encoders.forward import default_threads
 def test_many_threads_only_where_waiting_ones_sleep(environment, cores, expected):
     """One thread by default; up to four where the environment keeps waiting threads from spinning for long."""
     assert default_threads(environment, cores=cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("features", "takes_bytes", "precision"),
+    [
+        ({"amx_bf16": True, "avx512_vnni": True}, True, "bfloat16"),
+        ({"avx512_vnni": True, "avx512_bf16": True}, True, "int8"),
+        ({"avx_vnni": True}, True, "int8"),
+        ({"avx512_vnni": True, "avx512_bf16": True}, False, "float32"),
+        ({"avx2": True}, True, "float32"),
+        ({}, True, "float32"),
+    ],
+)
+def test_auto_precision_follows_the_instruction_sets(features, takes_bytes, precision):
+    """AMX computes bfloat16, VNNI int8 if the model can, and any other processor float32."""
+    assert automatic_precision(features, takes_bytes=takes_bytes) == precision

@@ -1,0 +1,123 @@
+"""Linear layers on 8-bit integers, for the encoder on processors that multiply bytes in hardware (VNNI).
+
+Weights have one scale per output (symmetric); inputs have one fixed range per layer, measured once on reference
+questions. The range never depends on the batch: a question has the same features whichever questions are read with it.
+On other processors, and if oneDNN's result is wrong, the same integers are multiplied as float32: the same features up
+to rounding, at the speed of float32. Importing this module imports no torch.
+"""
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: lowest and highest input of every layer, shape (layers, 2)
+Ranges = npt.NDArray[np.float64]
+
+#: levels of an input, and the largest weight
+_LEVELS: Final = 255
+_LARGEST: Final = 127
+#: Ranges are widened to multiples of 1/32 of their power of two, so that processors that round differently agree.
+_STEPS: Final = 32
+#: oneDNN expects a scale and a zero point of its output, also for a float32 output
+_PLAIN: Final = (1.0, 0)
+
+
+class Int8Linear:
+    """x -> x @ weight.T + bias, float32 in and out, optionally followed by GELU.
+
+    Measures its inputs in float32 until `set_range` is called, and computes in 8 bits from then on.
+    weight: shape (outputs, inputs), float32. bias: shape (outputs,), float32.
+    """
+
+    def __init__(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> None:
+        import torch
+
+        self._torch, self._weight, self._bias, self._gelu = torch, weight, bias, gelu
+        #: lowest and highest input so far
+        self.lowest = self.highest = 0.0
+        self._run = self._measured
+
+    def __call__(self, x: "Tensor") -> "Tensor":
+        """The layer's outputs for inputs of shape (rows, inputs)."""
+        return self._run(x)
+
+    def set_range(self, lowest: float, highest: float) -> None:
+        """Compute in 8 bits from now on; inputs outside of the range count as its ends. lowest <= 0 <= highest."""
+        torch = self._torch
+        self._step = max(highest - lowest, 1e-8) / _LEVELS
+        self._zero = round(-lowest / self._step)
+        self._scales = (self._weight.abs().amax(1) / _LARGEST).clamp_(min=1e-8)  # (outputs,)
+        integers = (self._weight / self._scales[:, None]).round_().clamp_(-_LARGEST, _LARGEST)
+        self._weight = integers  # float32 integers, for `_emulated`
+        try:
+            self._packed = torch.ops.onednn.qlinear_prepack(integers.to(torch.int8), None)
+            self._zeros = torch.zeros(len(self._scales), dtype=torch.int32)
+            exact = self._is_exact()
+        except (AttributeError, RuntimeError, TypeError):  # not a public interface of torch
+            exact = False
+        self._run = self._multiplied if exact else self._emulated
+        if exact:
+            del self._weight
+
+    def _measured(self, x: "Tensor") -> "Tensor":
+        lowest, highest = map(float, self._torch.aminmax(x))
+        self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
+        return self._activated(self._torch.nn.functional.linear(x, self._weight, self._bias))
+
+    def _multiplied(self, x: "Tensor") -> "Tensor":
+        inputs = self._quantized(x).to(self._torch.uint8)
+        weights = self._packed, self._scales, self._zeros, self._bias
+        operation = ("gelu", [], "none") if self._gelu else ("none", [], "")
+        result: Tensor = self._torch.ops.onednn.qlinear_pointwise(
+            inputs, self._step, self._zero, *weights, *_PLAIN, self._torch.float32, *operation
+        )
+        return result
+
+    def _emulated(self, x: "Tensor") -> "Tensor":
+        """The same in float32: products of integers, which are exact or nearly so."""
+        inputs = self._quantized(x).floor_().sub_(self._zero)
+        products = self._torch.nn.functional.linear(inputs, self._weight)
+        return self._activated(self._torch.addcmul(self._bias, products, self._scales * self._step))
+
+    def _quantized(self, x: "Tensor") -> "Tensor":
+        """Levels of the inputs, from 0 to 255, plus a fraction that a conversion to integers cuts off."""
+        return self._torch.add(self._zero + 0.5, x, alpha=1.0 / self._step).clamp_(0.0, _LEVELS + 0.49)
+
+    def _activated(self, x: "Tensor") -> "Tensor":
+        return self._torch.nn.functional.gelu(x) if self._gelu else x
+
+    def _is_exact(self) -> bool:
+        """False on processors whose 16-bit sums of byte products overflow: AVX2 without VNNI."""
+        torch = self._torch
+        largest = torch.full((2, self._weight.shape[1]), (_LEVELS - self._zero) * self._step)
+        largest[1, ::2] = -self._zero * self._step
+        expected, result = self._emulated(largest), self._multiplied(largest)
+        return bool(torch.allclose(result, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())))
+
+
+def rounded_range(lowest: float, highest: float) -> tuple[float, float]:
+    """The range of a layer's inputs, widened to few digits."""
+    return -_rounded_up(-lowest), _rounded_up(highest)
+
+
+def _rounded_up(size: float) -> float:
+    if size <= 0.0:
+        return 0.0
+    step = 2.0 ** math.floor(math.log2(size)) / _STEPS
+    return math.ceil(size / step) * step
+
+
+def ranges_of(layers: "list[Int8Linear]") -> Ranges:
+    """Ranges of the inputs measured so far, shape (layers, 2)."""
+    return np.array([rounded_range(layer.lowest, layer.highest) for layer in layers])
+
+
+def set_ranges(layers: "list[Int8Linear]", ranges: "npt.NDArray[Any]") -> None:
+    """Let all layers compute in 8 bits. ranges: of `ranges_of`."""
+    for layer, (lowest, highest) in zip(layers, ranges.tolist(), strict=True):
+        layer.set_range(lowest, highest)

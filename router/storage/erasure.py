@@ -93,13 +93,15 @@ class Selection:
         with database.read() as connection:
             if self.decision is None:
                 return or_(self.own_rows(), decisions.c.id.in_(self._later_turns(connection)))
-            requests = connection.execute(select(decisions.c.request).where(self.own_rows())).scalars().all()
-        if not requests:
+            rows = connection.execute(select(decisions.c.id, decisions.c.request).where(self.own_rows())).all()
+        if not rows:
             return false()
-        first = first_of(requests[0]) or self.decision
+        named = next((row.request for row in rows if row.id == self.decision), None)
+        first = first_of(named) or self.decision
         turn = f'"{TOOL_TURN}":{{"first":{json.dumps(first)}'
         # Not by LIKE, for which _ is any character, and for SQLite an A is an a.
-        return or_(decisions.c.id == first, func.replace(decisions.c.request, turn, "") != decisions.c.request)
+        ids = decisions.c.id.in_([first, *(row.id for row in rows)])
+        return or_(ids, func.replace(decisions.c.request, turn, "") != decisions.c.request)
 
     def _later_turns(self, connection: Connection) -> Sequence[str]:
         """Turns that are not meant themselves, of loops of tools of which an earlier part is meant."""

@@ -100,9 +100,9 @@ def read_chat(
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
     names = [name for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])]
-    values = {name: (_limit if name in _LIMITS else _storable)(sent[name], field=name) for name in names}
+    values = {name: (_limit if name in _LIMITS else storable)(sent[name], field=name) for name in names}
     params = {name: value for name, value in values.items() if value is not None}
-    messages = _storable(sent["messages"], field=at)
+    messages = storable(sent["messages"], field=at)
     reader = _Reader(passed=passed)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
     results = tuple(results_of(messages))
@@ -195,7 +195,7 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
 _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 
 
-def _storable(value: Any, *, field: str) -> Any:
+def storable(value: Any, *, field: str) -> Any:
     """The value with U+FFFD for characters that cannot be stored: a broken one would make every later turn an error.
 
     Raises InvalidInput for what no JSON of a model's server has.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, tools_of
+from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, storable, tools_of
 from ragbandit.router.api.openai.replies import (
     Facts,
     Unsupported,
@@ -314,7 +314,7 @@ class ResponseBody(OpenAIBody):
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
-            SENT: _repeated(dict(self)),
+            SENT: storable(_repeated(dict(self)), field="request"),
             NAMESPACES: [name for name in spaces if SHORT_NAME.fullmatch(name)],
         }
 

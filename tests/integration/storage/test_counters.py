@@ -56,7 +56,7 @@ def test_everything_at_once(make_world, database_url, tmp_path):
     with ThreadPoolExecutor(7) as pool:
         work = [pool.submit(use, one, seed) for seed, one in enumerate((world, other, world, other))]
         work += [pool.submit(lambda one: [one.learn() for _ in range(4)], one) for one in (world, other)]
-        work.append(pool.submit(take_in, taken, log, origin="jsonl"))
+        work.append(pool.submit(take_in, taken, lambda: log, origin="jsonl"))
         for one in work:
             one.result(60)
     assert_kept(world.database)

@@ -42,8 +42,8 @@ NEARLY_NONE: Final = 200_000_000
 REPLY_S: Final = 3.0
 #: newest rows of the ledger whose costs are looked at
 MOST_ROWS: Final = 20_000
-#: newest failed outcomes that are looked at
-MOST_FAILURES: Final = 1000
+#: newest outcomes that are searched for failures of servers
+MOST_OUTCOMES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,20 +244,21 @@ def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator
 
 
 def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    """Arms whose servers failed in the last hour, by how: the newest failures only."""
+    """Arms whose servers failed in the last hour, by how, among the newest outcomes."""
     from sqlalchemy import select
 
     from ragbandit.router.storage.rows.conversion import json_object
     from ragbandit.router.storage.sql.tables import decisions, outcomes
     from ragbandit.shared.failures import FAILURE, failure_of, successor_of
 
-    rows = select(decisions.c.arm, outcomes.c.made_by).join_from(outcomes, decisions)
-    rows = rows.where(
-        outcomes.c.made_at > now - 3600.0, outcomes.c.status == "failed", decisions.c.arm.in_(settings.arms)
+    newest = select(outcomes.c.decision_id, outcomes.c.made_by, outcomes.c.status)
+    newest = newest.where(outcomes.c.made_at > now - 3600.0).order_by(outcomes.c.made_at.desc()).limit(MOST_OUTCOMES)
+    recent = newest.subquery()
+    rows = select(decisions.c.arm, recent.c.made_by).join_from(
+        recent, decisions, decisions.c.id == recent.c.decision_id
     )
-    rows = (
-        rows.where(outcomes.c.made_by.contains(f'"{FAILURE}"')).order_by(outcomes.c.made_at.desc()).limit(MOST_FAILURES)
-    )
+    rows = rows.where(recent.c.status == "failed", recent.c.made_by.contains(f'"{FAILURE}"'))
+    rows = rows.where(decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
     with database.read() as connection:
         for arm, text in connection.execute(rows):

@@ -116,7 +116,7 @@ def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(writte
         ("arms: {single_step: 3}", "arms.single_step", "3"),
         ("reward: {quality: bleu}", "reward.quality", "or 'containment', not another text"),
         ("learning: {aggregate: median}", "learning.aggregate", "or 'max', not 'median'"),
-        ("encoder: {precision: float16}", "encoder.precision", "'float32' or 'bfloat16', not 'float16'"),
+        ("encoder: {precision: float16}", "encoder.precision", "'bfloat16' or 'int8', not 'float16'"),
     ],
 )
 def test_wrong_type_is_refused(written, text, field, value):

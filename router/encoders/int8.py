@@ -72,9 +72,9 @@ class Int8Linear:
     def _multiplied(self, x: "Tensor") -> "Tensor":
         inputs = self._quantized(x).to(self._torch.uint8)
         weights = self._packed, self._scales, self._zeros, self._bias
-        operation = ("gelu", [], "none") if self._gelu else ("none", [], "")
+        activation, algorithm = ("gelu", "none") if self._gelu else ("none", "")
         result: Tensor = self._torch.ops.onednn.qlinear_pointwise(
-            inputs, self._step, self._zero, *weights, *_PLAIN, self._torch.float32, *operation
+            inputs, self._step, self._zero, *weights, *_PLAIN, self._torch.float32, activation, [], algorithm
         )
         return result
 

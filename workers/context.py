@@ -204,7 +204,9 @@ class Context:
             restored="the store works again: learning goes on",
         )
     )
-    #: tells the learners of versions that there may be something to learn
+    #: when the learner last looked for something to learn (time.monotonic)
+    looked_at: float = 0.0
+    #: notifies the learners of versions that there may be something to learn
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)

@@ -35,12 +35,17 @@ _LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})
 MOST: Final = 32
 #: how long a learner that was woken tries again while the store fails; after that it looks as often as ever
 LEARN_S: Final = 60.0
+#: least time between two wake-ups of the learner that are heeded, seconds: what comes meanwhile is learned together
+GATHER_S: Final = 0.2
 #: how often versions of the policy are looked at, seconds
 WATCH_S: Final = 5.0
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
-    """Learning, where a wake-up came or the ledger has something ready."""
+    """Learning, if a wake-up came or the ledger has something ready."""
+    if woken:
+        context.ending.wait(context.looked_at + GATHER_S - time.monotonic())
+    context.looked_at = time.monotonic()
     return partial(learn, context) if woken or _is_due(context, context.ledger) else None
 
 

@@ -10,10 +10,11 @@ import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.rollouts.overview import settings_of
@@ -32,7 +33,7 @@ from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
 from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.arms.external import Http
 from ragbandit.strategies.base import Generator, Hit, Request, Retriever
-from ragbandit.strategies.run import NO_SPANS, NoteCompletion, NoteHits, Spans, provider_of
+from ragbandit.strategies.run import NO_SPANS, AnswerReader, NoteCompletion, NoteHits, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
 from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.threads import EventLoop, insist
@@ -76,65 +77,93 @@ def answer(context: Context, run: ActiveRun) -> None:
     """
     following: ActiveRun | None = run
     while following is not None:
-        following = _answer_once(context, following)
+        with context.active_runs.ending(following):
+            job = job_of(context, following)
+            following = None if job is None else job.run_here()
 
 
-def _answer_once(context: Context, run: ActiveRun) -> ActiveRun | None:
-    """As `answer`; returns the run of the decision that answers in place of a failed one."""
-    with context.active_runs.ending(run):
-        task = context.store.answer_task(run.decision_id)
-        if task is None or task.answered:
-            context.queue.drop(run.decision_id)
-            return None
-        if isinstance(task.decision, StoreError):
-            facts = {"action": "answer", "decision": run.decision_id, "reason": str(task.decision)}
-            log.error("the row of a decision cannot be read; the decision fails", extra=facts)
-            error = str(task.decision)
-            outcome = unrun_outcome(run.decision_id, now=time.time(), stop_reason="unreadable", error=error)
-            context.store.add_outcome(outcome)
-            return None
-        decision = task.decision
-        run.arm = decision.arm
-        request = decision.query.request.get(REQUEST_ID)
-        trace = trace_id_of(decision.query.request)
-        with bound(request=request if isinstance(request, str) else None, decision=decision.id, trace=trace):
-            return _AnswerJob(context, decision=decision, run=run).run(cancelled=task.cancelled)
+def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
+    """The job of a claimed decision; None if there is nothing to run. Raises StoreError."""
+    task = context.store.answer_task(run.decision_id)
+    if task is None or task.answered:
+        context.queue.drop(run.decision_id)
+        return None
+    if isinstance(task.decision, StoreError):
+        facts = {"action": "answer", "decision": run.decision_id, "reason": str(task.decision)}
+        log.error("the row of a decision cannot be read; the decision fails", extra=facts)
+        error = str(task.decision)
+        outcome = unrun_outcome(run.decision_id, now=time.time(), stop_reason="unreadable", error=error)
+        context.store.add_outcome(outcome)
+        return None
+    run.arm = task.decision.arm
+    return AnswerJob(context, decision=task.decision, run=run, cancelled=task.cancelled)
 
 
-class _AnswerJob:
-    """One run of one decision, from the drawn arm to the kept Outcome."""
+class AnswerJob:
+    """One run of one decision, from the drawn arm to the kept Outcome. cancelled: its caller does not want it."""
 
-    def __init__(self, context: Context, *, decision: Decision, run: ActiveRun) -> None:
+    def __init__(self, context: Context, *, decision: Decision, run: ActiveRun, cancelled: bool = False) -> None:
         self.context = context
         self.decision = decision
+        self.run = run
         self._budget = capped(decision.query.budget, limits=context.settings.budget)
-        self._run = run
+        self._cancelled = cancelled
         #: arms that may answer if this one fails, the best first
         self._others: list[ArmName] = []
         #: whether a piece of the answer has gone out to a reader
-        self._has_content = False
+        self.has_content = False
 
-    def run(self, *, cancelled: bool) -> ActiveRun | None:
-        """Run the arm unless the decision is cancelled, and keep the Outcome. Raises StoreError, RagBanditError.
+    @property
+    def longest_s(self) -> float:
+        """The seconds after which the arm is left."""
+        assert self._budget.seconds is not None  # the settings have a number
+        return self._budget.seconds + MARGIN_S
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Facts for log lines."""
+        return {"action": "answer", "decision": self.decision.id, "arm": self.decision.arm}
+
+    def bound(self) -> contextlib.AbstractContextManager[None]:
+        """A block whose log lines name the request, the decision and the trace."""
+        request, trace = self.decision.query.request.get(REQUEST_ID), trace_id_of(self.decision.query.request)
+        return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
+
+    def run_here(self) -> ActiveRun | None:
+        """Run the arm unless the decision is cancelled, and keep the Outcome; blocks. Raises RagBanditError.
 
         Returns the run of the decision that answers in its place, if the arm failed and this process has claimed it.
         """
-        context, key = self.context, self.decision.id
-        facts = {"action": "answer", "decision": key, "arm": self.decision.arm}
-        try:
-            if cancelled:
-                outcome = unrun_outcome(key, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
-            elif self._run.tries >= MAX_TRIES:
-                outcome = self._given_up()
-            else:
-                outcome = self._run_arm()
-        except CancelledError:
-            if not context.ending.is_set():
-                raise  # the arm cancelled itself
-            context.queue.give_back(key)
-            context.notifier.request_answers([key])
-            log.info("not answered, since this worker ends; another worker takes it", extra=facts)
-            return None
+        with self.bound():
+            try:
+                outcome = self.unrun() or self._run_arm()
+            except CancelledError:
+                if not self.context.ending.is_set():
+                    raise  # the arm cancelled itself
+                self.give_back()
+                return None
+            return self.finish(outcome)
+
+    def give_back(self) -> None:
+        """Let another process answer it, since this one ends."""
+        self.context.queue.give_back(self.decision.id)
+        self.context.notifier.request_answers([self.decision.id])
+        log.info("not answered, since this process ends; another one takes it", extra=self.facts)
+
+    def unrun(self) -> Outcome | None:
+        """The outcome of a decision that is not to be run; None if it is."""
+        if self._cancelled:
+            key = self.decision.id
+            return unrun_outcome(key, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
+        return self._given_up() if self.run.tries >= MAX_TRIES else None
+
+    def hands_over(self, outcome: Outcome) -> bool:
+        """Whether another arm may answer after this outcome."""
+        return bool(self._others) and not self.has_content and may_hand_over(outcome)
+
+    def finish(self, outcome: Outcome) -> ActiveRun | None:
+        """Keep the Outcome; blocks. Returns the run of the decision that answers in its place, if claimed here."""
+        context, key, facts = self.context, self.decision.id, self.facts
         successor = self._successor(outcome)
         if successor is not None:
             outcome = replace(outcome, made_by={**outcome.made_by, SUCCESSOR: successor.id})
@@ -147,8 +176,8 @@ class _AnswerJob:
 
     def _successor(self, outcome: Outcome) -> Decision | None:
         """The decision that answers in place of this one; None if there is to be none."""
-        context, decision, chat, now = self.context, self.decision, self._run.chat, time.time()
-        if not self._others or self._has_content or not may_hand_over(outcome):
+        context, decision, chat, now = self.context, self.decision, self.run.chat, time.time()
+        if not self.hands_over(outcome):
             return None
         settings, database = context.settings, context.store.database
         try:
@@ -172,7 +201,8 @@ class _AnswerJob:
         facts = {"action": "failover", "decision": self.decision.id, "arm": self.decision.arm}
         facts |= {"next": successor.arm, "reason": str(link_of(successor.query.request)["reason"])}
         log.warning("an arm failed before its first content; another one answers in its place", extra=facts)
-        claimed = None if context.ending.is_set() else context.queue.claim(only=successor.id)
+        is_here = successor.arm in context.arms and not context.ending.is_set()
+        claimed = context.queue.claim(only=successor.id) if is_here else None
         if claimed is None:
             context.notifier.request_answers([successor.id])
             return None
@@ -180,35 +210,18 @@ class _AnswerJob:
         return context.active_runs.begin(run)
 
     def _run_arm(self) -> Outcome:
-        context, decision, budget = self.context, self.decision, self._budget
+        context, decision = self.context, self.decision
         arm = context.arms.get(decision.arm) or arm_of_version(context, decision.arm)
         if arm is None:
             # Taken out of the configuration after the draw: an outcome like any other failure, never a lost row.
             error = f"this worker has no arm {decision.arm!r}"
             return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error)
         assert context.loop is not None
-        assert budget.seconds is not None  # the settings have a number
         streams = context.streams
         first = link_of(decision.query.request).get("first")
         writer = None if streams is None else streams.open(first or decision.id, linked=decision.id if first else None)
-        if isinstance(arm.strategy, Model | Http):
-            self._others = other_arms(decision, chat=self._run.chat, settings=context.settings)
-        work = run_strategy(
-            arm.strategy,
-            query=replace(decision.query, id=decision.id, chat=self._run.chat),
-            budget=budget,
-            retriever=arm.retriever,
-            generator=arm.generator,
-            named=arm.named,
-            stop=self._run.stop,
-            reader=writer,
-            source_chars=context.settings.log.source_chars,
-            spans=_ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
-            has_successor=bool(self._others),
-        )
-        work = traced_run(context.tracing, work, decision=decision, attempt=self._run.tries + 1)
         try:
-            return context.loop.run(work, timeout_s=budget.seconds + MARGIN_S)
+            return context.loop.run(self.work(arm, reader=writer), timeout_s=self.longest_s)
         except TimeoutError:
             if not context.loop.answers(within_s=PING_S):
                 _end_process(context, loop=context.loop)
@@ -216,10 +229,30 @@ class _AnswerJob:
         finally:
             if streams is not None and writer is not None:
                 streams.end(writer)
-                self._has_content = writer.has_content
+                self.has_content = writer.has_content
+
+    def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Coroutine[Any, Any, Outcome]:
+        """The run of the arm, within its span. reader: is given the answer while it is written."""
+        context, decision, chat = self.context, self.decision, self.run.chat
+        if isinstance(arm.strategy, Model | Http):
+            self._others = other_arms(decision, chat=chat, settings=context.settings)
+        work = run_strategy(
+            arm.strategy,
+            query=replace(decision.query, id=decision.id, chat=chat),
+            budget=self._budget,
+            retriever=arm.retriever,
+            generator=arm.generator,
+            named=arm.named,
+            stop=self.run.stop,
+            reader=reader,
+            source_chars=context.settings.log.source_chars,
+            spans=_ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
+            has_successor=bool(self._others),
+        )
+        return traced_run(context.tracing, work, decision=decision, attempt=self.run.tries + 1)
 
     def _given_up(self) -> Outcome:
-        decision, tries = self.decision, self._run.tries
+        decision, tries = self.decision, self.run.tries
         arm = self.context.arms.get(decision.arm)
         facts = {"action": "answer", "decision": decision.id, "arm": decision.arm, "tries": tries}
         log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=facts)

@@ -47,6 +47,7 @@ from ragbandit.router.serving.setup.bootstrap import record_config
 from ragbandit.router.serving.setup.requirements import bound
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.telemetry import make_tracing
+from ragbandit.router.telemetry.tracing import Tracing
 from ragbandit.shared.errors import NotReady, RagBanditError
 
 _DESCRIPTION = """\
@@ -79,8 +80,11 @@ class _Service(FastAPI):
         return add_limits(api, settings=router.settings, arms=arms, most_items=most_items, has_dial=has_dial)
 
 
-def create_app(open_router: Callable[[], Router]) -> FastAPI:
-    """The app; the Router is opened when it starts and closed when it stops."""
+def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> FastAPI:
+    """The app; the Router is opened when it starts and closed when it stops.
+
+    begin: called once on the app's event loop, before the first request.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -91,6 +95,8 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
         state.read_state, state.read_budgets = operations.state_of(router), operations.budgets_of(router)
         state.metrics = Metrics(router)
         await asyncio.to_thread(record_config, router.database, router.settings)
+        if begin is not None:
+            begin(state.tracing)
         try:
             async with _on_this_loop(app):
                 yield

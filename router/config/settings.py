@@ -165,6 +165,10 @@ class WorkerSettings(Section):
     answer: Annotated[int, Field(ge=0, le=64)] = 1
     #: questions that one answer process works on at once with each of its generators; None: as many as that takes
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
+    #: answers that the service's own process works on at once, of arms that only wait for servers (classes `model` and
+    #: `http`, and others whose generator and retriever are servers); further ones wait for a worker, or for the service
+    #: if there is no worker; 0: workers answer all questions
+    inline: Annotated[int, Field(ge=0, le=10_000)] = 256
     #: how often a worker looks in SQL for work whose notification was lost
     sweep_interval_s: Seconds = 2.0
 

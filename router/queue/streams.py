@@ -246,6 +246,11 @@ class ReadStream:
         #: entries were missed, or Redis cannot be reached: nothing more will come
         self.lost = False
 
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Call `wake` from now on if there is something to take, and once at once."""
+        self._wake = wake
+        wake()
+
     def take(self) -> tuple[int, StreamEvent] | None:
         """(attempt, the next piece or note), or None if there is none now."""
         return self._entries.popleft() if self._entries else None
@@ -266,6 +271,41 @@ class ReadStream:
         """Nothing more comes."""
         self.lost = True
         self._wake()
+
+
+class LocalWriter:
+    """Gives the pieces of a run to a reader in the same process and on the same event loop, without Redis."""
+
+    reading: Final = True
+
+    def __init__(self, stream: ReadStream) -> None:
+        self._stream, self._number = stream, 0
+        #: the decision that is read along
+        self.decision_id = stream.decision_id
+        #: whether a piece of the answer was given out
+        self.has_content = False
+
+    def link(self, decision_id: DecisionId) -> None:
+        """The pieces from now on are of this decision, which answers in place of the failed one."""
+        self._stream.linked = decision_id
+
+    def note(self, text: str) -> None:
+        """Take a note."""
+        self._put(StatusNote(text=text))
+
+    async def text(self, piece: str) -> None:
+        """Take a piece."""
+        self.has_content = True
+        self._put(TextPiece(text=storable(piece) or ""))
+
+    async def delta(self, delta: Mapping[str, Json]) -> None:
+        """Take what a message has in addition to its text."""
+        self.has_content = True
+        self._put(DeltaPiece(delta=json.loads(storable(json.dumps(delta)) or "{}")))
+
+    def _put(self, event: StreamEvent) -> None:
+        self._number += 1
+        self._stream.put((1, self._number), event)
 
 
 class StreamReader:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import select
 
@@ -29,6 +30,9 @@ from ragbandit.shared.errors import Conflict, Overloaded, StoreError, TooManyReq
 from ragbandit.shared.failures import successor_of
 from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, OutcomeStatus, PolicyLabel, Query
 
+if TYPE_CHECKING:
+    from ragbandit.router.queue.streams import ReadStream
+
 #: most decisions whose answers are asked for together
 MAX_BATCH = 64
 #: decisions that are looked up in one poll, beside those that a caller waits for
@@ -38,6 +42,33 @@ POLLED = 500
 KEEP_S = 86_400.0
 #: Retry-After where too many are unanswered, seconds
 RETRY_S = 5.0
+
+
+class InlineRuns(Protocol):
+    """Runs arms in the service's own process. Safe to use from several threads, except `begin`."""
+
+    def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
+        """Choose the decisions that are to be run here: each with the key of this process."""
+        ...
+
+    def unclaim(self, ids: Iterable[DecisionId]) -> None:
+        """These decisions were not stored, or another request made them."""
+        ...
+
+    def begin(self, decision: Decision, *, live: bool) -> "tuple[Future[Outcome], ReadStream | None] | None":
+        """Run a decision that was claimed here; None if it was not, or has begun. Call it on the service's event loop.
+
+        Returns the Future of its outcome, and its pieces if `live`.
+        """
+        ...
+
+    def stop(self, decision_id: DecisionId) -> bool:
+        """Stop this run; False if it is not here."""
+        ...
+
+    def close(self) -> None:
+        """Give back what runs here, so that another process answers it."""
+        ...
 
 
 class PendingAnswers:
@@ -103,6 +134,10 @@ class PendingAnswers:
     def request(self, decision: Decision) -> "Future[Outcome]":
         """Ask a worker for the answer, once or again; a Future of the outcome, to be given to `remove` after use."""
         return self._request_batch([decision])[0]
+
+    def expect(self, decision: Decision) -> "Future[Outcome]":
+        """A Future of the outcome of a decision that this process runs itself; no worker is asked."""
+        return self._add(decision)
 
     def end_waits(self) -> None:
         """Whoever waits for an outcome, now or later, gets a TimeoutError at once: the process is about to end."""

@@ -31,7 +31,7 @@ from ragbandit.router.serving.following.snapshots import SnapshotFollower
 from ragbandit.router.serving.following.versions import PolicyFollower
 from ragbandit.router.serving.health.readiness import LEARNER, REDIS, Readiness, RouterState, TrialWrites, state_of
 from ragbandit.router.serving.overview import Savings
-from ragbandit.router.serving.pending import PendingAnswers
+from ragbandit.router.serving.pending import InlineRuns, PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_encoder, make_jobs, make_learner, open_database
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -116,6 +116,8 @@ class Router(AbstractContextManager["Router"]):
         }
         #: what answers saved against the holdback's arm
         self.savings = Savings(database, policy=settings.policy)
+        #: runs arms in this process; None if workers run all of them
+        self.inline: InlineRuns | None = None
         #: answers that are read while workers write them; None: without Redis they come whole
         self.streams: StreamReader | None = None
         self.readiness = Readiness(
@@ -171,8 +173,19 @@ class Router(AbstractContextManager["Router"]):
         self.poll.start()
         self.listener = self.jobs.listen(self._hear)
 
+    def run_inline(self, inline: InlineRuns) -> None:
+        """Let this process answer what it can by itself, from the next question on."""
+        self.inline = self.service.inline = inline
+
+    def note_failure(self) -> None:
+        """An arm failed: the circuit breaker reads it before the next question."""
+        self._poll_health_at = 0.0
+        self.poll.wake()
+
     def close(self) -> None:
         """Finish the requests handed in, stop all threads, close the connections."""
+        if self.inline is not None:
+            self.inline.close()
         parts = (self.service, self._feedback, self._outcomes, self.answers, self.poll, self.listener, self.following)
         for part in (*parts, self.streams):
             if part is not None:
@@ -293,7 +306,8 @@ class Router(AbstractContextManager["Router"]):
         """
         key = DecisionId(checked_id(decision_id, field="decision_id"))
         cancelled = pending.request(self.database, decision_id=key, now=time.time())
-        if cancelled.status is None:
+        here = self.inline is not None and self.inline.stop(cancelled.decision_id)
+        if cancelled.status is None and not here:
             self.notifier.cancel(cancelled.decision_id)
         return cancelled
 
@@ -459,8 +473,7 @@ class Router(AbstractContextManager["Router"]):
                 outcomes = self.store.outcomes_by_id([key])
                 self.answers.deliver(outcomes)
                 if any(isinstance(one, Outcome) and one.status == "failed" for one in outcomes.values()):
-                    self._poll_health_at = 0.0  # the circuit breaker reads it before the next question
-                    self.poll.wake()
+                    self.note_failure()
             else:
                 self.answers.answered([key])
 

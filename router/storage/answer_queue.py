@@ -11,6 +11,7 @@ decisions delays the first one of another by one. Every step reads a few rows of
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, func, or_, select, update
@@ -18,7 +19,7 @@ from sqlalchemy import Connection, and_, bindparam, case, delete, func, or_, sel
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
-from ragbandit.router.storage.sql.leases import Claims
+from ragbandit.router.storage.sql.leases import CLAIM_S, Claims, now_of
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.child_process import ProcessIdentity
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
@@ -35,8 +36,18 @@ _LAST: Final = select(func.max(answer_queue.c.turn)).where(answer_queue.c.tenant
 _TURNS: Final = select(func.coalesce(_NEXT, _TAKEN, 1), func.coalesce(_LAST.scalar_subquery(), 0))
 
 
-def enqueue(connection: Connection, decisions: Iterable[Decision], *, in_front: bool = False) -> None:
-    """Let these new decisions wait for a worker, in the transaction that stores them. in_front: before all others."""
+def enqueue(
+    connection: Connection,
+    decisions: Iterable[Decision],
+    *,
+    in_front: bool = False,
+    claims: Mapping[DecisionId, str] = MappingProxyType({}),
+) -> None:
+    """Let these new decisions wait for a worker, in the transaction that stores them.
+
+    in_front: before all others. claims: decision -> key of the process that has claimed it and runs it at once.
+    """
+    claimed_until = now_of(connection) + CLAIM_S if claims else None
     by_tenant: dict[str, list[Decision]] = {}
     for decision in decisions:
         by_tenant.setdefault(decision.query.tenant, []).append(decision)
@@ -51,7 +62,9 @@ def enqueue(connection: Connection, decisions: Iterable[Decision], *, in_front: 
                 "turn": _FRONT if in_front else turn,
                 "arm": each.arm,
                 "queued_at": each.made_at,
-                "tries": 0,
+                "tries": int(each.id in claims),
+                "claimed_by": claims.get(each.id),
+                "claimed_until": claimed_until if each.id in claims else None,
                 "chat": canonical(dict(each.query.chat)) if each.query.chat else None,
             }
             for turn, each in enumerate(group, start=first)
@@ -104,14 +117,21 @@ class AnswerQueue(Claims):
         super().__init__(database, answer_queue, order=_ORDER, process=process)
 
     def claim(
-        self, *, tries: int | None = None, without: Collection[ArmName] = (), only: DecisionId | None = None
+        self,
+        *,
+        tries: int | None = None,
+        without: Collection[ArmName] = (),
+        within: Collection[ArmName] | None = None,
+        only: DecisionId | None = None,
     ) -> ClaimedDecision | None:
         """Claim the decision whose turn it is; None if none waits. It counts as one try more from now on.
 
         tries: only one that was tried less often. without: none of these arms; those in front are then read and passed
-        over. only: this decision.
+        over. within: only decisions of these arms. only: this decision.
         """
         where = [] if tries is None else [answer_queue.c.tries < tries]
+        if within is not None:
+            where.append(answer_queue.c.arm.in_(sorted(within)))
         if only is not None:
             where.append(answer_queue.c.decision_id == only)
         if without:

@@ -27,6 +27,7 @@ from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import ConfigError, QueueError, require_service
 from ragbandit.shared.formats import known_choices
 from ragbandit.workers.check_process import check_reward_check
+from ragbandit.workers.inline import InlineAnswers, inline_arms
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.process import QUEUES, Supervisor, run_worker, store_watched
 from ragbandit.workers.wiring.generators import check_arms
@@ -56,7 +57,10 @@ def _serve(settings: Settings) -> None:
 
     # A failure to open must end the process with our one line, not with a server's traceback.
     router = Router.open(settings)
-    server = make_server(create_app(lambda: router), settings=settings.server)
+    arms = inline_arms(settings)
+    inline = InlineAnswers(router, arms=arms) if arms else None
+    app = create_app(lambda: router, begin=None if inline is None else inline.start)
+    server = make_server(app, settings=settings.server)
     keep_what_is_loaded()
     card = card_of(role="service")
     presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card)

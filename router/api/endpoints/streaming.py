@@ -59,6 +59,8 @@ class PendingAnswer:
     live: bool
     #: the request had the decision made, under an id of ours: nobody else can ask for its answer
     is_own: bool
+    #: pieces of an answer that this process writes itself
+    local: ReadStream | None = None
 
     async def events(self) -> AsyncIterator[AnswerEvent | None]:
         """The events of the answer, and None whenever none has come for PING_S seconds.
@@ -78,9 +80,7 @@ class PendingAnswer:
         changed, done = Waiter(self.request), False
         self.waiting.add_done_callback(lambda _: changed.note())
         try:
-            if self.live and router.streams is not None and not self.waiting.done():
-                subscribe = partial(router.streams.subscribe, self.decision.id, wake=changed.note)
-                stream = await reads_of(self.request).run(subscribe)
+            stream = await self._stream(wake=changed.note)
             loop = asyncio.get_running_loop()
             give_up = loop.time() + self.limit_s
             while not self.waiting.done():
@@ -100,10 +100,19 @@ class PendingAnswer:
                 yield event
             done = True
         finally:
-            if stream is not None and router.streams is not None:
+            if stream is not None and stream is not self.local and router.streams is not None:
                 router.streams.leave(stream)
             if not done and not self.waiting.done():
                 _abandon(self)
+
+    async def _stream(self, *, wake: Callable[[], None]) -> ReadStream | None:
+        """The pieces of the answer, of this process or through Redis; None if it comes whole."""
+        streams = router_of(self.request).streams
+        if self.local is not None:
+            self.local.attach(wake)
+        elif self.live and streams is not None and not self.waiting.done():
+            return await reads_of(self.request).run(partial(streams.subscribe, self.decision.id, wake=wake))
+        return self.local
 
     async def follow(self, decision_id: DecisionId) -> None:
         """Go on with the decision that answers in place of this one, if it is another."""
@@ -130,6 +139,18 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
     Raises StoreError, Overloaded, NotReady.
     """
     router = router_of(request)
+    begun = None if router.inline is None else router.inline.begin(decision, live=live)
+    if begun is not None:
+        waiting, local = begun
+        return PendingAnswer(
+            request=request,
+            decision=decision,
+            waiting=waiting,
+            limit_s=limit_s,
+            live=live,
+            is_own=is_own,
+            local=local,
+        )
     if live and (streams := router.streams) is not None:
         await reads_of(request).run(partial(streams.want, decision.id))
     try:

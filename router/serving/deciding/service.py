@@ -24,10 +24,12 @@ from ragbandit.router.serving.deciding.question import (
     with_terms,
 )
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
+from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore, settle
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import LABEL_QUEUE, NAMED_ID, STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
@@ -69,6 +71,8 @@ class RouteService:
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
+        #: runs arms in this process; None if workers run all of them
+        self.inline: InlineRuns | None = None
         #: the queue of questions
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch,
@@ -144,7 +148,7 @@ class RouteService:
         named = [DecisionId(str(one.query.id)) for one in batch if NAMED_ID in one.query.request]
         standing = self.store.decisions_by_id(named) if named else {}
         fresh = [one for one in batch if one.query.id not in standing]
-        stored = self.store.add_decisions(self._decide(fresh)) if fresh else []
+        stored = self._stored(self._decide(fresh)) if fresh else []
         self._record_probes(one for one in stored if isinstance(one, Decision))
         made = iter(stored)
         return [
@@ -153,6 +157,19 @@ class RouteService:
             else next(made)
             for one in batch
         ]
+
+    def _stored(self, decided: Sequence[Decision]) -> list[Decision | RagBanditError]:
+        """Commit decisions, and claim in the same transaction those that this process answers itself."""
+        if self.inline is None:
+            return self.store.add_decisions(decided)
+        claims = self.inline.claim(decided)
+        stored: list[Decision | RagBanditError] = []
+        try:
+            stored = self.store.add_decisions(decided, claims=claims)
+        finally:
+            new = {id(each) for each in stored}
+            self.inline.unclaim([each.id for each in decided if id(each) not in new])
+        return stored
 
     def _record_probes(self, decided: Iterable[Decision]) -> None:
         """Tell the circuit breaker which arms were drawn: for each tenant the first, later ones are no probes."""

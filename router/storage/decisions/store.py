@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, func, or_, select
@@ -160,8 +161,12 @@ class DecisionStore:
         """The secret of the store's draws. Raises StoreError."""
         return shared_secret(self.database, name=DRAWS, now=time.time())
 
-    def add_decisions(self, group: Sequence[Decision]) -> list[Decision | RagBanditError]:
+    def add_decisions(
+        self, group: Sequence[Decision], *, claims: Mapping[DecisionId, str] = MappingProxyType({})
+    ) -> list[Decision | RagBanditError]:
         """Commit the decisions; for an id that is taken, the decision that stands, or a Conflict.
+
+        claims: decision -> key of the process that runs it at once: it is claimed in the same transaction.
 
         A Conflict is also the reply to a tool turn whose results another decision has. When this returns, every
         decision in the result is durable.
@@ -171,7 +176,7 @@ class DecisionStore:
             new = insert_new(connection, decisions, rows, key="id")
             fresh = list(compress(group, new))
             lost = take_results(connection, fresh)
-            self._begin(connection, [each for each in fresh if each.id not in lost], moves=moves)
+            self._begin(connection, [each for each in fresh if each.id not in lost], moves=moves, claims=claims)
             taken = [row["id"] for row, is_new in zip(rows, new, strict=True) if not is_new]
             standing = _standing(connection, taken)
         return [
@@ -186,9 +191,17 @@ class DecisionStore:
         row = decision_row(decision)
         return row if self.text == "full" else row | _kept_of_decision(row, context=self.context)
 
-    def _begin(self, connection: Connection, new: Sequence[Decision], *, moves: Moves, in_front: bool = False) -> None:
+    def _begin(
+        self,
+        connection: Connection,
+        new: Sequence[Decision],
+        *,
+        moves: Moves,
+        in_front: bool = False,
+        claims: Mapping[DecisionId, str] = MappingProxyType({}),
+    ) -> None:
         """Let decisions wait to be learned and, if workers run them, to be answered, in the transaction that stores
-        them. in_front: before all others.
+        them. in_front, claims: see `answer_queue.enqueue`.
         """
         moves.add("decided", len(new))
         if new:
@@ -196,7 +209,8 @@ class DecisionStore:
             rooms = [waiting_row(each, label=label) for each in new for label in sorted(labels)]
             insert_rows(connection, waiting, rooms)
             moves.waiting(rooms)
-            answer_queue.enqueue(connection, [each for each in new if each.run_by == "worker"], in_front=in_front)
+            answered_here = [each for each in new if each.run_by == "worker"]
+            answer_queue.enqueue(connection, answered_here, in_front=in_front, claims=claims)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """The stored decisions among these ids, with the hash of the request that made them.

@@ -9,6 +9,7 @@ on SQLite a lease that ends later than one taken now counts as expired, unless i
 it may only have asked for a longer lease.
 """
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -102,6 +103,13 @@ def clock(database: Database) -> ColumnElement[float]:
     if database.is_sqlite:
         return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
     return func.extract("epoch", func.clock_timestamp()).cast(Double)
+
+
+def now_of(connection: Connection) -> float:
+    """The time of the database, seconds since 1970; SQLite has the clock of this host."""
+    if connection.dialect.name == "sqlite":
+        return time.time()
+    return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()).cast(Double))).scalar_one())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

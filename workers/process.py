@@ -40,6 +40,7 @@ from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.context import Context, Judging
 from ragbandit.workers.housekeeping import next_learn
+from ragbandit.workers.inline import inline_arms
 from ragbandit.workers.judge.checks import check_room, judge_templates
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
@@ -246,6 +247,11 @@ def beating(file: Path | None) -> Iterator[None]:
         file.unlink(missing_ok=True)
 
 
+def needs_workers(settings: Settings) -> bool:
+    """Whether an arm cannot be answered by the service's own process. Raises ConfigError."""
+    return len(settings.worker_arms) > len(inline_arms(settings))
+
+
 #: the configuration that the children read, under data_dir
 ACCEPTED = "accepted.yaml"
 
@@ -268,7 +274,7 @@ class Supervisor:
         commands = [("api", ["serve", *more])]
         commands += [
             (f"answer-{number}", ["worker", "--queue", "answer", *more])
-            for number in range(1, (settings.workers.answer if settings.worker_arms else 0) + 1)
+            for number in range(1, (settings.workers.answer if needs_workers(settings) else 0) + 1)
         ]
         if settings.judge.generator is not None:
             commands.append(("judge", ["worker", "--queue", "judge", *more]))

@@ -45,16 +45,21 @@ def generator(url, model):
     return {"name": "openai", "model": model, "context_tokens": 4000, "token_prices": prices, "openai": openai}
 
 
+def two_models(server):
+    """Settings of two models behind one server."""
+    return {
+        "generator": generator(server.url, "one"),
+        "generators": {"two": generator(server.url, "two")},
+        "arms": {"one": {"class": "model"}, "two": {"class": "model", "generator": "two"}},
+        "health": {"failures": 0},
+    }
+
+
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
     """A service with two models behind one faulty server."""
     with FaultyModels() as server, running_systems(tmp_path_factory.mktemp("failover")) as make:
-        system = make(
-            generator=generator(server.url, "one"),
-            generators={"two": generator(server.url, "two")},
-            arms={"one": {"class": "model"}, "two": {"class": "model", "generator": "two"}},
-            health={"failures": 0},
-        )
+        system = make(**two_models(server))
         with httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30) as client:
             yield client, server, system
 
@@ -184,16 +189,18 @@ def test_what_is_booked_and_learned(gateway):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_worker_is_killed_between_the_two_arms(gateway, stream):
+def test_a_worker_is_killed_between_the_two_arms(tmp_path, stream):
     """If a worker is killed while the second arm answers, another worker answers it, and every row is there once."""
-    client, server, system = gateway
     question = f"kill:503 {stream}"
-    with ThreadPoolExecutor(1) as pool:
+    with FaultyModels() as server, running_systems(tmp_path) as make, ThreadPoolExecutor(1) as pool:
+        system = make(**two_models(server), workers={"inline": 0, "sweep_interval_s": 0.5})
+        client = httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30)
         waiting = pool.submit(asked, client, question, stream=stream)
         until(lambda: len(server.requests_of(question)) == 2, seconds=20)
         system.kill("answer")
         system.start_process("answer")
         status, text, key, error, _ = waiting.result(60)
+        client.close()
     assert (status, text) == (200, "Paris"), error
     assert len(server.requests_of(question)) == 3
     database = open_database(system.settings)

@@ -1,0 +1,124 @@
+"""Answers in the service's own process: no worker and no Redis, with the promises that hold for workers."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.tables import answer_queue, decisions, outcomes
+from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.servers.faulty_models import FaultyModels
+
+from .conftest import running_systems, until
+from .test_failover import DOORS, asked, events_of, two_models
+
+
+def models(server, **more):
+    """Settings of a service with two models behind one server, and with no worker."""
+    return {"queues": ()} | two_models(server) | more
+
+
+def client_of(system):
+    return httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A service without workers and, from its start on, without Redis."""
+    with FaultyModels() as server, running_systems(tmp_path_factory.mktemp("inline")) as make:
+        system = make(**models(server))
+        system.redis.stop()
+        with client_of(system) as client:
+            yield client, server, system
+
+
+@pytest.mark.parametrize(("door", "stream"), DOORS)
+def test_a_service_alone_answers(alone, door, stream):
+    """Without a worker and without Redis a question is answered, in pieces if asked for, also by the second arm."""
+    client, _, _ = alone
+    for question in (f"plain {door} {stream}", f"fault:503 {door} {stream}"):
+        status, text, key, error, _ = asked(client, question, door=door, stream=stream)
+        assert (status, text) == (200, "Paris"), error
+        record = client.get(f"/v1/decisions/{key.removeprefix('chatcmpl-')}").json()
+        assert (record["outcome"]["answer"], record["outcome"]["run_by"]) == ("Paris", "worker")
+
+
+def test_pieces_come_while_the_model_writes(tmp_path):
+    """Without Redis a stream has the pieces of a slow model one by one."""
+    with (
+        ScriptedServer({"": Reply(text="one two three four", part_s=0.1)}) as server,
+        running_systems(tmp_path) as make,
+    ):
+        system = make(**models(server))
+        system.redis.stop()
+        with client_of(system) as client:
+            *_, reply = asked(client, "Count.", stream=True)
+        pieces = [one["choices"][0]["delta"].get("content") for one in events_of(reply)]
+        assert len([piece for piece in pieces if piece]) > 2
+        assert "".join(filter(None, pieces)) == "one two three four"
+
+
+def test_a_caller_who_leaves_cancels_the_answer(alone):
+    """A caller who closes the connection while the model is silent ends the run as cancelled."""
+    client, server, system = alone
+    question = "always:silence leaves"
+    body = {"model": "arm/one", "stream": True, "messages": [{"role": "user", "content": question}]}
+    with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=client.base_url, timeout=0.5) as impatient:
+        impatient.post("/v1/chat/completions", json=body)
+    database = open_database(system.settings)
+    joined = select(outcomes.c.stop_reason).join(decisions).where(decisions.c.text == question)
+
+    def reason():
+        with database.read() as connection:
+            return connection.execute(joined).scalar()
+
+    until(lambda: reason() is not None, seconds=20)
+    assert reason() == "cancelled"
+    assert len(server.requests_of(question)) == 1
+    database.close()
+
+
+def test_questions_without_room_wait_for_the_service(tmp_path):
+    """With room for two answers at once, twelve questions at once are all answered, each by one request."""
+    with FaultyModels() as server, running_systems(tmp_path) as make:
+        system = make(**models(server, workers={"inline": 2, "sweep_interval_s": 0.5}))
+        with client_of(system) as client, ThreadPoolExecutor(12) as pool:
+            replies = list(pool.map(lambda number: asked(client, f"question {number}")[:2], range(12)))
+        assert set(replies) == {(200, "Paris")}
+        assert len(server.asked) == 12
+
+
+def test_a_killed_service_loses_no_answer(tmp_path):
+    """Answers under way when the service is killed are given by the next one: each once, and every dollar once."""
+    with FaultyModels() as server, running_systems(tmp_path) as make:
+        system = make(**models(server))
+        questions = [f"kill:503 {number}" for number in range(4)]
+        with client_of(system) as client, ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(asked, client, question) for question in questions]
+            until(lambda: all(len(server.requests_of(question)) == 2 for question in questions), seconds=20)
+            system.kill("api-1")
+            assert all(isinstance(one.exception(10), httpx.TransportError) for one in waiting)
+        system.start_process("api-1")
+        database = open_database(system.settings)
+
+        def left():
+            with database.read() as connection:
+                return connection.execute(select(func.count()).select_from(answer_queue)).scalar()
+
+        until(lambda: left() == 0, seconds=30)
+        with database.read() as connection:
+            states = connection.execute(select(decisions.c.text, outcomes.c.status).join(outcomes)).all()
+            assert sorted(map(tuple, states)) == sorted((q, s) for q in questions for s in ("answered", "failed"))
+            assert kept(connection, label="main") == counted(connection, label="main")
+            costs = [
+                json.loads(cost).get("dollars", 0.0) for cost in connection.execute(select(outcomes.c.cost)).scalars()
+            ]
+            sums = spent(connection, [Spender("tenant", "default")], now=time.time())
+            assert sums[Spender("tenant", "default")].day == pytest.approx(sum(costs))
+        database.close()

@@ -40,7 +40,7 @@ ALL_FAIL = {
 
 
 def generator(url, model):
-    openai = {"base_url": url, "first_piece_s": 1.0, "retries": 1}
+    openai = {"base_url": url, "first_piece_s": 2.0, "retries": 1}
     prices = {"input": 1.0, "output": 1.0}
     return {"name": "openai", "model": model, "context_tokens": 4000, "token_prices": prices, "openai": openai}
 

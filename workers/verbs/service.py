@@ -55,12 +55,13 @@ def _serve(settings: Settings) -> None:
         make_server,
     )
 
-    # A failure to open must end the process with our one line, not with a server's traceback.
+    # The server first: it configures logging, which no thread of the router may do at the same time. The router before
+    # the server runs: a failure to open must end the process with our one line, not with a server's traceback.
+    app = create_app(lambda: router, begin=lambda tracing: inline.start(tracing) if inline else None)
+    server = make_server(app, settings=settings.server)
     router = Router.open(settings)
     arms = inline_arms(settings)
     inline = InlineAnswers(router, arms=arms) if arms else None
-    app = create_app(lambda: router, begin=None if inline is None else inline.start)
-    server = make_server(app, settings=settings.server)
     keep_what_is_loaded()
     card = card_of(role="service")
     presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card)

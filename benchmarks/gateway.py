@@ -4,6 +4,7 @@ Real Redis, a real worker and service; the model's server writes the time into e
 on that server.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import openai
 import yaml
 
+from benchmarks import gateway_beside
 from benchmarks.figures import Figure, percentiles, print_figures
 from benchmarks.service_process import environment, free_port
 
@@ -44,7 +46,16 @@ class _Clock(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--beside", type=Path, help="a virtual environment with litellm[proxy], to measure as well")
+    parser.add_argument("--encoder", choices=("hashing", "distilbert"), default="hashing")
+    given, _ = parser.parse_known_args()
+    gateway_beside.run(given.beside, encoder=given.encoder)
+    _print_pieces()
+
+
+def _print_pieces() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Clock)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     direct, port = f"http://127.0.0.1:{server.server_address[1]}/v1", free_port()

@@ -112,6 +112,7 @@ class MicroBatcher(Generic[Item, Result]):
 
     `work` returns one result or one exception per item, in order. If it raises, every item of the batch gets the
     exception. limit: most items in a batch. limits: of the queue. expire_s: an item that has waited longer is dropped.
+    after: called with the results of a batch when its items have them; it must not raise.
     """
 
     def __init__(
@@ -123,8 +124,9 @@ class MicroBatcher(Generic[Item, Result]):
         limits: ServerSettings,
         expire_s: float = SERVE_S,
         clock: Callable[[], float] = time.monotonic,
+        after: Callable[[Sequence[Result | Exception]], object] = lambda _: None,
     ) -> None:
-        self._work, self._limit, self._limits = work, limit, limits
+        self._work, self._limit, self._limits, self._after = work, limit, limits, after
         self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
         #: of the batches so far
@@ -302,6 +304,7 @@ class MicroBatcher(Generic[Item, Result]):
                 each.future.set_exception(result)
             else:
                 each.future.set_result(result)
+        self._after(results)
 
 
 def _refusal(kind: type[Overloaded], message: str, *, wait_s: float, field: str | None = None) -> Overloaded:
@@ -321,15 +324,13 @@ def writes(
     notifier: Notifier,
     limits: ServerSettings,
 ) -> MicroBatcher[Item, Result]:
-    """The queue of what callers report, outcomes or feedback; the learner is told where any of it is new."""
+    """The queue of what callers report, outcomes or feedback; the learner is notified if any of it is new."""
 
-    def add(batch: Sequence[Item]) -> Sequence[Result | Exception]:
-        results = write(batch)
+    def notify(results: Sequence[Result | Exception]) -> None:
         if any(one is True or (isinstance(one, Receipt) and not one.duplicate) for one in results):
             notifier.notify_learner()
-        return results
 
-    return MicroBatcher(add, name=name, limit=MAX_WRITES, limits=limits)
+    return MicroBatcher(write, name=name, limit=MAX_WRITES, limits=limits, after=notify)
 
 
 def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:

@@ -1,0 +1,279 @@
+"""A chat through RagBandit, through LiteLLM's proxy and through a bare relay, in front of one model server.
+
+The relay commits a row to SQLite before and after the call (WAL, synchronous=FULL): the least that a gateway costs that
+loses nothing. LiteLLM's proxy stores nothing. All servers run at once, and take turns in blocks, so that a busy machine
+slows each of them alike. `upstream` and `relay` are also run as processes of their own.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from benchmarks.figures import machine, percentiles
+from benchmarks.service_process import environment, free_port
+
+WORDS: Final = [f"word{number} " for number in range(20)]
+USAGE: Final = {"prompt_tokens": 20, "completion_tokens": 20, "total_tokens": 40}
+#: chats of each server in a row, and rows; callers at once, and their chats
+CHATS, BLOCKS, CALLERS, CROWD = 40, 5, (1, 16, 64), 256
+#: longest start of a server, seconds
+START_S: Final = 180.0
+
+
+async def _model(request: Request) -> Response:
+    """A model that replies at once."""
+    sent = await request.json()
+    head = {"id": "x", "created": 1, "model": sent["model"]}
+    if not sent.get("stream"):
+        choice = {"index": 0, "message": {"role": "assistant", "content": "".join(WORDS)}, "finish_reason": "stop"}
+        return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": USAGE})
+
+    async def events() -> Any:
+        for delta, finish in [*(({"content": word}, None) for word in WORDS), ({}, "stop")]:
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+            yield f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+        yield f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': [], 'usage': USAGE})}\n\n"
+        yield "data: [DONE]\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+upstream = Starlette(routes=[Route("/v1/chat/completions", _model, methods=["POST"])])
+
+
+class _Relay:
+    """Passes a chat on, with a durable row before it and after it."""
+
+    def __init__(self) -> None:
+        self._client: httpx.AsyncClient | None = None
+        self._writer = ThreadPoolExecutor(1)
+        self._rows: sqlite3.Connection | None = None
+
+    def _commit(self) -> None:
+        if self._rows is None:
+            self._rows = sqlite3.connect(os.environ["ROWS"], isolation_level=None)
+            self._rows.execute("pragma journal_mode=wal")
+            self._rows.execute("pragma synchronous=full")
+            self._rows.execute("create table if not exists rows(body text)")
+        self._rows.execute("insert into rows values(?)", ("x" * 800,))
+
+    async def chat(self, request: Request) -> Response:
+        """The reply of the model server."""
+        body, loop = await request.body(), asyncio.get_running_loop()
+        self._client = self._client or httpx.AsyncClient(timeout=60)
+        await loop.run_in_executor(self._writer, self._commit)
+        sent = self._client.build_request(
+            "POST", os.environ["UPSTREAM"], content=body, headers={"content-type": "application/json"}
+        )
+        reply = await self._client.send(sent, stream=True)
+        if json.loads(body).get("stream"):
+
+            async def pieces() -> Any:
+                async for piece in reply.aiter_raw():
+                    yield piece
+                await reply.aclose()
+                await loop.run_in_executor(self._writer, self._commit)
+
+            return StreamingResponse(pieces(), media_type="text/event-stream")
+        whole = await reply.aread()
+        await loop.run_in_executor(self._writer, self._commit)
+        return Response(whole, media_type="application/json")
+
+
+relay = Starlette(routes=[Route("/v1/chat/completions", _Relay().chat, methods=["POST"])])
+
+
+@contextmanager
+def servers(litellm: Path | None, *, encoder: str) -> Iterator[dict[str, tuple[str, int]]]:
+    """Server -> URL of its chats and its process. litellm: a virtual environment with litellm[proxy]; None: without."""
+    ports = {name: free_port() for name in ("upstream", "relay", "litellm", "ragbandit")}
+    urls = {name: f"http://127.0.0.1:{port}/v1/chat/completions" for name, port in ports.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        started: dict[str, subprocess.Popen[bytes]] = {}
+
+        def start(name: str, *command: str, **more: str) -> None:
+            with Path(folder, f"{name}.log").open("wb") as log:
+                environ = environment() | {"OPENAI_API_KEY": "any", **more}
+                started[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environ, start_new_session=True)
+
+        model = f"http://127.0.0.1:{ports['upstream']}/v1"
+        uvicorn = (sys.executable, "-m", "uvicorn", "--log-level", "warning", "--port")
+        start("upstream", *uvicorn, str(ports["upstream"]), "benchmarks.gateway_beside:upstream")
+        rows = {"ROWS": str(Path(folder, "rows.db")), "UPSTREAM": urls["upstream"]}
+        start("relay", *uvicorn, str(ports["relay"]), "benchmarks.gateway_beside:relay", **rows)
+        config = Path(folder, "ragbandit.yaml")
+        config.write_text(yaml.safe_dump(_settings(model, folder=folder, port=ports["ragbandit"], encoder=encoder)))
+        start("ragbandit", sys.executable, "-m", "ragbandit", "up", "--config", str(config))
+        if litellm is not None:
+            proxy = Path(folder, "litellm.yaml")
+            names = ("small", "large")
+            lists = [{"model_name": "auto", "litellm_params": _upstream(name, url=model)} for name in names]
+            proxy.write_text(yaml.safe_dump({"model_list": lists, "litellm_settings": {"telemetry": False}}))
+            given = ("--config", str(proxy), "--port", str(ports["litellm"]), "--host", "127.0.0.1")
+            flags = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+            flags["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
+            start("litellm", str(litellm / "bin" / "litellm"), *given, **flags)
+        try:
+            yield {name: (urls[name], process.pid) for name, process in started.items()}
+        finally:
+            for process in started.values():
+                os.killpg(process.pid, signal.SIGTERM)
+            for process in started.values():
+                process.wait(30)
+
+
+def _upstream(name: str, *, url: str) -> dict[str, str]:
+    return {"model": f"openai/{name}", "api_base": url, "api_key": "any"}
+
+
+def _settings(url: str, *, folder: str, port: int, encoder: str) -> dict[str, Any]:
+    prices = {"input": 1.0, "output": 2.0}
+    generators = {
+        name: {"name": "openai", "model": name, "token_prices": prices, "openai": {"base_url": url}}
+        for name in ("small", "large")
+    }
+    arms = {name: {"class": "model", "generator": name} for name in generators}
+    model = {"encoder": {"model": "hashing"}} if encoder == "hashing" else {}
+    return {"data_dir": f"{folder}/data", "server": {"port": port}, "generators": generators, "arms": arms, **model}
+
+
+class _Times:
+    """Milliseconds of whole replies, first pieces and gaps between pieces of one server."""
+
+    def __init__(self) -> None:
+        self.whole: list[float] = []
+        self.first: list[float] = []
+        self.gaps: list[float] = []
+        #: callers -> chats a second, and p99 of their milliseconds
+        self.crowd: dict[int, tuple[float, float]] = {}
+
+
+def _body(text: str, *, stream: bool) -> dict[str, Any]:
+    return {"model": "auto", "stream": stream, "messages": [{"role": "user", "content": f"What is {text}?"}]}
+
+
+async def _whole(client: httpx.AsyncClient, url: str, *, text: str) -> float:
+    began = time.perf_counter()
+    reply = await client.post(url, json=_body(text, stream=False), headers={"authorization": "Bearer any"})
+    reply.raise_for_status()
+    assert reply.json()["choices"][0]["message"]["content"]
+    return (time.perf_counter() - began) * 1000
+
+
+async def _stream(client: httpx.AsyncClient, url: str, *, text: str, times: _Times) -> None:
+    began = last = time.perf_counter()
+    count = 0
+    asks = client.stream("POST", url, json=_body(text, stream=True), headers={"authorization": "Bearer any"})
+    async with asks as reply:
+        reply.raise_for_status()
+        async for line in reply.aiter_lines():
+            if line.startswith("data: {") and "word" in line:
+                now = time.perf_counter()
+                (times.gaps if count else times.first).append((now - last) * 1000)
+                count, last = count + 1, now
+    assert count, f"{url} sent no piece in {time.perf_counter() - began:.1f} s"
+
+
+async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int) -> tuple[float, float]:
+    room = asyncio.Semaphore(callers)
+
+    async def one(number: int) -> float:
+        async with room:
+            return await _whole(client, url, text=f"number {number} of {callers}")
+
+    began = time.perf_counter()
+    spans = await asyncio.gather(*(one(number) for number in range(CROWD)))
+    return CROWD / (time.perf_counter() - began), percentiles(spans)[1]
+
+
+async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
+    """The times of every server, measured in turns."""
+    found = {name: _Times() for name in urls}
+    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=100)) as client:
+        for name, url in urls.items():
+            give_up = time.monotonic() + START_S
+            while True:
+                try:
+                    await _whole(client, url, text="the start")
+                    break
+                except httpx.HTTPError:
+                    if time.monotonic() > give_up:
+                        raise RuntimeError(f"{name} did not start within {START_S:g} s") from None
+                    await asyncio.sleep(0.5)
+        for block in range(BLOCKS + 1):  # the first one warms up
+            for name, url in urls.items():
+                times = found[name] if block else _Times()
+                for number in range(CHATS):
+                    times.whole.append(await _whole(client, url, text=f"{number} of {block}"))
+                    await _stream(client, url, text=f"piece {number} of {block}", times=times)
+        for callers in CALLERS:
+            for name, url in urls.items():
+                await _crowd(client, url, callers=callers)
+                found[name].crowd[callers] = await _crowd(client, url, callers=callers)
+    return found
+
+
+def _memory(group: int) -> float:
+    """MiB that the processes of a group hold for themselves."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(folder.name)) == group:
+                rows = (folder / "smaps_rollup").read_text().splitlines()
+                total += sum(int(row.split()[1]) for row in rows if row.startswith("Pss:"))
+        except OSError:
+            continue
+    return total / 1024
+
+
+def run(litellm: Path | None, *, encoder: str) -> None:
+    """Print the tables."""
+    with servers(litellm, encoder=encoder) as started:
+        found = asyncio.run(measured({name: url for name, (url, _) in started.items()}))
+        memory = {name: _memory(group) for name, (_, group) in started.items()}
+    base = found["upstream"]
+    own = {kind: percentiles(getattr(base, kind)) for kind in ("whole", "first")}
+    print(f"a chat through a gateway, encoder {encoder}; milliseconds added to the model server's own time")
+    print(f"{'':10}  whole p50     p99  first p50     p99  gap p99    MiB   chats a second (p99) by callers")
+    for name, times in found.items():
+        added = [
+            percentiles(getattr(times, kind))[place] - (0 if name == "upstream" else own[kind][place])
+            for kind in ("whole", "first")
+            for place in (0, 1)
+        ]
+        crowd = "  ".join(f"{n}: {rate:.0f} ({late:.0f})" for n, (rate, late) in times.crowd.items())
+        gap = percentiles(times.gaps)[1]
+        print(
+            f"{name:10} {added[0]:10.1f} {added[1]:7.1f} {added[2]:10.1f} {added[3]:7.1f} {gap:8.2f} "
+            f"{memory[name]:6.0f}   {crowd}"
+        )
+    if "litellm" in found:
+        ours, theirs = found["ragbandit"], found["litellm"]
+        ratios = [
+            (percentiles(getattr(ours, kind))[0] - own[kind][0])
+            / (percentiles(getattr(theirs, kind))[0] - own[kind][0])
+            for kind in ("whole", "first")
+        ]
+        rate = ours.crowd[64][0] / theirs.crowd[64][0]
+        print(
+            f"RagBandit / LiteLLM: whole {ratios[0]:.2f}, first piece {ratios[1]:.2f}, chats a second at 64: {rate:.2f}"
+        )
+    print(machine())

@@ -229,3 +229,29 @@ def test_cost_does_not_grow(ask, database, queue):
     slow = whole + 20 * read
     assert best(lambda _: queue.claim()) < max(slow, 0.05)
     assert best(lambda number: ask(f"new-{number}")) < max(slow, 0.05)
+
+
+def test_a_decision_is_stored_with_its_claim(store, queue, database, make_decision):
+    """A decision that is stored with a claim belongs to that process, and to another one once the claim runs out."""
+    made = [
+        make_decision(id=DecisionId(key), run_by="worker", query=Query(text="q"), made_at=time.time())
+        for key in ("here", "waits")
+    ]
+    other = elsewhere()
+    store.add_decisions(made, claims={DecisionId("here"): other.key})
+
+    assert claimed(database) == ["here"]
+    assert queue.claim().decision_id == "waits"
+    assert queue.claim() is None
+    assert queue.free_lost(held=["waits"]) == []
+    run_out(database)
+    assert queue.free_lost(held=["waits"]) == ["here"]
+    again = queue.claim(within=["a", "b", made[0].arm])
+    assert (again.decision_id, again.tries) == ("here", 1)
+
+
+def test_decisions_of_other_arms_are_not_claimed(ask, queue):
+    """A process that runs some arms only leaves the decisions of other arms."""
+    ask("d1")
+
+    assert queue.claim(within=["another"]) is None

@@ -238,9 +238,11 @@ def add_jobs(
 
 def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves) -> None:
     """Let these new outcomes wait for a label; of MAX_LABELS the oldest of the tenant that has most leave for them."""
+    if not group:
+        return
     beyond = waiting_jobs(connection, kind="label") + len(group) - MAX_LABELS
     dropped = []
-    if group and beyond > 0:
+    if beyond > 0:
         own = func.count().over(partition_by=decisions.c.tenant)
         waits = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
         waits = waits.where(jobs.c.kind == "label").order_by(own.desc(), jobs.c.made_at).limit(beyond)

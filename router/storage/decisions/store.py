@@ -297,11 +297,11 @@ class DecisionStore:
                 if successor is not None:
                     insert_rows(connection, decisions, [self._kept_row(successor)])
                     self._begin(connection, [successor], moves=moves, in_front=True)
-            standing: dict[str, str] = {}
+            standing = {key: str(row["body_hash"]) for key, (_, row) in inserted.items()}
             if repeated := known.keys() - fresh.keys():
                 hashes = select(outcomes.c.decision_id, outcomes.c.body_hash)
                 rows_before = connection.execute(hashes.where(outcomes.c.decision_id.in_(repeated)))
-                standing = {row.decision_id: row.body_hash for row in rows_before}
+                standing |= {row.decision_id: row.body_hash for row in rows_before}
         return [
             each is fresh.get(each.decision_id) or outcome_reply(each, row["body_hash"], known=known, standing=standing)
             for each, row in zip(group, rows, strict=True)

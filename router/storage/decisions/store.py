@@ -297,7 +297,7 @@ class DecisionStore:
                 if successor is not None:
                     insert_rows(connection, decisions, [self._kept_row(successor)])
                     self._begin(connection, [successor], moves=moves, in_front=True)
-            standing = {key: str(row["body_hash"]) for key, (_, row) in inserted.items()}
+            standing: dict[str, str] = {key: row["body_hash"] for key, (_, row) in inserted.items()}
             if repeated := known.keys() - fresh.keys():
                 hashes = select(outcomes.c.decision_id, outcomes.c.body_hash)
                 rows_before = connection.execute(hashes.where(outcomes.c.decision_id.in_(repeated)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ragbandit.shared.event_reader import DONE, BrokenReply
+from ragbandit.shared.failures import server_message
 from ragbandit.shared.message_parts import CALL_TEXTS, LOGPROBS, MessageParts
 from ragbandit.shared.token_usage import add_usage, count_of
 from ragbandit.shared.types import MAX_TEXT
@@ -74,18 +75,6 @@ def _listed(value: Any) -> list[Mapping[str, Any]]:
     return [each for each in values if isinstance(each, Mapping)]
 
 
-def message_of_error(error: Any) -> str:
-    """The words of an error object, of a text, or of a list around them; "" if it has none."""
-    if isinstance(error, str):
-        return error.strip()
-    if isinstance(error, list):
-        return next(filter(None, map(message_of_error, error)), "")
-    if not isinstance(error, Mapping):
-        return ""
-    names = ("message", "error", "msg", "detail", "error_msg", "status_msg", "description", "base_resp", "errors")
-    return next(filter(None, (message_of_error(error.get(name)) for name in names)), "")
-
-
 def _failure_of(part: Mapping[str, Any]) -> BrokenReply | None:
     """The failure that a reply, a chunk or a choice has in it; None if it has none."""
     error = part.get("error")
@@ -95,8 +84,7 @@ def _failure_of(part: Mapping[str, Any]) -> BrokenReply | None:
         return None
     code = count_of(next((each.get("code") or each.get("status") for each in _listed(error)), None))
     status = code if code is not None and 400 <= code <= 599 else None
-    message = message_of_error(error) or json.dumps(error, ensure_ascii=False)
-    return BrokenReply(message, status_code=status)
+    return BrokenReply(server_message(error) or json.dumps(error, ensure_ascii=False), status_code=status)
 
 
 def _token_of(entry: Any, *, has_others: bool) -> dict[str, Any] | None:
@@ -143,7 +131,7 @@ class ModelReply:
         self.tokens: list[tuple[str, float]] = []
         self.has_broken_logprobs = False
         #: the counts that came so far, see token_usage; and the model, by the server's name
-        self.usage: dict[str, Any] = {}
+        self.usage: dict[str, int] = {}
         self.model: str | None = None
         #: the server said that this is the end
         self.is_done = False
@@ -167,7 +155,7 @@ class ModelReply:
             self.model = name if name and isinstance(name, str) else self.model
             choices = _listed(part.get("choices"))
             if not choices:
-                self._note = self._note or message_of_error(part)
+                self._note = self._note or server_message(part)
             for choice in choices:
                 # Another index is another answer to the same question.
                 if not self._has_choice or choice.get("index") in (self._choice, None):
@@ -289,21 +277,20 @@ class ModelReply:
         """Add the calls of a chunk or a whole message to the delta."""
         entries, legacy = part.get("tool_calls"), _listed(part.get("function_call"))
         if legacy and self._uses_functions:
-            name, text = whole_characters(words_of(legacy[0].get("name"))), _written(legacy[0].get("arguments"))
-            own = {} if "function_call" in self.message.whole else {"name": name}
-            self.delta["function_call"] = {
-                **own,
-                "arguments": self._grown("function_call", text),
-            }
+            name = whole_characters(words_of(legacy[0].get("name")))
             self.size += len(name)
+            text = self._grown("function_call", _written(legacy[0].get("arguments")))
+            own = {} if "function_call" in self.message.whole else {"name": name}
+            self.delta["function_call"] = {**own, "arguments": text}
         elif legacy and not entries:
             entries = [{"function": legacy[0]}]
         if not entries:
             return
-        if isinstance(entries, list) and len(entries) > MAX_CALLS:
-            raise _too_many_calls()
         listed = _listed(entries)
-        calls = [self._called(each, at=at, of=0 if is_whole else len(listed)) for at, each in enumerate(listed)]
+        size = 0 if is_whole else len(listed)
+        calls = [self._called(each, at=at, of=size) for at, each in enumerate(listed[:MAX_CALLS])]
+        if max(len(listed), len(self._calls)) > MAX_CALLS:
+            raise BrokenReply(f"the reply has more than {MAX_CALLS} calls of tools")
         if pieces := list(filter(None, calls)):
             self.delta["tool_calls"] = pieces
 
@@ -327,8 +314,6 @@ class ModelReply:
             return _piece(call, text=text, name=new_name, more=more) if text or new_name or more else None
         if not (server_id or name or text):
             return None
-        if len(self._calls) >= MAX_CALLS:
-            raise _too_many_calls()
         is_usable = server_id and all(each.id != server_id for each in self._calls)
         own_id = server_id if is_usable else f"call_{uuid.uuid4().hex[:24]}"
         call = _Call(place=len(self._calls), id=own_id, server_id=server_id, kind=kind, name=name)
@@ -388,7 +373,3 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _too_many_calls() -> BrokenReply:
-    return BrokenReply(f"the reply has more than {MAX_CALLS} calls of tools")

@@ -34,9 +34,7 @@ from ragbandit.shared.outbound import (
     check_address,
     check_header_value,
     credentials_of,
-    is_retryable,
     pause_before_retry,
-    retry_after_s,
     shown_address,
 )
 from ragbandit.shared.plugins import import_class
@@ -52,6 +50,7 @@ _PAUSE_S = 0.5
 _LONGEST_S = 30.0
 #: characters of a refusal's body that are shown
 _SHOWN = 200
+_LOG_REMEDY: Final = "see the pipeline's own log"
 #: every step has an event in the trace
 _MOST_STEPS = 1000
 
@@ -149,7 +148,9 @@ class Http(ParamsArm[HttpParams]):
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """The JSON of the first good reply."""
         retries = 0 if run.has_successor else self._params.retries
-        for attempt in range(1, retries + 2):
+        attempts = 0
+        while True:
+            attempts += 1
             began = time.monotonic()
             caps = {name: cap for name, cap in asdict(run.budget).items() if cap is not None}
             seconds = seconds_until(run.deadline)
@@ -157,30 +158,30 @@ class Http(ParamsArm[HttpParams]):
                 raise OutOfBudget("seconds")
             caps |= {} if seconds is None else {"seconds": seconds}
             timeout = self._params.timeout_s if seconds is None else min(self._params.timeout_s, seconds)
+            is_late = False
             try:
-                # httpx's own timeout is of one read: a reply that drips would never end.
+                # The timeout of httpx holds for one read: a reply that comes byte by byte would never end.
                 async with asyncio.timeout(timeout):
                     response = await self._reply(client, body={**body, "budget": caps}, timeout=timeout)
-                if not is_retryable(response.status_code):
-                    return self._read(response)
-                error = self._refusal(response)
-                wait_s = retry_after_s(response.headers.get("retry-after"))
+                return self._read(response)
+            except ServerFailed as refusal:
+                error = refusal
             except (httpx.HTTPError, TimeoutError) as broken:
-                error, wait_s = self._broken(broken, timeout=timeout), 0.0
-                if seconds_until(run.deadline) == 0.0:
-                    self._note(run, error, began=began)
-                    raise OutOfBudget("seconds") from broken
-            self._note(run, error, began=began)
-            if attempt > retries or wait_s > _LONGEST_S:
-                message = f"{self._shown} cannot be asked: {error_text(error)}"
-                raise ServerFailed(message, failure=error.failure) from error
+                error = self._broken(broken, timeout=timeout)
+                is_late = seconds_until(run.deadline) == 0.0
+            spent = time.monotonic() - began
+            run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=spent))
+            if is_late:
+                raise OutOfBudget("seconds")
+            asked_s = error.failure.retry_after_s or 0.0
+            if attempts > retries or asked_s > _LONGEST_S or not error.failure.may_pass:
+                raise error
             pause = pause_before_retry(
-                attempt, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=wait_s, left_s=seconds_until(run.deadline)
+                attempts, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=asked_s, left_s=seconds_until(run.deadline)
             )
             if pause is None:
                 raise OutOfBudget("seconds")
             await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
 
     async def _reply(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
         """The reply, its body read up to `max_bytes`. Raises ArmFailed where it is larger."""
@@ -200,32 +201,29 @@ class Http(ParamsArm[HttpParams]):
 
     def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
         """The error of an attempt without a reply, with its remedy."""
-        failure, log = failure_of_error(error), "see the pipeline's own log"
+        failure, remedy = failure_of_error(error), _LOG_REMEDY
+        message = f"{type(error).__name__}: {error}"
         if failure.kind == "timeout":
             message, remedy = f"it took longer than {timeout:g} s", f"raise arms.{self.name}.timeout_s"
         elif failure.kind == "unreachable":
-            message = f"it cannot be reached ({self._hidden(str(error))})"
+            message = f"it cannot be reached ({error})"
             remedy = f"start the pipeline, or correct arms.{self.name}.url"
-        else:
-            message, remedy = self._hidden(f"{type(error).__name__}: {error}"), log
-        return ServerFailed(message, remedy=remedy, failure=failure)
-
-    def _refusal(self, response: httpx.Response) -> ServerFailed:
-        """The error of a reply whose status is none of 2xx."""
-        status = response.status_code
-        failure = failure_of_status(status, headers=response.headers) if status >= 400 else Failure(kind="unreadable")
-        return ServerFailed(self._said(response), remedy="see the pipeline's own log", failure=failure)
+        return self._failed(f"cannot be asked: {self._hidden(message)}", failure=failure, remedy=remedy)
 
     def _read(self, response: httpx.Response) -> object:
+        """The JSON of a reply. Raises ServerFailed."""
+        status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
-            error = self._refusal(response)
-            message = f"{self._shown} cannot be asked: {error.message}"
-            raise ServerFailed(message, remedy=error.remedy, failure=error.failure)
+            failure = failure_of_status(status, headers=response.headers) if status >= 400 else unreadable
+            raise self._failed(f"cannot be asked: {self._shown_reply(response)}", failure=failure, remedy=_LOG_REMEDY)
         try:
             return json.loads(response.content)
-        except (ValueError, RecursionError) as error:
-            message, remedy = f"{self._shown} gave no JSON: {self._said(response)}", 'reply with {"answer": "..."}'
-            raise ServerFailed(message, remedy=remedy, failure=Failure(kind="unreadable")) from error
+        except (ValueError, RecursionError):
+            message, remedy = f"gave no JSON: {self._shown_reply(response)}", 'reply with {"answer": "..."}'
+            raise self._failed(message, failure=unreadable, remedy=remedy) from None
+
+    def _failed(self, message: str, *, failure: Failure, remedy: str) -> ServerFailed:
+        return ServerFailed(f"{self._shown} {message}", failure=failure, remedy=remedy)
 
     def _checked(self, body: object) -> PipelineReply:
         """The reply. Raises ArmFailed naming the field."""
@@ -239,18 +237,15 @@ class Http(ParamsArm[HttpParams]):
             message = f"the reply's {name} is {value:.80}: {fault['msg']}"
             raise ServerFailed(message, field=f"arms.{self.name}", failure=Failure(kind="unreadable")) from None
 
-    def _said(self, response: httpx.Response) -> str:
-        """Status and begin of the body."""
-        text = " ".join(response.text.split())
-        body = self._hidden(server_message(text) if text.startswith("<") else text)
+    def _shown_reply(self, response: httpx.Response) -> str:
+        """The status and the beginning of the body."""
+        text = response.text
+        body = self._hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _hidden(self, text: str) -> str:
         """The text without the secrets of headers and address: some servers repeat what they were sent."""
         return without_keys(text, secrets=self._secrets)
-
-    def _note(self, run: Run, error: Exception, *, began: float) -> None:
-        run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
 
 
 def secret_of(variable: str, *, field: str) -> str:

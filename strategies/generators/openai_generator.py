@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
 from ragbandit.shared.event_reader import BrokenReply
-from ragbandit.shared.failures import ServerFailed, failure_of_error
+from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.openai_client import (
     BASE_URL_ENV,
@@ -19,14 +19,12 @@ from ragbandit.shared.openai_client import (
     cause_of,
     connect,
     is_too_long,
-    is_unreachable,
     reply_values,
 )
 from ragbandit.shared.outbound import (
     check_address,
     check_header_value,
     credentials_of,
-    is_retryable,
     pause_before_retry,
     shown_address,
 )
@@ -216,7 +214,7 @@ class OpenAiGenerator(Generator):
         """Seconds until the next attempt; None if there is to be none, or no time for it."""
         failure, response = failure_of_error(error), getattr(error, "response", None)
         is_final = response is not None and response.headers.get("x-should-retry") == "false"
-        if reading.values or is_final or not (failure.status is None or is_retryable(failure.status)):
+        if reading.values or is_final or not failure.may_pass:
             return None
         if reading.request.has_successor or reading.attempts > self._options.retries:
             return None
@@ -266,7 +264,8 @@ class OpenAiGenerator(Generator):
     def _failed(self, error: Exception, *, reading: "Reading") -> ArmFailed:
         tries = f" after {reading.attempts} attempts" if reading.attempts > 1 else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
-        failure, remedy = failure_of_error(error), self._remedy(error)
+        failure = failure_of_error(error)
+        remedy = self._remedy(error, failure=failure)
         if reading.request.chat is not None and failure.kind == "refused":
             return RequestRefused(message, failure=failure)
         remedy = remedy and remedy.replace("generator.", f"{self.section}.")
@@ -282,12 +281,12 @@ class OpenAiGenerator(Generator):
         failure = error.failure if isinstance(error, ServerFailed) else None
         return CallBroke(error.message, spent=spent, remedy=error.remedy, failure=failure)
 
-    def _remedy(self, error: Exception) -> str | None:
+    def _remedy(self, error: Exception, *, failure: Failure) -> str | None:
         if isinstance(error, BrokenReply):
             return error.remedy
-        if is_too_long(error):
+        if is_too_long(error, failure=failure):
             return "set generator.context_tokens to what the server takes, or less"
-        if is_unreachable(error):
+        if failure.kind in ("unreachable", "broken"):
             return "start the server, or correct generator.openai.base_url"
         variable = shown_variable(self._options.api_key_env)
         return {
@@ -295,7 +294,7 @@ class OpenAiGenerator(Generator):
             401: f"put a valid key into the environment variable {variable}",
             403: f"put a key that may do this into the environment variable {variable}",
             404: "check generator.model and generator.openai.base_url",
-        }.get(getattr(error, "status_code", None) or 0)
+        }.get(failure.status or 0)
 
 
 def _details(reading: "Reading") -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""One reader for the replies of OpenAI-compatible servers, whole and in chunks: no field is trusted.
+"""One reader for the replies of OpenAI-compatible servers, whole and in chunks.
 
-Every field may be null, missing, renamed or of another type. A `ModelReply` holds what OpenAI's schema says, whatever
-the server sent. An answer that has come is not lost to a field that nobody needs, and a failure is no answer.
+A field may be null, missing, renamed or of another type; a `ModelReply` always follows OpenAI's schema.
 """
 
 import json
@@ -87,23 +86,16 @@ def _failure_of(part: Mapping[str, Any]) -> BrokenReply | None:
     return BrokenReply(server_message(error) or json.dumps(error, ensure_ascii=False), status_code=status)
 
 
-def _token_of(entry: Any, *, has_others: bool) -> dict[str, Any] | None:
+def _token_of(entry: Any) -> dict[str, Any] | None:
     """The log-probability of a token, as OpenAI has it; None if it cannot be used."""
     entry = entry if isinstance(entry, Mapping) else {}
     token, logprob, codes = entry.get("token"), entry.get("logprob"), entry.get("bytes")
-    if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, int | float):
+    is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool)
+    if not isinstance(token, str) or not is_number or not math.isfinite(logprob):
         return None
-    if not math.isfinite(logprob):
-        return None
-    others = (
-        [_token_of(each, has_others=False) for each in _listed(entry.get("top_logprobs"))[:20]] if has_others else []
-    )
-    return {
-        "token": whole_characters(token),
-        "logprob": logprob,
-        "bytes": codes if isinstance(codes, list) and all(isinstance(code, int) for code in codes) else None,
-        **({"top_logprobs": list(filter(None, others))} if has_others else {}),
-    }
+    if not isinstance(codes, list) or not all(isinstance(code, int) for code in codes):
+        codes = None
+    return {"token": whole_characters(token), "logprob": logprob, "bytes": codes}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -118,22 +110,22 @@ class _Call:
 
 
 class ModelReply:
-    """A reply as far as it has come. uses_functions: the caller sent `functions`, which came before tools."""
+    """A reply as far as it was read. uses_functions: the caller sent `functions`, the form that tools replaced."""
 
     def __init__(self, *, uses_functions: bool = False) -> None:
         self.text = ""
         #: OpenAI's reason for the end, or ERROR; None before the end
         self.finish: str | None = None
-        #: what the last chunk has in addition to its text, as a chunk of OpenAI's has it; and all of that together
+        #: fields of the last chunk besides its text, by OpenAI's schema; and those of all chunks
         self.delta: dict[str, Any] = {}
         self.message = MessageParts()
-        #: (text, log-probability) of each token; and whether some cannot be used
+        #: (text, log-probability) of each token; and whether some could not be read
         self.tokens: list[tuple[str, float]] = []
         self.has_broken_logprobs = False
-        #: the counts that came so far, see token_usage; and the model, by the server's name
+        #: counts so far, see token_usage; and the model, by the server's name
         self.usage: dict[str, int] = {}
         self.model: str | None = None
-        #: the server said that this is the end
+        #: the server sent DONE
         self.is_done = False
         self._uses_functions = uses_functions
         self._has_choice, self._choice, self._note = False, None, ""
@@ -141,7 +133,7 @@ class ModelReply:
         self.size, self._logprob_size = 0, 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
-        #: field, or place of a call -> the first half of a character whose other half has still to come
+        #: field, or place of a call -> first half of a character that the next piece completes
         self._halves: dict[str | int, str] = {}
 
     def take(self, value: Any) -> None:
@@ -254,24 +246,33 @@ class ModelReply:
             return whole_characters(value)
         if isinstance(value, float) and not math.isfinite(value):
             return None
-        if not isinstance(value, Mapping | list) or depth == _MAX_DEPTH:
-            return None if isinstance(value, Mapping | list) else value
+        if depth == _MAX_DEPTH and isinstance(value, Mapping | list):
+            return None
         if isinstance(value, list):
             return [self._clean(each, depth=depth + 1) for each in value]
-        return {self._clean(name): self._clean(each, depth=depth + 1) for name, each in value.items()}
+        if isinstance(value, Mapping):
+            return {self._clean(name): self._clean(each, depth=depth + 1) for name, each in value.items()}
+        return value
 
     def _logprobs(self, logprobs: Any) -> list[dict[str, Any]]:
         """The log-probabilities of this chunk that can be used. Too many for the cap of a message are left out."""
         content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
         if content is None:
             return []
-        entries = [_token_of(each, has_others=True) for each in (content if isinstance(content, list) else [content])]
-        kept = [each for each in entries if each is not None]
-        self._logprob_size += sum(len(each["token"]) + 10 * len(each["top_logprobs"]) for each in kept)
-        self.tokens += [(each["token"], min(0.0, each["logprob"])) for each in kept]
-        if len(kept) < len(entries) or self._logprob_size > MAX_MESSAGE:
+        kept = []
+        for entry in content if isinstance(content, list) else [content]:
+            token = _token_of(entry)
+            if token is None:
+                self.has_broken_logprobs = True
+                continue
+            others = map(_token_of, _listed(entry.get("top_logprobs"))[:20])
+            kept.append({**token, "top_logprobs": list(filter(None, others))})
+            self.tokens.append((token["token"], min(0.0, token["logprob"])))
+            self._logprob_size += len(token["token"]) + 10 * len(kept[-1]["top_logprobs"])
+        if self._logprob_size > MAX_MESSAGE:
             self.has_broken_logprobs = True
-        return kept if self._logprob_size <= MAX_MESSAGE else []
+            return []
+        return kept
 
     def _take_calls(self, part: Mapping[str, Any], *, is_whole: bool) -> None:
         """Add the calls of a chunk or a whole message to the delta."""
@@ -295,7 +296,7 @@ class ModelReply:
             self.delta["tool_calls"] = pieces
 
     def _called(self, entry: Mapping[str, Any], *, at: int, of: int) -> dict[str, Any] | None:
-        """The piece of a call as clients read it; None if it adds nothing. at, of: as `_known_call` has them."""
+        """The piece of a call as clients read it; None if it adds nothing. at, of: see `_known_call`."""
         kind = "custom" if isinstance(entry.get("custom"), Mapping) else "function"
         body = entry[kind] if isinstance(entry.get(kind), Mapping) else entry
         own = {"index", "id", "type", kind, *(("name", CALL_TEXTS[kind]) if body is entry else ())}
@@ -325,9 +326,8 @@ class ModelReply:
         return head | {kind: {"name": call.name, CALL_TEXTS[kind]: self._grown(call.place, text)}}
 
     def _known_call(self, server_id: str, *, index: int | None, is_named: bool, at: int, of: int) -> _Call | None:
-        """The call that a piece may go on; None if it begins one. It is number `at` of the `of` pieces of its chunk.
-
-        of: 0 in a whole message, where every entry is a call of its own.
+        """The call that a piece may continue; None if it begins one. at: number of the piece among the `of` pieces of
+        its chunk. of: 0 in a whole message, in which every entry is another call.
         """
         if not of:
             return None
@@ -343,9 +343,9 @@ class ModelReply:
         return self._calls[at] if at < len(self._calls) else None
 
     def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str) -> bool:
-        """True if a piece at the place of this call is another call: another id, or a name after complete arguments.
+        """True if a piece at the place of this call begins another one: another id, or a name after complete arguments.
 
-        Some servers send a new id with every piece: a piece of arguments without a name goes on.
+        Some servers send a new id with every piece: a piece of arguments without a name continues the call.
         """
         if server_id and call.server_id:
             return server_id != call.server_id and bool(name or not text)

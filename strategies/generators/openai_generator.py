@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -59,13 +59,12 @@ _CONNECT_S: Final = 5.0
 #: longest random pause before the second attempt, which doubles with every further one, and longest pause, seconds
 _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
-#: stop strings that are sent: OpenAI takes no more. All of them are heeded here
+#: stop strings that are sent: OpenAI takes no more. All of them end the text here
 _SENT_STOPS: Final = 4
 #: a usual tokenizer's bytes of English text per token
 _BYTES_PER_TOKEN: Final = 4
-#: parts of a stream per token allowed for, before a server counts as one that ignores max_tokens
+#: most parts of a stream, and most characters, per token; a server that sends more ignores max_tokens
 _RUNAWAY: Final = 4
-#: characters per token allowed for, before it counts as one, too: the longest tokens in use are runs of so many spaces
 _LONGEST_TOKEN: Final = 128
 #: longest wait for the usage after the end of the answer, seconds
 _LATE_USAGE_S: Final = 2.0
@@ -74,18 +73,17 @@ _LATE_USAGE_S: Final = 2.0
 class OpenAiGenerator(Generator):
     """Asks a model behind a URL, through the openai package.
 
-    The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
-    which frees the server. A call without a connection, or of status 408, 409, 425, 429 or 5xx, is made again after a
-    pause that the server may name (Retry-After, up to a minute), if it ends before the deadline and no other arm can
-    answer. A reply that breaks off fails the call. `capabilities` has "logprobs" if the options say so. Tokens are
-    estimated where the server does not count them. No error repeats the key or the headers. Raises ConfigError if the
-    package is missing or the options, or the variables of the environment that they name, cannot be used.
+    The answer is streamed: a deadline leaves the text so far, and a cancelled call closes its connection. A call
+    without a connection, or of status 408, 409, 425, 429 or 5xx, is repeated after a pause (Retry-After, up to a
+    minute) if the deadline leaves time and no other arm can answer. Tokens are estimated if the server does not report
+    them. No error repeats the key or the headers. Raises ConfigError if the package is missing, or if the options or
+    their environment variables cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
-    #: the section of the settings that it is made of, for remedies
+    #: section of the settings that configures it, for remedies
     section = "generator"
-    #: as `spans.provider_of` has it
+    #: see `provider_of`
     provider = "openai"
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
@@ -105,7 +103,7 @@ class OpenAiGenerator(Generator):
         self._free = asyncio.Semaphore(self._options.concurrency)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """The bytes of the text by `bytes_per_token`, an upper bound where that is 1.0, and the template's tokens."""
+        """The bytes of the text / `bytes_per_token`, and the template's tokens: an upper bound if that is 1.0."""
         return counted_tokens(prompt, options=self._options)
 
     async def complete(self, request: Request) -> Completion:
@@ -113,30 +111,17 @@ class OpenAiGenerator(Generator):
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
         dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
-        reading, feed, left = (
-            Reading(request, dropped=dropped),
-            TextFeed(request),
-            seconds_until(request.deadline),
-        )
-        late = left == 0.0
+        reading, feed = Reading(request, dropped=dropped), TextFeed(request)
         try:
-            try:
-                async with asyncio.timeout(left) as limit:
-                    if not late:
-                        await self._ask(reading, feed=feed)
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                late = reading.finish is None
-            if not late:
+            is_late = await self._ask(reading, feed=feed)
+            if not is_late:
                 reading.end()
-            done = self._completion(reading, late=late)
+            done = self._completion(reading, is_late=is_late)
             await feed.end(done.text)
         except ArmFailed as error:
             raise self._broke(error, reading=reading) from error
         except RagBanditError:
             raise
-        # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
         except Exception as error:
             raise self._failed(error, reading=reading) from error
         return done
@@ -148,18 +133,24 @@ class OpenAiGenerator(Generator):
         if client is not None:
             await client.close()
 
-    async def _ask(self, reading: "Reading", *, feed: TextFeed) -> None:
-        """Read the reply to its end, or as far as it is of interest. What comes after the answer cannot break it."""
-        async with self._free:
-            reading.asked = True
-            try:
+    async def _ask(self, reading: "Reading", *, feed: TextFeed) -> bool:
+        """Read the reply. Returns True if the deadline ended it. A failure after the answer's end changes nothing."""
+        left = seconds_until(reading.request.deadline)
+        if left == 0.0:
+            return True
+        try:
+            async with asyncio.timeout(left) as limit, self._free:
+                reading.asked = True
                 async with asyncio.timeout(self._first_piece_s(reading.request)) as silence:
                     await self._read(reading, feed=feed, silence=silence)
-            except RagBanditError:
+        except RagBanditError:
+            raise
+        except Exception as error:
+            if reading.finish is None and isinstance(error, TimeoutError) and limit.expired():
+                return True
+            if reading.finish is None:
                 raise
-            except Exception:
-                if reading.finish is None:
-                    raise
+        return False
 
     def _first_piece_s(self, request: Request) -> float | None:
         """Seconds that the first piece may take; half of the time that is left if another arm could answer."""
@@ -214,9 +205,8 @@ class OpenAiGenerator(Generator):
         """Seconds until the next attempt; None if there is to be none, or no time for it."""
         failure, response = failure_of_error(error), getattr(error, "response", None)
         is_final = response is not None and response.headers.get("x-should-retry") == "false"
-        if reading.values or is_final or not failure.may_pass:
-            return None
-        if reading.request.has_successor or reading.attempts > self._options.retries:
+        is_last = reading.request.has_successor or reading.attempts > self._options.retries
+        if reading.values or is_final or is_last or not failure.may_pass:
             return None
         ends, now = silence.when(), asyncio.get_running_loop().time()
         left = [seconds_until(reading.request.deadline), None if ends is None else ends - now]
@@ -229,7 +219,7 @@ class OpenAiGenerator(Generator):
         )
 
     def _usage(self, reading: "Reading") -> Tokens:
-        """Tokens of the call, estimated if the server did not say; none if it was not asked."""
+        """Tokens of the call, estimated if the server did not report them; 0 if no request was sent."""
         if not reading.asked:
             return Tokens(read=0, written=0)
         read = sum(map(estimated_tokens, plain_parts(reading.request.prompt)))
@@ -239,7 +229,7 @@ class OpenAiGenerator(Generator):
             read=read, written=written, estimated=True
         )
 
-    def _completion(self, reading: "Reading", *, late: bool) -> Completion:
+    def _completion(self, reading: "Reading", *, is_late: bool) -> Completion:
         used = self._usage(reading)
         reading.drop_prefix()
         finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
@@ -247,7 +237,7 @@ class OpenAiGenerator(Generator):
             text=reading.text,
             prompt_tokens=used.read,
             completion_tokens=used.written,
-            finish="deadline" if late else finish,
+            finish="deadline" if is_late else finish,
             details=_details(reading),
             dollars=self._dollars(used, model=reading.model),
             first_s=reading.first_s,
@@ -272,7 +262,7 @@ class OpenAiGenerator(Generator):
         return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reading=reading)
 
     def _broke(self, error: ArmFailed, *, reading: "Reading") -> ArmFailed:
-        """The error, with what the reply costs that was written, though nobody reads it."""
+        """The error with the cost of the reply so far, if there is any."""
         if not (reading.size or reading.usage):
             return error
         used = self._usage(reading)
@@ -306,7 +296,7 @@ def _details(reading: "Reading") -> dict[str, Any]:
 
 
 def _key(options: OpenAiOptions) -> str | None:
-    """The key, or None for a server of one's own."""
+    """The key; None if the variable is not set and a base_url is."""
     key = os.environ.get(options.api_key_env) or None
     if key is None and options.base_url is None and not os.environ.get(BASE_URL_ENV):
         raise ConfigError(
@@ -315,12 +305,8 @@ def _key(options: OpenAiOptions) -> str | None:
             remedy="set that variable, or generator.openai.base_url for a server of your own",
         )
     if key is not None:
-        check_header_value(
-            key,
-            what=shown_variable(options.api_key_env),
-            field="generator.openai.api_key_env",
-            remedy="set that variable to the key alone",
-        )
+        what, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
+        check_header_value(key, what=what, field="generator.openai.api_key_env", remedy=remedy)
     return key
 
 
@@ -343,9 +329,8 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
             remedy=f"put it into the environment variable {shown_variable(options.api_key_env)}",
         )
     for name, value in options.headers.items():
-        check_header_value(
-            value, what=f"the value of {name}", field="generator.openai.headers", remedy="give the value alone"
-        )
+        what, remedy = f"the value of {name}", "give only the value"
+        check_header_value(value, what=what, field="generator.openai.headers", remedy=remedy)
     if options.token_prices and model not in options.token_prices:
         raise ConfigError(
             f"{model!r} has no price",
@@ -421,14 +406,12 @@ class Reading(ModelReply):
             self.tokens[0] = text[dropped:], logprob
 
     def _end_early(self) -> None:
-        """Heed the stop strings and the length ourselves: a server may not."""
-        if (end := first_stop(self.text, self.request.stop)) is not None:
+        """End the text at a stop string or its longest length, in case the server does not."""
+        end, longest = first_stop(self.text, self.request.stop), _LONGEST_TOKEN * self.request.max_tokens
+        if end is not None:
             self.text, self.finish, self.ended = self.text[:end], "stop", True
-        elif self.parts > _RUNAWAY * (self.request.max_tokens + 4):
-            self.finish, self.ended = "length", True
-        elif len(self.text) > _LONGEST_TOKEN * self.request.max_tokens:
-            self.text = self.text[: _LONGEST_TOKEN * self.request.max_tokens]
-            self.finish, self.ended = "length", True
+        elif self.parts > _RUNAWAY * (self.request.max_tokens + 4) or len(self.text) > longest:
+            self.text, self.finish, self.ended = self.text[:longest], "length", True
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
@@ -445,28 +428,29 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
 
 
 def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
-    sampling, sent_stops = request.sampling, [each for each in request.stop if each][:_SENT_STOPS]
-    seed = options.seed if sampling is None else sampling.seed
-    body = {
+    sampling = {"temperature": 0.0, "seed": options.seed} if request.sampling is None else asdict(request.sampling)
+    body: dict[str, Any] = {
         "messages": _messages(request.prompt, where=options.prefix),
         options.max_tokens_field: request.max_tokens,
-        "temperature": 0.0 if sampling is None else sampling.temperature,
-        "top_p": None if sampling is None else sampling.top_p,
-        "top_k": None if sampling is None else sampling.top_k or None,
-        "seed": seed,
-        "stop": sent_stops or None,
-        "logprobs": True if "logprobs" in request.want else None,
+        **{name: value for name, value in sampling.items() if value is not None},
+        "stop": list(filter(None, request.stop))[:_SENT_STOPS],
+        "logprobs": "logprobs" in request.want,
     }
+    for name in ("top_k", "stop", "logprobs"):
+        if not body.get(name):
+            body.pop(name, None)
     if options.prefix == "continue" and request.prompt.prefix:
         body |= {"add_generation_prompt": False, "continue_final_message": True}
-    return {name: value for name, value in body.items() if value is not None}
+    return body
 
 
 def _chat_body(sent: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
     """A chat completion as its caller sent it."""
-    limits = [sent[name] for name in ("max_tokens", "max_completion_tokens") if sent.get(name) is not None]
-    body = {name: value for name, value in sent.items() if name not in ("max_tokens", "max_completion_tokens")}
-    return body | ({options.max_tokens_field: limits[0]} if limits else {})
+    body = dict(sent)
+    for limit in (body.pop("max_completion_tokens", None), body.pop("max_tokens", None)):
+        if limit is not None:
+            body[options.max_tokens_field] = limit
+    return body
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:

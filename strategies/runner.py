@@ -78,8 +78,8 @@ async def run_strategy(
     "error", "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses
     a chat, or CANCELLED if `stop` was completed, in any thread. The Run enforces the seconds in every call, and this
     function GRACE_SECONDS later. Code that blocks the event loop cannot be interrupted: its answer is "exhausted", with
-    a warning. reader: gets notes, and the answer while it is written: a beginning of the outcome's. source_chars: stored
-    characters of a source's text. spans: notified of every call. named: see `made_by`. Raises InvalidInput for a
+    a warning. reader: gets notes, and the answer while it is written: a beginning of the outcome's. source_chars: most
+    characters stored of a source's text. spans: notified of every call. named: see `made_by`. Raises InvalidInput for a
     query without an id, and asyncio.CancelledError.
     """
     if query.id is None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BASE_URL_ENV: Final = "OPENAI_BASE_URL"
 #: longest piece of a server's message that is passed on, in characters
 _MESSAGE: Final = 500
-#: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
+#: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; other servers only describe it
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
 #: longest wait for the end of a body after its last value, seconds
@@ -49,8 +49,8 @@ def connect(
     timeout: "openai.Timeout | None" = None,
     retries: int = 0,
 ) -> "openai.AsyncOpenAI":
-    """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own; its query is sent with every request, as Azure's
-    deployments need it. key: None is sent as "none".
+    """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own; its query is sent with every request. key: None is
+    sent as "none".
     """
     import openai
 
@@ -72,7 +72,7 @@ async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) 
     """
     import openai
 
-    # The package tries again until the body begins; a whole reply that breaks off later has given nothing out either.
+    # The package tries again until the body begins; a whole reply that breaks off later has given out nothing, too.
     for left in reversed(range(1 if fields.get("stream") else client.max_retries + 1)):
         reader = EventReader()
         async with client.chat.completions.with_streaming_response.create(**fields) as reply:
@@ -86,7 +86,7 @@ async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) 
                             return
             except BrokenReply:
                 raise
-            except Exception as error:  # httpx's own classes, which come under two names
+            except Exception as error:  # of httpx, which has two module names
                 if left:
                     continue
                 is_late = "Timeout" in type(error).__name__
@@ -191,7 +191,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @functools.cache
 def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - there is one of each
-    """An event loop on a thread of its own: the caller may have a loop or none."""
+    """An event loop on another thread: the caller may have a loop or none."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
     return loop
@@ -220,9 +220,9 @@ class OpenAiOptions:
     #: it; an answer that repeats it loses it. "assistant": a last assistant message, for servers that go on from it by
     #: themselves. "continue": the same, with the two fields by which vLLM and its kin are told to
     prefix: Literal["user", "assistant", "continue"] = "user"
-    #: how the server calls the limit of tokens to write; newer models of OpenAI take the second name only
+    #: the server's name of the limit of tokens to write; newer models of OpenAI take only the second name
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    #: sent with every greedy request, for servers that sample reproducibly; None: none is sent
+    #: sent with every greedy request, for servers that sample reproducibly; None if no seed is sent
     seed: Annotated[int, Field(strict=True)] | None = None
     #: put into every request last; null takes a field out, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -251,7 +251,7 @@ class OpenAiOptions:
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
 
 
-#: parameters of a chat completion that a model arm passes on; of all others the service knows its own, or none
+#: parameters of a chat completion that a model arm passes on
 PASSED_PARAMETERS: Final = frozenset(
     {
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "logprobs"),

@@ -190,11 +190,9 @@ class Retriever(Protocol):
 
         Raises ArmFailed if the index cannot be read.
         """
-        ...
 
     async def close(self) -> None:
         """Give back connections and threads, when no call is under way. A second time does nothing."""
-        ...
 
 
 #: tokens for which prompts are packed, and answers allowed, if a generator's context is not known
@@ -214,18 +212,15 @@ class Generator(Protocol):
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Tokens of the prompt with its chat template: exact or an upper bound. Called on the event loop, often."""
-        ...
 
     async def complete(self, request: Request) -> Completion:
         """The prompt's continuation, greedy unless the request has a sampling.
 
         Raises ArmFailed if the model cannot answer, CallBroke if that cost tokens; for deadlines see `Request`.
         """
-        ...
 
     async def close(self) -> None:
         """Give back connections and threads, when no call is under way. A second time does nothing."""
-        ...
 
 
 def error_text(error: BaseException) -> str:

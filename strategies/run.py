@@ -70,19 +70,15 @@ class AnswerReader(Protocol):
     @property
     def reading(self) -> bool:
         """True if there is a reader now."""
-        ...
 
     async def text(self, piece: str) -> None:
         """Take the next piece of the answer."""
-        ...
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
         """Take the next fields of a model's message besides its text: see `shared.model_replies`."""
-        ...
 
     def note(self, text: str) -> None:
         """Take a note on what the arm is doing, in a few words for a user."""
-        ...
 
 
 class AnswerStream:
@@ -479,4 +475,3 @@ class Strategy(Protocol):
 
         OutOfBudget and ArmFailed pass through: the runner turns them into Outcomes with the cost so far.
         """
-        ...

@@ -13,14 +13,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, enco
 from ragbandit.shared.event_reader import BrokenReply
 from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_replies import ModelReply
-from ragbandit.shared.openai_client import (
-    BASE_URL_ENV,
-    OpenAiOptions,
-    cause_of,
-    connect,
-    is_too_long,
-    reply_values,
-)
+from ragbandit.shared.openai_client import BASE_URL_ENV, OpenAiOptions, cause_of, connect, is_too_long, reply_values
 from ragbandit.shared.outbound import (
     check_address,
     check_header_value,
@@ -42,14 +35,7 @@ from ragbandit.strategies.base import (
     RequestRefused,
     seconds_until,
 )
-from ragbandit.strategies.generators.text_feed import (
-    TURN_TOKENS,
-    TextFeed,
-    Token,
-    chat_turns,
-    first_stop,
-    plain_parts,
-)
+from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
 if TYPE_CHECKING:
     import openai
@@ -94,10 +80,9 @@ class OpenAiGenerator(Generator):
         if self._options.logprobs:
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
         self._key = _key(self._options)
-        self._secrets: tuple[str, ...] = (*([self._key] if self._key else []), *self._options.headers.values())
         address = self._options.base_url or os.environ.get(BASE_URL_ENV) or ""
         self._address = shown_address(address or "OpenAI")
-        self._secrets += credentials_of(address)
+        self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
         self._client: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
@@ -225,9 +210,8 @@ class OpenAiGenerator(Generator):
         read = sum(map(estimated_tokens, plain_parts(reading.request.prompt)))
         beyond_text = math.ceil((reading.size - len(reading.text)) / _BYTES_PER_TOKEN)
         written = max(estimated_tokens(reading.text), len(reading.tokens)) + max(0, beyond_text)
-        return tokens_of(reading.usage, read=read, written=written) or Tokens(
-            read=read, written=written, estimated=True
-        )
+        used = tokens_of(reading.usage, read=read, written=written)
+        return used or Tokens(read=read, written=written, estimated=True)
 
     def _completion(self, reading: "Reading", *, is_late: bool) -> Completion:
         used = self._usage(reading)
@@ -415,15 +399,12 @@ class Reading(ModelReply):
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
-    """The arguments of the openai package's `create`.
-
-    It looks at nothing in `extra_body`: what it has no argument for, and any type, goes through.
-    """
+    """The arguments of the openai package's `create`, which sends any names and types in `extra_body`."""
     body = _body(request, options=options) if request.chat is None else _chat_body(request.chat, options=options)
     messages = body.pop("messages")
     body |= {"stream_options": {"include_usage": True}} if options.stream else {}
-    removed = {name for name, value in options.fields.items() if value is None}
-    body = {name: value for name, value in {**body, **options.fields}.items() if name not in removed}
+    body |= options.fields
+    body = {name: value for name, value in body.items() if value is not None or name not in options.fields}
     return {"model": model, "messages": messages, "stream": options.stream, "extra_body": body}
 
 

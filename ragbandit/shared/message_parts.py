@@ -60,10 +60,8 @@ def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
         before = known.get(name)
         if isinstance(before, dict) and isinstance(value, Mapping):
             _merge(before, value)
-        elif (isinstance(before, str) and isinstance(value, str) and name not in ("id", "type", "name")) or (
-            isinstance(before, list) and isinstance(value, list)
-        ):
-            known[name] = before + value  # type: ignore[operator] # both are of one kind
+        elif isinstance(before, str | list) and type(before) is type(value) and name not in ("id", "type", "name"):
+            known[name] = before + value
         elif value is not None and (before is None or type(before) is type(value)):
             known[name] = dict(value) if isinstance(value, Mapping) else value
 

@@ -74,18 +74,6 @@ def _listed(value: Any) -> list[Mapping[str, Any]]:
     return [each for each in values if isinstance(each, Mapping)]
 
 
-def _failure_of(part: Mapping[str, Any]) -> BrokenReply | None:
-    """The failure that a reply, a chunk or a choice has in it; None if it has none."""
-    error = part.get("error")
-    if part.get("object") == ERROR or (part.get("type") == ERROR and not error):
-        error = part
-    if not (any(error.values()) if isinstance(error, Mapping) else error):
-        return None
-    code = count_of(next((each.get("code") or each.get("status") for each in _listed(error)), None))
-    status = code if code is not None and 400 <= code <= 599 else None
-    return BrokenReply(server_message(error) or json.dumps(error, ensure_ascii=False), status_code=status)
-
-
 def _token_of(entry: Any) -> dict[str, Any] | None:
     """The log-probability of a token, as OpenAI has it; None if it cannot be used."""
     entry = entry if isinstance(entry, Mapping) else {}
@@ -176,10 +164,16 @@ class ModelReply:
         self.message.end()
 
     def _raise_failure(self, part: Mapping[str, Any]) -> None:
-        """Raises BrokenReply for a failure, unless the answer has come."""
-        failure = _failure_of(part) if self.finish in (None, ERROR) else None
-        if failure is not None:
-            raise failure
+        """Raises BrokenReply for an error in a reply, a chunk or a choice, unless the answer has come."""
+        error = part.get("error")
+        if part.get("object") == ERROR or (part.get("type") == ERROR and not error):
+            error = part
+        is_error = any(error.values()) if isinstance(error, Mapping) else bool(error)
+        if not is_error or self.finish not in (None, ERROR):
+            return
+        code = count_of(next((each.get("code") or each.get("status") for each in _listed(error)), None))
+        message = server_message(error) or json.dumps(error, ensure_ascii=False)
+        raise BrokenReply(message, status_code=code if code in range(400, 600) else None)
 
     def _take(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)

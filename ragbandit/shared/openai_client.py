@@ -68,10 +68,8 @@ def connect(
 async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) -> AsyncIterator[Any]:
     """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
 
-    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply and errors of openai.
+    Close the iterator (contextlib.aclosing), which closes the connection. Raises BrokenReply, and openai's and httpx's errors.
     """
-    import openai
-
     # The package tries again until the body begins; a whole reply that breaks off later has given out nothing, too.
     for left in reversed(range(1 if fields.get("stream") else client.max_retries + 1)):
         reader = EventReader()
@@ -84,14 +82,10 @@ async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) 
                         if value == DONE:
                             await _drain(chunks)
                             return
-            except BrokenReply:
-                raise
-            except Exception as error:  # of httpx, which has two module names
-                if left:
+            except Exception as error:
+                if left and not isinstance(error, BrokenReply):
                     continue
-                is_late = "Timeout" in type(error).__name__
-                kind = openai.APITimeoutError if is_late else openai.APIConnectionError
-                raise kind(request=reply.http_response.request) from error
+                raise
             for value in reader.end():
                 yield value
             return
@@ -153,19 +147,15 @@ class ChatServer:
 
     async def complete(self, fields: Mapping[str, Any]) -> ChatReply:
         """Complete a chat with these fields, in two attempts at most. Call it on `event_loop`, with a deadline."""
+        headers, reply = tuple(sorted(self.headers.items())), ModelReply()
         try:
-            return await self._once(fields)
-        except Exception as error:  # whatever a server sends must never cost a caller the answer
+            client = _client(asyncio.get_running_loop(), self.base_url, os.environ.get(self.api_key_env), headers)
+            async with aclosing(reply_values(client, fields)) as values:  # type: ignore[type-var] # a generator
+                async for value in values:
+                    reply.take(value)
+            reply.end()
+        except Exception as error:  # no fault of this server may fail the caller's question
             return ChatReply(failed=failure_of_error(error).name)
-
-    async def _once(self, fields: Mapping[str, Any]) -> ChatReply:
-        headers = tuple(sorted(self.headers.items()))
-        client = _client(asyncio.get_running_loop(), self.base_url, os.environ.get(self.api_key_env), headers)
-        reply = ModelReply()
-        async with aclosing(reply_values(client, fields)) as values:  # type: ignore[type-var] # a generator
-            async for value in values:
-                reply.take(value)
-        reply.end()
         return ChatReply(text=reply.text, finish=reply.finish, tokens=tokens_of(reply.usage))
 
 

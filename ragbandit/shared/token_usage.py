@@ -102,33 +102,33 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
     """
     cached, apart = counts.get("cached", 0), counts.get("cached_apart", 0)
     apart_sum = apart + counts.get("cache_write_apart", 0)
-    told_read, told_written, total = (counts.get(name) for name in ("read", "written", "total"))
-    if told_read is None and "read_plain" in counts:
-        told_read = counts["read_plain"] + (0 if cached else apart_sum)
-    elif told_read is None and "missed" in counts:
-        told_read = counts["missed"] + cached
-    elif told_read is not None and not cached and apart_sum > told_read:
-        told_read += apart_sum  # a proxy that passes the plain count on by OpenAI's name
+    tokens_read, tokens_written, total = (counts.get(name) for name in ("read", "written", "total"))
+    if tokens_read is None and "read_plain" in counts:
+        tokens_read = counts["read_plain"] + (0 if cached else apart_sum)
+    elif tokens_read is None and "missed" in counts:
+        tokens_read = counts["missed"] + cached
+    elif tokens_read is not None and not cached and apart_sum > tokens_read:
+        tokens_read += apart_sum  # a proxy that passes the plain count on by OpenAI's name
     thoughts = counts.get("thoughts_apart", counts.get("thoughts"))
-    if told_written is not None and thoughts and ("thoughts_apart" in counts or thoughts > told_written):
-        told_written += thoughts
-    if total and told_read:
-        told_written = max(told_written or 0, total - told_read)
-    elif total and told_written:
-        told_read = total - told_written
+    if tokens_written is not None and thoughts and ("thoughts_apart" in counts or thoughts > tokens_written):
+        tokens_written += thoughts
+    if total and tokens_read:
+        tokens_written = max(tokens_written or 0, total - tokens_read)
+    elif total and tokens_written:
+        tokens_read = total - tokens_written
     # No call reads nothing: a server that reports 0 does not count.
-    estimated = told_read is None or told_read <= 0 or told_written is None
+    estimated = tokens_read is None or tokens_read <= 0 or tokens_written is None
     if estimated:
-        told_read = told_read if told_read and told_read > 0 else read
-        told_written = told_written or written
-    if told_read is None or told_written is None:
+        tokens_read = tokens_read if tokens_read and tokens_read > 0 else read
+        tokens_written = tokens_written or written
+    if tokens_read is None or tokens_written is None:
         return None
-    cached = min(cached or apart, told_read)
+    cached = min(cached or apart, tokens_read)
     return Tokens(
-        read=told_read,
-        written=told_written,
+        read=tokens_read,
+        written=tokens_written,
         cached=cached,
-        cache_write=min(counts.get("cache_write") or counts.get("cache_write_apart", 0), told_read - cached),
-        reasoning=None if thoughts is None else min(thoughts, told_written),
+        cache_write=min(counts.get("cache_write") or counts.get("cache_write_apart", 0), tokens_read - cached),
+        reasoning=None if thoughts is None else min(thoughts, tokens_written),
         estimated=estimated,
     )

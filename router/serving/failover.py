@@ -1,7 +1,7 @@
 """Failover: when an arm fails before its first content, the next arm answers the question.
 
 The failed outcome and a second, linked decision are stored in one transaction. The outcome names that decision
-(`made_by.successor`). Its arm is forced: nothing is drawn and nothing is learned from it. It waits in the answer queue,
+(`made_by.successor`). Its arm is forced, without a draw or an update of the policy. It waits in the answer queue,
 so that a process that dies loses nothing.
 """
 

@@ -146,8 +146,6 @@ class OpenAiGenerator(Generator):
 
     async def _read(self, reading: "Reading", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
         """Read a reply, after as many attempts as there is time for. silence: ends the wait for the next piece."""
-        import openai
-
         clock = asyncio.get_running_loop().time
         began = clock()
         fields = request_fields(reading.request, model=self.name, options=self._options)
@@ -168,7 +166,7 @@ class OpenAiGenerator(Generator):
                         if reading.ended:
                             return
                 return
-            except (openai.APIConnectionError, openai.APIStatusError) as error:
+            except Exception as error:
                 pause = self._pause(error, reading=reading, silence=silence)
                 if pause is None:
                     raise

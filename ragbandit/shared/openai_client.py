@@ -68,7 +68,7 @@ def connect(
 async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) -> AsyncIterator[Any]:
     """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
 
-    Close the iterator (contextlib.aclosing), which closes the connection. Raises BrokenReply, and openai's and httpx's errors.
+    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply, openai's and httpx's errors.
     """
     # The package tries again until the body begins; a whole reply that breaks off later has given out nothing, too.
     for left in reversed(range(1 if fields.get("stream") else client.max_retries + 1)):

@@ -29,7 +29,7 @@ from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.failures import failure_of
+from ragbandit.shared.failures import Failure, failure_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, ArmName, CircuitState, DecisionId, OutcomeStatus
 
 #: key in a decision's facts: the arms that were excluded because they fail
@@ -315,12 +315,10 @@ class OutcomePoller:
             # A worker's clock may be ahead.
             made_at=min(row.made_at, now),
             reporter=None if row.run_by == "worker" else row.tenant,
-            suspends_s=0.0 if row.made_by is None else self._suspends_s(row.made_by),
+            suspends_s=self._suspends_s(failure_of(object_or_empty(row.made_by))),
         )
 
-    def _suspends_s(self, made_by: str) -> float:
-        """Seconds for which a failure suspends its arm by itself."""
-        failure = failure_of(object_or_empty(made_by))
+    def _suspends_s(self, failure: Failure | None) -> float:
         if failure is None:
             return 0.0
         cool_down_s = self.breaker.settings.cool_down_s if failure.kind == "unreachable" else 0.0

@@ -7,7 +7,7 @@ from typing import Any, Final
 #: most tokens of one call that are believed; a larger count is unknown
 MAX_TOKENS: Final = 10_000_000
 
-#: count -> its names by each server, the first with a count is read; "a.b" is a field of an object
+#: count -> its names by each server; "a.b" is a field of an object
 _NAMES: Final = {
     # OpenAI, Gemini (two spellings), Cohere (two objects), Ollama; thoughts are part of the tokens written
     "read": "prompt_tokens promptTokenCount prompt_token_count tokens.input_tokens billed_units.input_tokens "
@@ -29,9 +29,9 @@ _NAMES: Final = {
     # Gemini: in addition to the tokens written
     "thoughts_apart": "thoughtsTokenCount thoughts_token_count",
 }
-_PATHS: Final = {kind: [name.split(".") for name in names.split()] for kind, names in _NAMES.items()}
+_KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 #: objects of a reply that have counts; Ollama's are in the reply itself
-_OBJECTS: Final = ("usage", "usageMetadata", "usage_metadata", "timings")
+_OBJECTS: Final = ("timings", "usage", "usageMetadata", "usage_metadata")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,23 +67,19 @@ def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
     if "eval_count" in reply or "prompt_eval_count" in reply:
         sources.append(reply)
     for source in sources:
-        if not isinstance(source, Mapping):
-            continue
-        for kind, paths in _PATHS.items():
-            count = _first(source, paths)
+        if isinstance(source, Mapping):
+            _add_counts(known, source)
+
+
+def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str = "") -> None:
+    for name, value in source.items():
+        kind = _KINDS.get(outer + name)
+        if kind is not None:
+            count = count_of(value)
             if count or (count == 0 and kind not in known):
                 known[kind] = count
-
-
-def _first(source: Mapping[str, Any], paths: Sequence[Sequence[str]]) -> int | None:
-    """The first of these fields that has a count; None if there is none."""
-    for outer, *inner in paths:
-        value = source.get(outer)
-        if inner:
-            value = value.get(inner[0]) if isinstance(value, Mapping) else None
-        if value is not None and (count := count_of(value)) is not None:
-            return count
-    return None
+        elif isinstance(value, Mapping) and not outer:
+            _add_counts(known, value, outer=f"{name}.")
 
 
 def count_of(value: Any) -> int | None:

@@ -312,10 +312,8 @@ class Run:
         """
         self._check_call()
         if missing := sorted(want - self.generator.capabilities):
-            raise ArmFailed(
-                f"the call for {purpose} wants {', '.join(missing)}, which {self.generator.name} does not offer",
-                remedy="declare it in the arm's needs, so that this is found at the start",
-            )
+            message = f"the call for {purpose} wants {', '.join(missing)}, which {self.generator.name} does not offer"
+            raise ArmFailed(message, remedy="declare it in the arm's needs, so that this is found at the start")
         request = Request(
             prompt=prompt,
             max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),
@@ -441,10 +439,8 @@ class Run:
         if self.rounds_over:
             raise OutOfBudget("rounds")
         if self._refused is not None:
-            raise ArmFailed(
-                "the arm searches in a round that its own cap refused",
-                remedy="search no more when run.begin_round returns False, or give it a higher cap",
-            )
+            remedy = "search no more when run.begin_round returns False, or give it a higher cap"
+            raise ArmFailed("the arm searches in a round that its own cap refused", remedy=remedy)
         if not self.used["rounds"]:
             raise ArmFailed("the arm searches outside any round", remedy="call run.begin_round first")
 

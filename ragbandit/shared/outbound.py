@@ -25,9 +25,8 @@ def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> 
 def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:
     """Raises ConfigError without the value if no header can carry it. what: its source, for the message."""
     if value != value.strip() or not (value.isascii() and value.isprintable()):
-        raise ConfigError(
-            f"{what} holds a line break, a space at an end, or what is not ASCII", field=field, remedy=remedy
-        )
+        message = f"{what} holds a line break, a space at an end, or a character that is not ASCII"
+        raise ConfigError(message, field=field, remedy=remedy)
 
 
 def shown_address(url: str) -> str:

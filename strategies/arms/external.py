@@ -190,12 +190,9 @@ class Http(ParamsArm[HttpParams]):
             async for piece in response.aiter_bytes():
                 read += piece
                 if len(read) > most:
-                    raise ServerFailed(
-                        f"{self._shown} replied more than {most} bytes",
-                        field=f"arms.{self.name}.max_bytes",
-                        remedy="reply with the answer alone, or raise it",
-                        failure=Failure(kind="unreadable"),
-                    )
+                    message, field = f"{self._shown} replied more than {most} bytes", f"arms.{self.name}.max_bytes"
+                    remedy, failure = "reply with only the answer, or raise it", Failure(kind="unreadable")
+                    raise ServerFailed(message, field=field, remedy=remedy, failure=failure)
         headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
         return httpx.Response(response.status_code, headers=headers, content=bytes(read))
 

@@ -304,21 +304,15 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         check_address(address, field=where, remedy=remedy, query=True)
     if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
         raise ConfigError("this is no address without a password", field=where, remedy=remedy)
-    if any(name.lower() == "authorization" for name in options.headers):
-        raise ConfigError(
-            "the key does not belong here",
-            field="generator.openai.headers",
-            remedy=f"put it into the environment variable {shown_variable(options.api_key_env)}",
-        )
     for name, value in options.headers.items():
+        if name.lower() == "authorization":
+            remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
+            raise ConfigError("the key does not belong here", field="generator.openai.headers", remedy=remedy)
         what, remedy = f"the value of {name}", "give only the value"
         check_header_value(value, what=what, field="generator.openai.headers", remedy=remedy)
     if options.token_prices and model not in options.token_prices:
-        raise ConfigError(
-            f"{model!r} has no price",
-            field="generator.openai.token_prices",
-            remedy="set generator.token_prices, {input: 0.0, output: 0.0} if it is free",
-        )
+        remedy = "set generator.token_prices, {input: 0.0, output: 0.0} if it is free"
+        raise ConfigError(f"{model!r} has no price", field="generator.openai.token_prices", remedy=remedy)
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:

@@ -113,10 +113,8 @@ def _read(file: Path) -> Completion | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        logger.warning(
-            "a cached response cannot be read; the model is called again",
-            extra={"action": "cache", "reason": repr(error)},
-        )
+        facts = {"action": "cache", "reason": repr(error)}
+        logger.warning("a cached response cannot be read; the model is called again", extra=facts)
         return None
 
 

@@ -34,44 +34,34 @@ class TextFeed:
 
     async def grow(self, text: str) -> None:
         """Give the new and settled part of `text`, the whole text so far. Raises as `end`."""
-        if self._sink is not None:
-            await self._give(_settled(text, stops=self._stops))
-            if self.given and self.first_s is None:
-                self.first_s = time.monotonic() - self._began
+        await self._give(_settled(text, stops=self._stops), is_whole=False)
+        if self.given and self.first_s is None:
+            self.first_s = time.monotonic() - self._began
 
     async def end(self, text: str) -> None:
         """Give the rest of the whole text.
 
         Raises ArmFailed if a second attempt wrote another text, or if the sink fails; a RagBanditError passes.
         """
-        if self._sink is not None:
-            await self._give(text)
-            if not text.startswith(self.given):
-                raise _contradiction()
+        await self._give(text, is_whole=True)
 
-    async def _give(self, text: str) -> None:
+    async def _give(self, text: str, *, is_whole: bool) -> None:
         given = self.given
-        if not text.startswith(given):
-            if given.startswith(text):
-                return  # a second attempt, not yet as far as the first one was
-            raise _contradiction()
-        piece = text[len(given) :]
-        if not piece or self._sink is None:
+        is_shorter = given.startswith(text) and not is_whole  # a second attempt, not as far as the first one
+        if self._sink is None or text == given or is_shorter:
             return
+        if not text.startswith(given):
+            raise ArmFailed(
+                "the answer broke off after a part of it was given out, and was not written again in the same words",
+                remedy="ask again; text that was given out cannot be taken back",
+            )
         self.given = text
         try:
-            await self._sink(piece)
+            await self._sink(text[len(given) :])
         except RagBanditError:
             raise
         except Exception as error:
             raise ArmFailed(f"the reader of the streamed text failed: {type(error).__name__}: {error}") from error
-
-
-def _contradiction() -> ArmFailed:
-    return ArmFailed(
-        "the answer broke off when a part of it had been given out, and was not written again in the same words",
-        remedy="ask again; what was given out cannot be taken back",
-    )
 
 
 def _settled(text: str, *, stops: tuple[str, ...]) -> str:

@@ -273,7 +273,9 @@ class OutcomePoller:
         """Call `read`, and log changes of state. Raises StoreError."""
         for health in self.read(arms, now=now):
             if self._states.get(health.arm, "closed") != health.state:
-                self._log(health)
+                facts = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
+                level = logging.WARNING if health.state == "open" else logging.INFO
+                log.log(level, _NEWS[health.state], extra=facts)
             self._states[health.arm] = health.state
         suspended = self.breaker.suspended(arms, now=now)
         for arm, tenant in sorted(suspended - self._suspended)[:MOST_LOGGED]:
@@ -330,7 +332,3 @@ class OutcomePoller:
             return seconds is not None and seconds < self.seconds
         except (AttributeError, TypeError, ValueError):
             return True  # a damaged row says nothing about its arm
-
-    def _log(self, health: ArmHealth) -> None:
-        facts = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
-        log.log(logging.WARNING if health.state == "open" else logging.INFO, _NEWS[health.state], extra=facts)

@@ -160,8 +160,10 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
             if not (
                 isinstance(answer, Answer) and isinstance(answer.text, str) and isinstance(answer.stop_reason, str)
             ):
-                remedy = "return a ragbandit.strategies.run.Answer of two strings"
-                raise ArmFailed(f"the arm {strategy.name} returned {answer!r:.200}", remedy=remedy)
+                raise ArmFailed(
+                    f"the arm {strategy.name} returned {answer!r:.200}",
+                    remedy="return a ragbandit.strategies.run.Answer of two strings",
+                )
         if run.deadline is not None and (late := time.monotonic() - run.deadline) > GRACE_SECONDS:
             # The event loop was blocked, or the arm caught its cancellation.
             facts = {"action": "arm_late", "arm": strategy.name, "late_s": round(late, 2)}

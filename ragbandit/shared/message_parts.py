@@ -61,7 +61,7 @@ def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
         if isinstance(before, dict) and isinstance(value, Mapping):
             _merge(before, value)
         elif isinstance(before, str | list) and type(before) is type(value) and name not in ("id", "type", "name"):
-            known[name] = before + value
+            known[name] = before + value  # type: ignore[operator] # both are of one type
         elif value is not None and (before is None or type(before) is type(value)):
             known[name] = dict(value) if isinstance(value, Mapping) else value
 

@@ -1,8 +1,7 @@
 """Failover: when an arm fails before its first content, the next arm answers the question.
 
-The failed outcome and a second, linked decision are stored in one transaction. The outcome names that decision
-(`made_by.successor`). Its arm is forced, without a draw or an update of the policy. It waits in the answer queue,
-so that a process that dies loses nothing.
+One transaction stores the failed outcome and a second decision, which is linked as `made_by.successor`. Its arm is
+forced, without a draw or an update of the policy. The decision waits in the answer queue, so a crash loses nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence

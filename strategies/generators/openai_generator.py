@@ -176,12 +176,9 @@ class OpenAiGenerator(Generator):
         import openai
 
         if self._client is None:
-            self._client = connect(
-                base_url=self._options.base_url,
-                key=self._key,
-                headers=self._options.headers,
-                timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
-            )
+            options = self._options
+            timeout = openai.Timeout(options.read_s, connect=min(_CONNECT_S, options.read_s))
+            self._client = connect(base_url=options.base_url, key=self._key, headers=options.headers, timeout=timeout)
         return self._client
 
     def _pause(self, error: Exception, *, reading: "Reading", silence: asyncio.Timeout) -> float | None:
@@ -193,12 +190,10 @@ class OpenAiGenerator(Generator):
             return None
         ends, now = silence.when(), asyncio.get_running_loop().time()
         left = [seconds_until(reading.request.deadline), None if ends is None else ends - now]
+        left_s = min((seconds for seconds in left if seconds is not None), default=None)
+        asked_s = failure.retry_after_s or 0.0
         return pause_before_retry(
-            reading.attempts,
-            base_s=_PAUSE_S,
-            longest_s=_LONGEST_PAUSE_S,
-            asked_s=failure.retry_after_s or 0.0,
-            left_s=min((seconds for seconds in left if seconds is not None), default=None),
+            reading.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=asked_s, left_s=left_s
         )
 
     def _usage(self, reading: "Reading") -> Tokens:

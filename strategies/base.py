@@ -1,8 +1,7 @@
-"""The contracts of answering: what an arm is given, what it must return, what it may ask of others.
+"""The contracts of answering: passages, prompts, requests and completions, retrievers and generators, and errors.
 
-An arm is a small loop over a `strategies.run.Run`. The Run carries the retriever and the generator, counts what every
-call costs, writes the trace and holds the budget, so that no arm can forget to. An arm keeps nothing between questions:
-everything it knows lives in local variables of `answer`.
+An arm is a small loop over a `strategies.run.Run`, which counts costs, writes the trace and enforces the budget. An arm
+has no state between questions, only local variables of `answer`.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ class Passage:
     id: str
     title: str
     text: str
-    #: where it can be read, if the corpus says so
+    #: address of its source; None if the corpus has none
     url: str | None = None
 
 
@@ -57,7 +56,7 @@ class Prompt:
     body: str
     #: the first words of the model's own answer, for continuing a text
     prefix: str = ""
-    #: what was said before, the oldest first; see ragbandit.strategies.generators.text_feed for how a model gets it
+    #: earlier messages, the oldest first; see ragbandit.strategies.generators.text_feed for how a model gets them
     history: tuple[Message, ...] = ()
 
 
@@ -78,7 +77,7 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One call to a model. A generator passes over what it does not know: later fields break no implementer."""
+    """One call to a model. A generator ignores fields that it does not use: later fields break no implementation."""
 
     prompt: Prompt
     #: tokens of the answer at most
@@ -87,22 +86,21 @@ class Request:
     stop: tuple[str, ...] = ()
     #: a time.monotonic() value after which the text so far is returned with finish="deadline"
     deadline: float | None = None
-    #: what is asked beyond the text, of the generator's capabilities; it comes back in `Completion.details`
+    #: capabilities to use for `Completion.details`
     want: frozenset[Need] = frozenset()
     #: None: greedy
     sampling: Sampling | None = None
-    #: takes the text of the completion piece by piece while it is written; together the pieces are its text, without
-    #: any part of a stop string (see generators.text_feed). It is awaited, so that a slow reader slows the writer; a
-    #: call of it that is cancelled has taken its piece. None: there is no reader. A generator that cannot write piece
-    #: by piece need not call it
+    #: takes the text piece by piece while it is written, without any part of a stop string (see generators.text_feed).
+    #: It is awaited, so that a slow reader slows the writer; a cancelled call has taken its piece. None if there is no
+    #: reader. A generator that does not stream need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
-    #: messages and parameters of a chat completion, by OpenAI's names, which are sent in place of all above but the
-    #: deadline; its reply comes back in `details` under "reply": {"message": what it has beside the content, by
-    #: `shared.model_replies`, "finish_reason"}. None: the prompt is sent
+    #: messages and parameters of a chat completion, by OpenAI's names, sent in place of all fields above except the
+    #: deadline; `details` then has "reply": {"message": its fields besides the content, "finish_reason"}. None if the
+    #: prompt is sent
     chat: Mapping[str, Json] | None = None
     #: another arm answers if this call fails: it is not tried again
     has_successor: bool = field(default=False, compare=False)
-    #: of a chat: takes what a piece has beside its text, as `sink`
+    #: takes the fields of a chat's pieces besides the text, as `sink`
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
 
@@ -116,25 +114,25 @@ class Completion:
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
-    #: what `Request.want` asked for, by need; see ragbandit.strategies.generators.text_feed
+    #: results of `Request.want`, by need; see ragbandit.strategies.generators.text_feed
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     #: price of this call, 0.0 where the model has none
     dollars: float = 0.0
-    #: of an answer out of a cache: what the call that made it took; None: this call made it
+    #: seconds of the original call if the answer comes from a cache, else None
     seconds: float | None = None
-    #: of an answer that came in pieces, until the first one; None: it came whole, or that is unknown
+    #: seconds until the first piece of a streamed answer; None if it was not streamed, or that is unknown
     first_s: float | None = field(default=None, compare=False)
-    #: of prompt_tokens, those out of the provider's cache of prompts, and those written into it
+    #: parts of prompt_tokens: read from the provider's cache of prompts, and written into it
     cached_tokens: int = 0
     cache_write_tokens: int = 0
-    #: of completion_tokens, those of a reasoning model's thoughts; None: unknown
+    #: part of completion_tokens: a reasoning model's thoughts; None if unknown
     reasoning_tokens: int | None = None
     #: True if the server did not report the tokens
     estimated: bool = False
 
 
 def seconds_until(deadline: float | None) -> float | None:
-    """Seconds until a time.monotonic() value, at least 0.0; None where there is no deadline."""
+    """Seconds until a time.monotonic() value, at least 0.0; None without a deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
@@ -153,7 +151,7 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resu
 
 
 class OutOfBudget(Exception):
-    """A cap of the budget was reached in mid-run. `cap` names it; the runner makes an Outcome of it."""
+    """A cap of the budget was reached during a run; the runner makes an Outcome of it."""
 
     def __init__(self, cap: str) -> None:
         self.cap = cap
@@ -184,7 +182,7 @@ class RequestRefused(ServerFailed):
 class Retriever(Protocol):
     """Finds passages by text. All calls come from one event loop."""
 
-    #: tells two corpora apart: it is kept with every outcome
+    #: identifies the corpus in every outcome
     name: str
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
@@ -192,11 +190,9 @@ class Retriever(Protocol):
 
         Raises ArmFailed if the index cannot be read.
         """
-        ...
 
     async def close(self) -> None:
         """Give back connections and threads, when no call is under way. A second time does nothing."""
-        ...
 
 
 #: tokens for which prompts are packed, and answers allowed, if a generator's context is not known
@@ -207,44 +203,33 @@ PACKED_TOKENS: Final = 8192
 class Generator(Protocol):
     """Writes text. All calls to `complete` come from one event loop."""
 
-    #: tells two models apart: it is kept with every outcome
+    #: identifies the model in every outcome
     name: str
-    #: what this generator can do, on the class already: the needs of arms are checked before a model is loaded. An
-    #: instance may say it otherwise
+    #: set on the class, since the needs of arms are checked before a model is loaded; an instance may differ
     capabilities: frozenset[Need]
     #: tokens of prompt and completion together that fit in one call; None: unknown, no call is refused for its length
     context_tokens: int | None
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the prompt as the model will see it, chat template included: exact or an upper bound.
-
-        Without input or output: it is called on the event loop, several times for one prompt.
-        """
-        ...
+        """Tokens of the prompt with its chat template: exact or an upper bound. Called on the event loop, often."""
 
     async def complete(self, request: Request) -> Completion:
-        """The prompt's continuation, greedy unless the request says how to sample.
+        """The prompt's continuation, greedy unless the request has a sampling.
 
-        Raises ArmFailed if the model cannot answer, CallBroke if that cost tokens. A deadline that passed is no
-        failure, see `Request`.
+        Raises ArmFailed if the model cannot answer, CallBroke if that cost tokens; for deadlines see `Request`.
         """
-        ...
 
     async def close(self) -> None:
         """Give back connections and threads, when no call is under way. A second time does nothing."""
-        ...
 
 
 def error_text(error: BaseException) -> str:
-    """The error in words, as traces, outcomes, the database and HTTP replies show it: without secrets.
-
-    Of an error that is not ours, its type and the first ERROR_LENGTH characters of its text.
-    """
+    """The error in words for traces, outcomes and HTTP replies, without secrets; a foreign error is shortened."""
     if isinstance(error, RagBanditError | OutOfBudget):
         return without_secrets(str(error))
     if isinstance(error, asyncio.CancelledError):
         return "cut off: the call did not return in time, or was cancelled"
-    text = without_secrets(str(error))  # before the cut: half a secret may not look like one
+    text = without_secrets(str(error))  # before the cut: half a secret could not be recognized
     text = text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -264,15 +249,12 @@ logger.addFilter(_redact_traceback)
 
 #: different exceptions that are counted
 MOST_EXCEPTIONS = 1000
-#: (whose, exception, its place) -> how often it was raised in this process
+#: (`of`, exception, its place) -> how often it was raised in this process
 _raised: Counter[tuple[str, str, str]] = Counter()
 
 
 def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of a user's class: with its traceback the first time, then the count at every power of two.
-
-    of: "the arm NAME".
-    """
+    """Log an exception of a user's class (`of`): with its traceback, then the count at every power of two."""
     place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
     key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
     if len(_raised) >= MOST_EXCEPTIONS:

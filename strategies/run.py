@@ -70,19 +70,15 @@ class AnswerReader(Protocol):
     @property
     def reading(self) -> bool:
         """True if there is a reader now."""
-        ...
 
     async def text(self, piece: str) -> None:
         """Take the next piece of the answer."""
-        ...
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Take what a model's message has beside its text, as it comes: see `shared.model_replies`."""
-        ...
+        """Take the next fields of a model's message besides its text: see `shared.model_replies`."""
 
     def note(self, text: str) -> None:
         """Take a note on what the arm is doing, in a few words for a user."""
-        ...
 
 
 class AnswerStream:
@@ -100,20 +96,15 @@ class AnswerStream:
         return self._reader is not None and self._reader.reading
 
     def note(self, text: str) -> None:
-        """Tell the reader what the arm is doing; the same note twice in a row is told once."""
-        if self._reader is None or not self.wanted:
-            return
+        """Give the reader a note on what the arm is doing, unless it repeats the last one."""
         line = " ".join(text.split())
         line = line if len(line) <= MAX_NOTE else f"{line[: MAX_NOTE - 3]}..."
-        if line != self._last_note:
+        if self._reader is not None and self._reader.reading and line != self._last_note:
             self._last_note = line
             self._reader.note(line)
 
     def sink(self, settle: Settle) -> Callable[[str], Awaitable[None]] | None:
-        """The sink of a call that writes the answer, None if there is no reader.
-
-        What does not continue the text given before is not given: the answer as a whole tells then.
-        """
+        """The sink of a call that writes the answer, None if there is no reader. It gives only continuations."""
         reader = self._reader
         if reader is None or not self.wanted:
             return None
@@ -130,12 +121,12 @@ class AnswerStream:
         return take
 
     def delta_sink(self) -> Callable[[Mapping[str, Json]], Awaitable[None]] | None:
-        """The sink of what a chat has beside its text, None if there is no reader."""
+        """The sink of a chat's fields besides its text, None if there is no reader."""
         return self._reader.delta if self._reader is not None and self.wanted else None
 
 
 def provider_of(generator: Generator) -> str:
-    """Who runs the model, for OpenTelemetry: what the generator's `provider` says, or "ragbandit": this process."""
+    """Who runs the model, for OpenTelemetry: the generator's `provider`, or "ragbandit" for this process."""
     return str(getattr(generator, "provider", "ragbandit"))
 
 
@@ -165,10 +156,10 @@ NO_SPANS: Final = Spans()
 
 @dataclass(kw_only=True, slots=True)
 class Run:
-    """One question's run through an arm: the only access to retriever and model; it counts cost and keeps the trace.
+    """One question's run through an arm: its only access to retriever and model, with cost, trace and budget.
 
     Every call that began is in the cost, and has one event in the trace: Retrieved, Generated, or CallFailed.
-    An arm searches within a round that it began, and no more once it was refused one: steps are what rewards pay for.
+    An arm searches only within a round that it began: steps are part of the reward.
     """
 
     #: the whole question, with id, context, tenant and the budget as it was asked for
@@ -177,9 +168,7 @@ class Run:
     generator: Generator
     #: the caps in force
     budget: Budget
-    #: who is told of the calls, for traces
     spans: Spans = NO_SPANS
-    #: the answer as far as a reader has it
     stream: AnswerStream = field(default_factory=AnswerStream)
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
@@ -188,11 +177,11 @@ class Run:
     has_successor: bool = False
     #: best answer so far, used if the budget ends the arm
     draft: str | None = None
-    #: of an arm that passes a chat on: what its answer has beside the text, see `Request.chat`
+    #: "reply" of the last chat, see `Request.chat`
     reply: Mapping[str, Json] = field(default_factory=dict)
-    #: what the last call had written when the deadline cut it short, else ""; an arm may make a draft of it
+    #: text of the last call if the deadline cut it short, else ""; an arm may make a draft of it
     partial: str = ""
-    #: the passages that the model was shown, in the order first shown
+    #: passages that the model was shown, in this order
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
     #: passage -> its score in the search that found it first
     scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
@@ -217,20 +206,16 @@ class Run:
         return {"passages": self.cost.passages, "tokens": tokens, "dollars": self.cost.dollars, "rounds": rounds}
 
     def begin_round(self, *, cap: int) -> bool:
-        """Begin a retrieve-and-generate round; False when `cap` or the budget's rounds are used up.
+        """Begin a retrieve-and-generate round; False if `cap`, the arm's own, or the budget's rounds are used up.
 
-        An arm that was refused one may still read what it has found. `cap` is the arm's own and may be asked for again
-        and again. Raises OutOfBudget("rounds") for an arm that asks again after the budget has refused it a round.
+        Raises OutOfBudget("rounds") if the budget has refused a round before.
         """
         if self.may_begin_round(cap=cap):
             self.trace.append(Round(number=self.used["rounds"] + 1))
         return self._refused is None
 
     def may_begin_round(self, *, cap: int) -> bool:
-        """What `begin_round` would return; no step is counted.
-
-        For an arm that asks a model for the query of the round, which may bring no new one.
-        """
+        """The result that `begin_round` would have, without a step: the round's query may still be missing."""
         if self.rounds_over:
             raise OutOfBudget("rounds")
         done = self.used["rounds"]
@@ -245,7 +230,7 @@ class Run:
         self.trace.append(Branch(rule=rule, value=str(value)))
 
     def tell(self, text: str) -> None:
-        """Tell whoever waits for the answer what the arm is doing, in a few words for a user."""
+        """Give the reader a note on what the arm is doing, in a few words for a user."""
         self.stream.note(text)
 
     def passage_cap(self, cap: int) -> int:
@@ -253,10 +238,7 @@ class Run:
         return cap if self.budget.passages is None else min(cap, self.budget.passages)
 
     def show(self, passages: int) -> None:
-        """Record how many distinct passages the model has been shown so far, in all.
-
-        Raises OutOfBudget("passages"), once they are recorded, if the budget allows fewer: see `passage_cap`.
-        """
+        """Record the number of distinct passages shown so far. Raises OutOfBudget("passages"): see `passage_cap`."""
         if passages > self.cost.passages:
             self.tell(f"reading {passages} passage{'s' if passages > 1 else ''}")
             self.cost += Cost(passages=passages - self.cost.passages)
@@ -270,10 +252,9 @@ class Run:
         self.show(len(self.shown))
 
     def add_cost(self, cost: Cost) -> None:
-        """Add what the arm spent outside this run, for example on a model of its own: tokens, calls, dollars, seconds.
+        """Add a cost outside this run, for example of the arm's own model; seconds_total is measured.
 
-        `search`, `complete` and `show` count by themselves; seconds_total is measured. Raises OutOfBudget of the first
-        cap of `used`, once it is counted, of which the budget allows less.
+        Raises OutOfBudget, after counting, for the first cap of `used` above the budget.
         """
         self.cost += cost
         for cap, used in self.used.items():
@@ -284,8 +265,8 @@ class Run:
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """Search and account for it.
 
-        Raises OutOfBudget("seconds"), and OutOfBudget("rounds") after the budget has refused a round. Raises ArmFailed
-        for a search outside any round: before the first one, or after the arm's own cap has refused one.
+        Raises OutOfBudget("seconds"), and ("rounds") after the budget has refused a round; ArmFailed before the first
+        round, or after the arm's own cap has refused one.
         """
         self._check_time()
         self._check_round()
@@ -302,7 +283,7 @@ class Run:
             self._account_failure(shown, purpose="search", began=began, cost=Cost(retriever_calls=1))
             if late:
                 raise shown from error
-            raise  # A TimeoutError of the retriever's own too: it failed, our seconds did not run out.
+            raise
         spent = time.monotonic() - began
         self.cost += Cost(retriever_calls=1, seconds_retrieve=spent)
         ids = tuple(hit.passage.id for hit in hits)
@@ -322,21 +303,17 @@ class Run:
         sampling: Sampling | None = None,
         final: Settle | None = None,
     ) -> Completion:
-        """Generate and account for it; max_tokens shrinks to what the budget leaves, and the trace says if that cut it.
+        """Generate and account for it. max_tokens: reduced to what the budget leaves.
 
-        final: for the call that writes the answer, the function that makes the answer of its text: whoever reads along
-        is given that while the text is written. The answer of a text's beginning must be a beginning of the whole
-        text's, as with `str.strip`; where yours is not, leave it out, and the answer is given when it is there.
-        A text that the deadline cut short is accounted for, kept in `partial`, and ends in OutOfBudget("seconds").
-        Raises OutOfBudget("seconds"), ("tokens") or ("dollars"); the last before a call once that much is spent.
-        Raises ArmFailed if the prompt does not fit the model, or if the generator does not offer what is wanted.
+        final: of the call that writes the answer, the function from its text to the answer, which a reader gets while
+        the text grows. See `Settle`; without such a function, the reader gets the answer at its end.
+        Raises OutOfBudget("seconds"), with the text so far in `partial`, ("tokens") or ("dollars"); ArmFailed if the
+        prompt does not fit the model, or if the generator lacks a capability.
         """
         self._check_call()
         if missing := sorted(want - self.generator.capabilities):
-            raise ArmFailed(
-                f"the call for {purpose} wants {', '.join(missing)}, which {self.generator.name} does not offer",
-                remedy="declare it in the arm's needs, so that this is found at the start",
-            )
+            message = f"the call for {purpose} wants {', '.join(missing)}, which {self.generator.name} does not offer"
+            raise ArmFailed(message, remedy="declare it in the arm's needs, so that this is found at the start")
         request = Request(
             prompt=prompt,
             max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),
@@ -350,10 +327,10 @@ class Run:
         return await self._called(request, purpose=purpose, max_tokens=max_tokens)
 
     async def chat(self, sent: Mapping[str, Json], *, prompt: Prompt, max_tokens: int | None) -> Completion:
-        """Pass a chat completion on as its caller sent it, and account for it; what comes back is in `reply`.
+        """Pass a chat completion on as its caller sent it, and account for it; its fields are in `reply`.
 
-        prompt: the same as text, for counts and traces. max_tokens: what is sent where the caller names no limit; None:
-        nothing. Raises as `complete`; the budget of tokens holds before the call alone.
+        prompt: the same as text, for counts and traces. max_tokens: sent if the caller names no limit, unless None.
+        Raises as `complete`; the budget of tokens is checked only before the call.
         """
         self._check_call()
         named = next((sent[name] for name in ("max_completion_tokens", "max_tokens") if sent.get(name)), max_tokens)
@@ -376,7 +353,7 @@ class Run:
         return done
 
     async def _called(self, request: Request, *, purpose: str, max_tokens: int) -> Completion:
-        """The completion of a request, accounted for. max_tokens: as the arm wanted them."""
+        """The completion of a request, accounted for. max_tokens: the arm's, before the budget reduced them."""
         self.tell(in_words(purpose))
         began = time.monotonic()
         try:
@@ -384,9 +361,8 @@ class Run:
                 done = await self.generator.complete(request)
                 note(done)
         except BaseException as error:
-            # A call that broke counts as a call and its seconds; with tokens where the generator knows of any.
-            spent_on = error.spent if isinstance(error, CallBroke) else Cost()
-            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1) + spent_on)
+            tokens = error.spent if isinstance(error, CallBroke) else Cost()
+            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1) + tokens)
             raise
         spent = time.monotonic() - began
         if done.seconds is not None:
@@ -417,7 +393,7 @@ class Run:
         return self._tokens_left(max_tokens, prompt=size)
 
     def _tokens_left(self, most: int, *, prompt: int = 0) -> int:
-        """At most so many tokens, or what the budget leaves beside the prompt's."""
+        """`most`, or what the budget leaves after the tokens of the prompt."""
         if self.budget.tokens is None:
             return most
         left: int = self.budget.tokens - self.used["tokens"] - prompt
@@ -453,7 +429,7 @@ class Run:
         self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 
     def _check_call(self) -> None:
-        """Raises OutOfBudget where no call of the model may begin."""
+        """Raises OutOfBudget if no call of the model may begin."""
         self.partial = ""
         self._check_time()
         if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
@@ -463,10 +439,8 @@ class Run:
         if self.rounds_over:
             raise OutOfBudget("rounds")
         if self._refused is not None:
-            raise ArmFailed(
-                "the arm searches in a round that its own cap refused",
-                remedy="search no more when run.begin_round returns False, or give it a higher cap",
-            )
+            remedy = "search no more when run.begin_round returns False, or give it a higher cap"
+            raise ArmFailed("the arm searches in a round that its own cap refused", remedy=remedy)
         if not self.used["rounds"]:
             raise ArmFailed("the arm searches outside any round", remedy="call run.begin_round first")
 
@@ -497,4 +471,3 @@ class Strategy(Protocol):
 
         OutOfBudget and ArmFailed pass through: the runner turns them into Outcomes with the cost so far.
         """
-        ...

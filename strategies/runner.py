@@ -38,14 +38,13 @@ from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
-#: How long after the deadline a hanging arm is cut off. A generator that heeds its deadline returns within it and
-#: can still report the tokens it used; one that is cut off cannot.
+#: seconds after the deadline at which a hanging arm is cancelled; a generator returns within them, with its tokens
 GRACE_SECONDS = 0.25
-#: characters of a source's text that are kept unless told otherwise, and of its title
+#: default of the characters of a source's text that are stored, and those of its title
 SOURCE_CHARS = 2000
 #: characters of a stop reason that are kept
 STOP_REASON_LENGTH = 64
-#: the error of an arm whose caller did not want the answer any more
+#: error of an arm whose question the caller cancelled
 CANCELLED_ERROR = "cancelled by the caller"
 
 
@@ -72,20 +71,16 @@ async def run_strategy(
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
 ) -> Outcome:
-    """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
+    """The outcome of the arm for the query, with its cost; `budget` is the caps in force.
 
-    "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None and
-    the stop reason "budget_<cap>". "failed": it raised, or its answer has more than MAX_TEXT characters; `error` is the
-    message, the stop reason is "error", or "question_too_long" where no prompt has room for the question,
-    "request_refused" where the model's server refuses a chat that was passed on. Or somebody, in whichever thread,
-    completed `stop`: the arm is cut off where it is, the stop reason is CANCELLED. Seconds are enforced twice: by the
-    Run before and during every call, and here, GRACE_SECONDS late, for an arm that hangs elsewhere. Code that blocks
-    the event loop cannot be cut off: what it brings so late is an answer of status "exhausted", with the stop reason
-    "budget_seconds" and a warning in the log. reader: is given the answer while it is written, as far as the arm can
-    say it, and notes on what the arm does; what it was given is a beginning of the outcome's answer. An arm for which
-    that is not so is told of in the log. source_chars: characters of a passage's text that the outcome's sources keep.
-    spans: told of every call. named: see `made_by`. has_successor: see `Run`. Raises InvalidInput for a query without
-    an id; of the arm's run nothing but cancellation (asyncio.CancelledError), which passes through.
+    "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None, the
+    stop reason "budget_<cap>". "failed": it raised, or its answer has more than MAX_TEXT characters; the stop reason is
+    "error", "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses
+    a chat, or CANCELLED if `stop` was completed, in any thread. The Run enforces the seconds in every call, and this
+    function GRACE_SECONDS later. Code that blocks the event loop cannot be interrupted: its answer is "exhausted", with
+    a warning. reader: gets notes, and the answer while it is written: a beginning of the outcome's. source_chars: most
+    characters stored of a source's text. spans: notified of every call. named: see `made_by`. Raises InvalidInput for a
+    query without an id, and asyncio.CancelledError.
     """
     if query.id is None:
         raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
@@ -139,13 +134,11 @@ def made_by(
     generator: Generator,
     named: Mapping[str, Json] = MappingProxyType({}),
 ) -> Mapping[str, Json]:
-    """The facts that tell two versions of an arm apart, as plain JSON values: `Outcome.made_by`.
+    """The facts that distinguish two versions of an arm, as plain JSON values: `Outcome.made_by`.
 
-    "arm": the registered name of one of ours, else "module:Class"; "params", addresses in them without user, password
-    and secrets of the query, since outcomes are stored, exported and backed up; of an arm with templates "templates", a
-    digest of their texts, so that an edited file is another version; the names of "generator" and "retriever";
-    "budget": the caps in force, by name. named: the generator and the retriever of the settings that the arm names,
-    which stand among its params.
+    "arm": the registered name, else "module:Class"; "params": without secrets in addresses, since outcomes are stored
+    and exported; "templates": a digest of their texts; "generator" and "retriever": their names; "budget": the caps in
+    force. named: the generator and the retriever that the arm names in the settings, added to its params.
     """
     kind, digest = type(strategy), templates_digest(strategy)
     return {
@@ -172,7 +165,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
                     remedy="return a ragbandit.strategies.run.Answer of two strings",
                 )
         if run.deadline is not None and (late := time.monotonic() - run.deadline) > GRACE_SECONDS:
-            # It was not cut off above: nobody could while the event loop stood still, or it would not be cut off.
+            # The event loop was blocked, or the arm caught its cancellation.
             facts = {"action": "arm_late", "arm": strategy.name, "late_s": round(late, 2)}
             logger.warning(
                 "an arm returned after its time limit; it must await, and not block the event loop", extra=facts
@@ -184,7 +177,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
     except RagBanditError as error:
         return _failed(error)
     except (Exception, SystemExit) as error:
-        # A TimeoutError of the arm's own, from a socket say, is a failure like any other.
+        # The arm's own TimeoutError, for example of a socket, is a failure.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
         log_exception(error, of=f"the arm {strategy.name}", action="arm_failed", arm=strategy.name)
@@ -192,7 +185,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
 
 
 async def _unless_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[None] | None") -> _End:
-    """The end of the arm, which is cut off where it is once `stop` is done, or whoever waits here is cancelled."""
+    """The end of the arm, which is cancelled once `stop` is done, or with the caller."""
     if stop is None:
         return await ending
     work = asyncio.ensure_future(ending)
@@ -208,9 +201,8 @@ async def _unless_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[No
 
 
 def _as_kept(end: _End, *, given: str, arm: str) -> _End:
-    """The end as it is stored: too long an answer is a failure.
-
-    given: to a reader; where time ran out in mid-answer, that is the answer.
+    """The end as it is stored: an answer that is too long is a failure. given: text that a reader has, which is the
+    answer if the budget ran out during it.
     """
     if end.status == "exhausted" and not (end.answer or "").startswith(given):
         end = replace(end, answer=given)

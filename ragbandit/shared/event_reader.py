@@ -7,12 +7,14 @@ from typing import Any, Final
 
 #: bytes of one event, or of a document; a larger one fails
 MAX_EVENT: Final = 16_000_000
-#: the last value of a stream that says where it ends, and the one after a document
+#: last value of a stream that has a mark of its end, and of a document
 DONE: Final = "[DONE]"
 #: bytes of an unexpected body that are shown
 _BEGIN: Final = 80
+#: first characters of a document, and of a page of HTML
+_DOCUMENT: Final = (b"{", b"[", b"<")
 _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
-#: control characters in texts are no reason to lose an answer
+#: accepts control characters in texts
 _DECODER: Final = json.JSONDecoder(strict=False)
 
 
@@ -37,21 +39,18 @@ class EventReader:
         self._rest = bytearray()
         self._lines: list[bytes] = []
         self._event, self._begin = b"", b""
-        #: True for one document, False for events, None before the first byte
-        self._is_document: bool | None = None
         self._held, self._is_read = 0, False
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The values that these bytes complete. Raises BrokenReply, after the values before what is broken."""
+        """The values that these bytes complete. Raises BrokenReply, after the values before the broken one."""
         self._rest += data
         self._held += len(data)
         if self._held > MAX_EVENT:
             raise BrokenReply(f"the reply has an event of more than {MAX_EVENT} bytes")
-        if self._is_document is None:
+        if not self._begin:
             self._rest = self._rest.lstrip(b"\xef\xbb\xbf \t\r\n")
             self._begin = bytes(self._rest[:_BEGIN])
-            self._is_document = self._begin[:1] in b"{[<" if self._begin else None
-        if self._is_document:
+        if self._begin.startswith(_DOCUMENT):
             yield from self._document()
         elif self._rest and (b"\n" in data or b"\r" in data):
             lines = bytes(self._rest).splitlines(keepends=True)
@@ -61,10 +60,11 @@ class EventReader:
             self._held = len(self._rest) + sum(map(len, self._lines))
 
     def end(self) -> list[Any]:
-        """The values of what is left when the body has ended. Raises BrokenReply for a body of another kind."""
+        """The values of the rest when the body has ended. Raises BrokenReply for a body of another kind."""
         values: list[Any] = []
-        with suppress(BrokenReply):  # an event that is cut, which a reply without its end shows by itself
-            values = [] if self._is_document else [*self._take(bytes(self._rest)), *self._take(b"")]
+        if not self._begin.startswith(_DOCUMENT):
+            with suppress(BrokenReply):  # an event that is cut: the reply then has no end
+                values = [*self._take(bytes(self._rest)), *self._take(b"")]
         if self._begin and not self._is_read:
             begin = self._begin.decode("utf-8", "replace")
             raise BrokenReply(f"expected a completion, got {begin!r}", remedy=_ADDRESS_REMEDY)
@@ -72,14 +72,12 @@ class EventReader:
 
     def _document(self) -> list[Any]:
         """The document once it is whole: the connection may break, or stay open, after it."""
-        if self._is_read or not self._rest[-80:].rstrip().endswith((b"}", b"]")):
-            return []
-        try:
-            value = _value_of(bytes(self._rest))
-        except BrokenReply:
-            return []
-        self._is_read = True
-        return [value, DONE]
+        if not self._is_read and self._rest[-80:].rstrip().endswith((b"}", b"]")):
+            with suppress(BrokenReply):
+                value = _value_of(bytes(self._rest))
+                self._is_read = True
+                return [value, DONE]
+        return []
 
     def _take(self, line: bytes) -> list[Any]:
         """The values of the event that this line ends; most lines end none."""
@@ -109,7 +107,7 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
                 raise
         else:
             return [{"error": value} if event == b"error" and "error" not in value else value]
-    elif len(lines) <= 1:  # a word, null or nothing is a sign of life, unless it is an error in words
+    elif len(lines) <= 1:  # a word, null or "" keeps the connection open, unless it is an error
         return [{"error": _text_of(data)}] if event == b"error" else []
     # A server that leaves out the empty lines between events.
     return [value for line in lines for value in _values_of([line], event=event)]

@@ -26,8 +26,19 @@ LONGEST_RETRY_S: Final = 3600.0
 #: characters of a server's message that are kept, and how deep it is looked for
 _LONGEST: Final = 1000
 _DEEPEST: Final = 5
-#: where servers put their messages, the first that has text
-_MESSAGES: Final = ("error", "message", "msg", "detail", "error_message", "errors", "reason", "title", "code", "type")
+#: fields that servers put their messages into, in the order in which they are tried
+_MESSAGES: Final = (
+    *("error", "message", "msg", "detail", "error_message", "error_msg", "status_msg", "description", "base_resp"),
+    *("errors", "reason", "title", "code", "type"),
+)
+#: status -> kind; of other statuses, 5xx is "failed" and 4xx "refused"
+_KINDS: Final[Mapping[int, FailureKind]] = {
+    **dict.fromkeys((401, 402, 403, 404), "denied"),
+    **dict.fromkeys((408, 504), "timeout"),
+    429: "limited",
+}
+#: failures of status 4xx besides _KINDS that another attempt may change: a conflict of locks, and too early
+_PASSING: Final = (409, 425)
 #: errors of httpx and openai, by name: there was no connection, and it ended before the reply did
 _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout"})
 _BROKEN: Final = frozenset({"ReadError", "WriteError", "CloseError", "RemoteProtocolError", "APIConnectionError"})
@@ -42,9 +53,9 @@ class Failure:
     """How a server failed."""
 
     kind: FailureKind
-    #: HTTP status of its reply; None: there was none
+    #: HTTP status of the reply; None if there was no reply
     status: int | None = None
-    #: seconds after which it may be asked again, by its Retry-After; None: it named none
+    #: seconds until the next attempt, by the server's Retry-After; None without that header
     retry_after_s: float | None = None
     #: the server's own code of the error
     code: str | None = None
@@ -53,6 +64,18 @@ class Failure:
     def facts(self) -> dict[str, Any]:
         """As `Outcome.made_by` has it under FAILURE."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def name(self) -> str:
+        """One word for counters: "http_" and the status, "timeout", "malformed" or "connection"."""
+        if self.status is not None:
+            return f"http_{self.status}"
+        return {"timeout": "timeout", "unreadable": "malformed"}.get(self.kind, "connection")
+
+    @property
+    def may_pass(self) -> bool:
+        """True if another attempt may succeed."""
+        return self.kind not in ("unreadable", "denied", "refused") or self.status in _PASSING
 
 
 class ServerFailed(ArmFailed):
@@ -66,10 +89,9 @@ class ServerFailed(ArmFailed):
 def failure_of(made_by: Mapping[str, Any]) -> Failure | None:
     """The failure of a server in an outcome's `made_by`; None if there is none."""
     facts = made_by.get(FAILURE)
-    known = (
-        {name: facts[name] for name in Failure.__dataclass_fields__ if name in facts} if isinstance(facts, dict) else {}
-    )
-    return Failure(**known) if "kind" in known else None
+    if not isinstance(facts, dict) or "kind" not in facts:
+        return None
+    return Failure(**{name: facts[name] for name in Failure.__dataclass_fields__ if name in facts})
 
 
 def successor_of(made_by: Mapping[str, Any]) -> DecisionId | None:
@@ -91,24 +113,17 @@ def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, body: object = None) -> Failure:
     """The failure of a reply with this status, 400 to 599. headers: by lower-case names. body: as JSON, if it is."""
-    kinds: dict[int, FailureKind] = {408: "timeout", 429: "limited", 504: "timeout"}
-    kinds |= dict.fromkeys((401, 402, 403, 404), "denied")
     after_s = min(retry_after_s((headers or {}).get("retry-after")), LONGEST_RETRY_S)
-    kind = kinds.get(status, "failed" if status >= 500 else "refused")
+    kind = _KINDS.get(status, "failed" if status >= 500 else "refused")
     return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=_code(body))
 
 
 def failure_of_error(error: Exception) -> Failure:
-    """The failure that an error of httpx, of the openai package or of reading a reply stands for.
-
-    Some servers send the status in the body of a reply of status 200.
-    """
-    body, response = getattr(error, "body", None), getattr(error, "response", None)
-    sent = getattr(error, "status_code", None) or getattr(error, "status", None)
-    if sent is None and isinstance(body, Mapping):
-        sent = next((body[name] for name in ("code", "status") if str(body.get(name)).isdigit()), None)
-    if str(sent).isdigit() and 400 <= int(str(sent)) < 600:
-        return failure_of_status(int(str(sent)), headers=getattr(response, "headers", None), body=body)
+    """The failure that an error of httpx, of the openai package or of reading a reply stands for."""
+    status = getattr(error, "status_code", None)
+    if status is not None and 400 <= status < 600:
+        headers = getattr(getattr(error, "response", None), "headers", None)
+        return failure_of_status(status, headers=headers, body=getattr(error, "body", None))
     names = {type(each).__name__ for each in (error, error.__cause__)}
     if names & _UNREACHABLE:
         return Failure(kind="unreachable")
@@ -134,8 +149,9 @@ def server_message(body: object, *, depth: int = 0) -> str:
 def _code(body: object) -> str | None:
     """The code of an error, if it is a word."""
     body = body[0] if isinstance(body, list) and body else body
-    if isinstance(body, Mapping):
-        inner = body.get("error")
-        code = body.get("code") or body.get("type") if not isinstance(inner, Mapping) else _code(inner)
-        return code if isinstance(code, str) and _CODE.fullmatch(code) else None
-    return None
+    if not isinstance(body, Mapping):
+        return None
+    if isinstance(body.get("error"), Mapping):
+        return _code(body["error"])
+    codes = (body.get(name) for name in ("code", "type"))
+    return next((code for code in codes if isinstance(code, str) and _CODE.fullmatch(code)), None)

@@ -26,7 +26,7 @@ class MessageParts:
                 function["arguments"] = function.get("arguments") or "{}"
 
     def call_text(self, place: int) -> str:
-        """What the call at this place has of its arguments."""
+        """The arguments so far of the call at this place."""
         call = self._parts.get("tool_calls", {}).get(place, {})
         return next((call[kind].get(name) or "" for kind, name in CALL_TEXTS.items() if kind in call), "")
 
@@ -46,14 +46,12 @@ class MessageParts:
 
 def _by_place(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message, or a delta of one, with its tool calls by their places."""
-    calls: dict[int, dict[str, Any]] = {}
-    for place, call in enumerate(message.get("tool_calls", ())):
-        known = calls.setdefault(int(call.get("index", place)), {})
-        _merge(known, {name: value for name, value in call.items() if name != "index"})
-    return {
-        **{name: part for name, part in message.items() if name != "tool_calls"},
-        **({"tool_calls": calls} if calls else {}),
-    }
+    parts = dict(message)
+    for place, call in enumerate(parts.pop("tool_calls", ())):
+        fields = dict(call)
+        calls = parts.setdefault("tool_calls", {})
+        _merge(calls.setdefault(int(fields.pop("index", place)), {}), fields)
+    return parts
 
 
 def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
@@ -62,10 +60,8 @@ def _merge(known: dict[str, Any], part: Mapping[str, Any]) -> None:
         before = known.get(name)
         if isinstance(before, dict) and isinstance(value, Mapping):
             _merge(before, value)
-        elif (isinstance(before, str) and isinstance(value, str) and name not in ("id", "type", "name")) or (
-            isinstance(before, list) and isinstance(value, list)
-        ):
-            known[name] = before + value  # type: ignore[operator] # both are of one kind
+        elif isinstance(before, str | list) and type(before) is type(value) and name not in ("id", "type", "name"):
+            known[name] = before + value  # type: ignore[operator] # both are of one type
         elif value is not None and (before is None or type(before) is type(value)):
             known[name] = dict(value) if isinstance(value, Mapping) else value
 

@@ -1,7 +1,6 @@
-"""One reader for the replies of OpenAI-compatible servers, whole and in chunks: no field is trusted.
+"""One reader for the replies of OpenAI-compatible servers, whole and in chunks.
 
-Every field may be null, missing, renamed or of another type. A `ModelReply` holds what OpenAI's schema says, whatever
-the server sent. An answer that has come is not lost to a field that nobody needs, and a failure is no answer.
+A field may be null, missing, renamed or of another type; a `ModelReply` always follows OpenAI's schema.
 """
 
 import json
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ragbandit.shared.event_reader import DONE, BrokenReply
+from ragbandit.shared.failures import server_message
 from ragbandit.shared.message_parts import CALL_TEXTS, LOGPROBS, MessageParts
 from ragbandit.shared.token_usage import add_usage, count_of
 from ragbandit.shared.types import MAX_TEXT
@@ -74,48 +74,16 @@ def _listed(value: Any) -> list[Mapping[str, Any]]:
     return [each for each in values if isinstance(each, Mapping)]
 
 
-def message_of_error(error: Any) -> str:
-    """The words of an error object, of a text, or of a list around them; "" if it has none."""
-    if isinstance(error, str):
-        return error.strip()
-    if isinstance(error, list):
-        return next(filter(None, map(message_of_error, error)), "")
-    if not isinstance(error, Mapping):
-        return ""
-    names = ("message", "error", "msg", "detail", "error_msg", "status_msg", "description", "base_resp", "errors")
-    return next(filter(None, (message_of_error(error.get(name)) for name in names)), "")
-
-
-def _failure_of(part: Mapping[str, Any]) -> BrokenReply | None:
-    """The failure that a reply, a chunk or a choice has in it; None if it has none."""
-    error = part.get("error")
-    if part.get("object") == ERROR or (part.get("type") == ERROR and not error):
-        error = part
-    if not (any(error.values()) if isinstance(error, Mapping) else error):
-        return None
-    code = count_of(next((each.get("code") or each.get("status") for each in _listed(error)), None))
-    status = code if code is not None and 400 <= code <= 599 else None
-    message = message_of_error(error) or json.dumps(error, ensure_ascii=False)
-    return BrokenReply(message, status_code=status)
-
-
-def _token_of(entry: Any, *, has_others: bool) -> dict[str, Any] | None:
+def _token_of(entry: Any) -> dict[str, Any] | None:
     """The log-probability of a token, as OpenAI has it; None if it cannot be used."""
     entry = entry if isinstance(entry, Mapping) else {}
     token, logprob, codes = entry.get("token"), entry.get("logprob"), entry.get("bytes")
-    if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, int | float):
+    is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool)
+    if not isinstance(token, str) or not is_number or not math.isfinite(logprob):
         return None
-    if not math.isfinite(logprob):
-        return None
-    others = (
-        [_token_of(each, has_others=False) for each in _listed(entry.get("top_logprobs"))[:20]] if has_others else []
-    )
-    return {
-        "token": whole_characters(token),
-        "logprob": logprob,
-        "bytes": codes if isinstance(codes, list) and all(isinstance(code, int) for code in codes) else None,
-        **({"top_logprobs": list(filter(None, others))} if has_others else {}),
-    }
+    if not isinstance(codes, list) or not all(isinstance(code, int) for code in codes):
+        codes = None
+    return {"token": whole_characters(token), "logprob": logprob, "bytes": codes}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -130,22 +98,22 @@ class _Call:
 
 
 class ModelReply:
-    """A reply as far as it has come. uses_functions: the caller sent `functions`, which came before tools."""
+    """A reply as far as it was read. uses_functions: the caller sent `functions`, the form that tools replaced."""
 
     def __init__(self, *, uses_functions: bool = False) -> None:
         self.text = ""
         #: OpenAI's reason for the end, or ERROR; None before the end
         self.finish: str | None = None
-        #: what the last chunk has in addition to its text, as a chunk of OpenAI's has it; and all of that together
+        #: fields of the last chunk besides its text, by OpenAI's schema; and those of all chunks
         self.delta: dict[str, Any] = {}
         self.message = MessageParts()
-        #: (text, log-probability) of each token; and whether some cannot be used
+        #: (text, log-probability) of each token; and whether some could not be read
         self.tokens: list[tuple[str, float]] = []
         self.has_broken_logprobs = False
-        #: the counts that came so far, see token_usage; and the model, by the server's name
-        self.usage: dict[str, Any] = {}
+        #: counts so far, see token_usage; and the model, by the server's name
+        self.usage: dict[str, int] = {}
         self.model: str | None = None
-        #: the server said that this is the end
+        #: the server sent DONE
         self.is_done = False
         self._uses_functions = uses_functions
         self._has_choice, self._choice, self._note = False, None, ""
@@ -153,7 +121,7 @@ class ModelReply:
         self.size, self._logprob_size = 0, 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
-        #: field, or place of a call -> the first half of a character whose other half has still to come
+        #: field, or place of a call -> first half of a character that the next piece completes
         self._halves: dict[str | int, str] = {}
 
     def take(self, value: Any) -> None:
@@ -167,7 +135,7 @@ class ModelReply:
             self.model = name if name and isinstance(name, str) else self.model
             choices = _listed(part.get("choices"))
             if not choices:
-                self._note = self._note or message_of_error(part)
+                self._note = self._note or server_message(part)
             for choice in choices:
                 # Another index is another answer to the same question.
                 if not self._has_choice or choice.get("index") in (self._choice, None):
@@ -196,10 +164,16 @@ class ModelReply:
         self.message.end()
 
     def _raise_failure(self, part: Mapping[str, Any]) -> None:
-        """Raises BrokenReply for a failure, unless the answer has come."""
-        failure = _failure_of(part) if self.finish in (None, ERROR) else None
-        if failure is not None:
-            raise failure
+        """Raises BrokenReply for an error in a reply, a chunk or a choice, unless the answer has come."""
+        error = part.get("error")
+        if part.get("object") == ERROR or (part.get("type") == ERROR and not error):
+            error = part
+        is_error = any(error.values()) if isinstance(error, Mapping) else bool(error)
+        if not is_error or self.finish not in (None, ERROR):
+            return
+        code = count_of(next((each.get("code") or each.get("status") for each in _listed(error)), None))
+        message = server_message(error) or json.dumps(error, ensure_ascii=False)
+        raise BrokenReply(message, status_code=code if code in range(400, 600) else None)
 
     def _take(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)
@@ -266,49 +240,57 @@ class ModelReply:
             return whole_characters(value)
         if isinstance(value, float) and not math.isfinite(value):
             return None
-        if not isinstance(value, Mapping | list) or depth == _MAX_DEPTH:
-            return None if isinstance(value, Mapping | list) else value
+        if depth == _MAX_DEPTH and isinstance(value, Mapping | list):
+            return None
         if isinstance(value, list):
             return [self._clean(each, depth=depth + 1) for each in value]
-        return {self._clean(name): self._clean(each, depth=depth + 1) for name, each in value.items()}
+        if isinstance(value, Mapping):
+            return {self._clean(name): self._clean(each, depth=depth + 1) for name, each in value.items()}
+        return value
 
     def _logprobs(self, logprobs: Any) -> list[dict[str, Any]]:
         """The log-probabilities of this chunk that can be used. Too many for the cap of a message are left out."""
         content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
         if content is None:
             return []
-        entries = [_token_of(each, has_others=True) for each in (content if isinstance(content, list) else [content])]
-        kept = [each for each in entries if each is not None]
-        self._logprob_size += sum(len(each["token"]) + 10 * len(each["top_logprobs"]) for each in kept)
-        self.tokens += [(each["token"], min(0.0, each["logprob"])) for each in kept]
-        if len(kept) < len(entries) or self._logprob_size > MAX_MESSAGE:
+        kept = []
+        for entry in content if isinstance(content, list) else [content]:
+            token = _token_of(entry)
+            if token is None:
+                self.has_broken_logprobs = True
+                continue
+            others = map(_token_of, _listed(entry.get("top_logprobs"))[:20])
+            kept.append({**token, "top_logprobs": list(filter(None, others))})
+            self.tokens.append((token["token"], min(0.0, token["logprob"])))
+            self._logprob_size += len(token["token"]) + 10 * len(kept[-1]["top_logprobs"])
+        if self._logprob_size > MAX_MESSAGE:
             self.has_broken_logprobs = True
-        return kept if self._logprob_size <= MAX_MESSAGE else []
+            return []
+        return kept
 
     def _take_calls(self, part: Mapping[str, Any], *, is_whole: bool) -> None:
         """Add the calls of a chunk or a whole message to the delta."""
         entries, legacy = part.get("tool_calls"), _listed(part.get("function_call"))
         if legacy and self._uses_functions:
-            name, text = whole_characters(words_of(legacy[0].get("name"))), _written(legacy[0].get("arguments"))
-            own = {} if "function_call" in self.message.whole else {"name": name}
-            self.delta["function_call"] = {
-                **own,
-                "arguments": self._grown("function_call", text),
-            }
+            name = whole_characters(words_of(legacy[0].get("name")))
             self.size += len(name)
+            text = self._grown("function_call", _written(legacy[0].get("arguments")))
+            own = {} if "function_call" in self.message.whole else {"name": name}
+            self.delta["function_call"] = {**own, "arguments": text}
         elif legacy and not entries:
             entries = [{"function": legacy[0]}]
         if not entries:
             return
-        if isinstance(entries, list) and len(entries) > MAX_CALLS:
-            raise _too_many_calls()
         listed = _listed(entries)
-        calls = [self._called(each, at=at, of=0 if is_whole else len(listed)) for at, each in enumerate(listed)]
+        size = 0 if is_whole else len(listed)
+        calls = [self._called(each, at=at, of=size) for at, each in enumerate(listed[:MAX_CALLS])]
+        if max(len(listed), len(self._calls)) > MAX_CALLS:
+            raise BrokenReply(f"the reply has more than {MAX_CALLS} calls of tools")
         if pieces := list(filter(None, calls)):
             self.delta["tool_calls"] = pieces
 
     def _called(self, entry: Mapping[str, Any], *, at: int, of: int) -> dict[str, Any] | None:
-        """The piece of a call as clients read it; None if it adds nothing. at, of: as `_known_call` has them."""
+        """The piece of a call as clients read it; None if it adds nothing. at, of: see `_known_call`."""
         kind = "custom" if isinstance(entry.get("custom"), Mapping) else "function"
         body = entry[kind] if isinstance(entry.get(kind), Mapping) else entry
         own = {"index", "id", "type", kind, *(("name", CALL_TEXTS[kind]) if body is entry else ())}
@@ -327,8 +309,6 @@ class ModelReply:
             return _piece(call, text=text, name=new_name, more=more) if text or new_name or more else None
         if not (server_id or name or text):
             return None
-        if len(self._calls) >= MAX_CALLS:
-            raise _too_many_calls()
         is_usable = server_id and all(each.id != server_id for each in self._calls)
         own_id = server_id if is_usable else f"call_{uuid.uuid4().hex[:24]}"
         call = _Call(place=len(self._calls), id=own_id, server_id=server_id, kind=kind, name=name)
@@ -340,9 +320,8 @@ class ModelReply:
         return head | {kind: {"name": call.name, CALL_TEXTS[kind]: self._grown(call.place, text)}}
 
     def _known_call(self, server_id: str, *, index: int | None, is_named: bool, at: int, of: int) -> _Call | None:
-        """The call that a piece may go on; None if it begins one. It is number `at` of the `of` pieces of its chunk.
-
-        of: 0 in a whole message, where every entry is a call of its own.
+        """The call that a piece may continue; None if it begins one. at: number of the piece among the `of` pieces of
+        its chunk. of: 0 in a whole message, in which every entry is another call.
         """
         if not of:
             return None
@@ -358,9 +337,9 @@ class ModelReply:
         return self._calls[at] if at < len(self._calls) else None
 
     def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str) -> bool:
-        """True if a piece at the place of this call is another call: another id, or a name after complete arguments.
+        """True if a piece at the place of this call begins another one: another id, or a name after complete arguments.
 
-        Some servers send a new id with every piece: a piece of arguments without a name goes on.
+        Some servers send a new id with every piece: a piece of arguments without a name continues the call.
         """
         if server_id and call.server_id:
             return server_id != call.server_id and bool(name or not text)
@@ -388,7 +367,3 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _too_many_calls() -> BrokenReply:
-    return BrokenReply(f"the reply has more than {MAX_CALLS} calls of tools")

@@ -1,13 +1,8 @@
 """OpenAI-compatible servers: options, connections, what failures mean, and chats.
 
 The `openai` package speaks to them and is loaded with the first call. A generator streams and prices on top of this
-(strategies.generators.openai_generator). A `ChatServer` is asked from a process without an event loop of its own, and
-raises nothing for a server's sake: what goes wrong has a name.
-
-    timeout        the deadline came first
-    connection     the server cannot be reached, or hung up
-    http_429 ...   it answered with this status, and again after one retry if that could help
-    malformed      it answered with something that is no completion
+(strategies.generators.openai_generator). A `ChatServer` serves processes without an event loop; it raises nothing, and
+returns the name of a failure: `Failure.name`, or "timeout" if the deadline came first.
 """
 
 import asyncio
@@ -24,7 +19,7 @@ from urllib.parse import parse_qsl
 from pydantic import ConfigDict, Field, with_config
 
 from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
-from ragbandit.shared.failures import failure_of_error, server_message
+from ragbandit.shared.failures import Failure, failure_of_error, server_message
 from ragbandit.shared.model_replies import ModelReply
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.token_usage import Tokens, tokens_of
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
 BASE_URL_ENV: Final = "OPENAI_BASE_URL"
 #: longest piece of a server's message that is passed on, in characters
 _MESSAGE: Final = 500
-#: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
+#: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; other servers only describe it
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
 #: longest wait for the end of a body after its last value, seconds
@@ -54,8 +49,8 @@ def connect(
     timeout: "openai.Timeout | None" = None,
     retries: int = 0,
 ) -> "openai.AsyncOpenAI":
-    """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own; its query is sent with every request, as Azure's
-    deployments need it. key: None is sent as "none".
+    """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own; its query is sent with every request. key: None is
+    sent as "none".
     """
     import openai
 
@@ -73,11 +68,9 @@ def connect(
 async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) -> AsyncIterator[Any]:
     """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
 
-    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply and errors of openai.
+    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply, openai's and httpx's errors.
     """
-    import openai
-
-    # The package tries again until the body begins; a whole reply that breaks off later has given nothing out either.
+    # The package tries again until the body begins; a whole reply that breaks off later has given out nothing, too.
     for left in reversed(range(1 if fields.get("stream") else client.max_retries + 1)):
         reader = EventReader()
         async with client.chat.completions.with_streaming_response.create(**fields) as reply:
@@ -89,14 +82,10 @@ async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) 
                         if value == DONE:
                             await _drain(chunks)
                             return
-            except BrokenReply:
-                raise
-            except Exception as error:  # httpx's own classes, which come under two names
-                if left:
+            except Exception as error:
+                if left and not isinstance(error, BrokenReply):
                     continue
-                is_late = "Timeout" in type(error).__name__
-                kind = openai.APITimeoutError if is_late else openai.APIConnectionError
-                raise kind(request=reply.http_response.request) from error
+                raise
             for value in reader.end():
                 yield value
             return
@@ -110,72 +99,38 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
                 pass
 
 
-def is_too_long(error: Exception) -> bool:
-    """True if the server says that the prompt and its answer are more than the model takes."""
-    if getattr(error, "status_code", None) != 400:
-        return False
-    named = (getattr(error, name, None) for name in ("code", "type"))
-    return any(str(name) in _TOO_LONG for name in named) or _TOO_LONG_WORDS.search(str(error)) is not None
-
-
-def is_unreachable(error: Exception) -> bool:
-    """True if there was no connection, or it broke."""
-    import openai
-
-    if isinstance(error, openai.APITimeoutError):
-        return type(error.__cause__).__name__ == "ConnectTimeout"  # of httpx, which goes by two names
-    return isinstance(error, openai.APIConnectionError)
+def is_too_long(error: Exception, *, failure: Failure) -> bool:
+    """True if the prompt and its answer exceed the model's context. failure: the failure of this error."""
+    has_words = _TOO_LONG_WORDS.search(str(error)) is not None
+    return failure.status == 400 and (failure.code in _TOO_LONG or has_words)
 
 
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
-    """The error in words, without the server's whole page, and without secrets.
-
-    address: of the server, for a message. secrets: see without_keys.
-    """
-    import openai
-
-    if isinstance(error, openai.APIStatusError):
-        said = _clipped(server_message(error.body), secrets=secrets)
-        return f"status {error.status_code}: {said}" if said else f"status {error.status_code}"
-    failure = failure_of_error(error)
-    if failure.kind in ("unreachable", "broken"):
-        return f"{address} cannot be reached, or hung up: {_clipped(str(error.__cause__ or error), secrets=secrets)}"
-    if failure.kind == "timeout" and failure.status is None:
-        return "it was silent or slow for longer than allowed"
-    if isinstance(error, openai.APIError):  # the event of an error in a stream
-        return f"the server failed: {_clipped(server_message(error.body) or error.message, secrets=secrets)}"
+    """The error in words, shortened and without secrets (see without_keys). address: the server's, for a message."""
+    failure, text = failure_of_error(error), str(error)
+    begin = f"the reply cannot be read: {type(error).__name__}: "
     if isinstance(error, BrokenReply):
-        return _clipped(str(error), secrets=secrets)
-    return f"the reply cannot be read: {type(error).__name__}: {_clipped(str(error), secrets=secrets)}"
-
-
-def _clipped(text: str, *, secrets: Iterable[str]) -> str:
-    """Without secrets first: the half of one that a cut would leave could not be found any more."""
-    return without_keys(text, secrets=secrets)[:_MESSAGE]
-
-
-def failure_name(error: Exception) -> str:
-    """The failure in one word, for counters: see the module."""
-    import openai
-
-    if isinstance(error, openai.APIStatusError):
-        return f"http_{error.status_code}"
-    if isinstance(error, openai.APITimeoutError):
-        return "timeout"
-    return "connection" if isinstance(error, openai.APIConnectionError) else "malformed"
+        begin = ""
+    elif failure.status is not None:
+        begin, text = f"status {failure.status}: ", server_message(getattr(error, "body", None))
+    elif failure.kind in ("unreachable", "broken"):
+        begin, text = f"{address} cannot be reached, or hung up: ", str(error.__cause__ or error)
+    elif failure.kind == "timeout":
+        begin, text = "it was silent or slow for longer than allowed", ""
+    # Secrets are removed before the cut: half a secret could not be recognized any more.
+    return f"{begin}{without_keys(text, secrets=secrets)[:_MESSAGE]}".removesuffix(": ")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatReply:
-    """What came of one chat."""
+    """The model's text, or the failure of one chat."""
 
-    #: the model's text; "" if it failed
     text: str = ""
-    #: the name of the failure
+    #: name of the failure; None if the server answered
     failed: str | None = None
-    #: why the server ended the text, in its words: "stop", "length"
+    #: OpenAI's reason for the end of the text: "stop", "length"
     finish: str | None = None
-    #: by the server's count, where it tells it
+    #: None if the server did not report them
     tokens: Tokens | None = None
 
 
@@ -183,9 +138,7 @@ class ChatReply:
 class ChatServer:
     """An OpenAI-compatible server.
 
-    base_url: None takes what the openai package takes, OPENAI_BASE_URL or OpenAI's own.
-    api_key_env: the environment variable that holds the key; servers that want none get "none".
-    headers: sent with every request.
+    base_url: None is OPENAI_BASE_URL, or OpenAI's own. api_key_env: environment variable of the key.
     """
 
     base_url: str | None
@@ -193,23 +146,16 @@ class ChatServer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     async def complete(self, fields: Mapping[str, Any]) -> ChatReply:
-        """The completion that these fields of a request ask for. Call it on `event_loop`, and end it in time.
-
-        The package asks once more where that could help.
-        """
+        """Complete a chat with these fields, in two attempts at most. Call it on `event_loop`, with a deadline."""
+        headers, reply = tuple(sorted(self.headers.items())), ModelReply()
         try:
-            return await self._once(fields)
-        except Exception as error:  # whatever a server sends must never cost a caller the answer
-            return ChatReply(failed=failure_name(error))
-
-    async def _once(self, fields: Mapping[str, Any]) -> ChatReply:
-        loop, headers = asyncio.get_running_loop(), tuple(sorted(self.headers.items()))
-        client = _client(loop, self.base_url, os.environ.get(self.api_key_env), headers)
-        reply = ModelReply()
-        async with aclosing(reply_values(client, fields)) as values:  # type: ignore[type-var] # a generator
-            async for value in values:
-                reply.take(value)
-        reply.end()
+            client = _client(asyncio.get_running_loop(), self.base_url, os.environ.get(self.api_key_env), headers)
+            async with aclosing(reply_values(client, fields)) as values:  # type: ignore[type-var] # a generator
+                async for value in values:
+                    reply.take(value)
+            reply.end()
+        except Exception as error:  # no fault of this server may fail the caller's question
+            return ChatReply(failed=failure_of_error(error).name)
         return ChatReply(text=reply.text, finish=reply.finish, tokens=tokens_of(reply.usage))
 
 
@@ -220,8 +166,7 @@ def _client(
     key: str | None,
     headers: tuple[tuple[str, str], ...],
 ) -> "openai.AsyncOpenAI":
-    """The process's client for a server: connections outlive who asks for them."""
-    # Without a timeout of its own: the deadline is the caller's.
+    """The process's client of a server, which keeps its connections. The deadline is the caller's."""
     return connect(base_url=base_url, key=key, headers=dict(headers), retries=_RETRIES)
 
 
@@ -236,7 +181,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @functools.cache
 def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - there is one of each
-    """An event loop on a thread of its own: the caller may have a loop or none."""
+    """An event loop on another thread: the caller may have a loop or none."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
     return loop
@@ -265,9 +210,9 @@ class OpenAiOptions:
     #: it; an answer that repeats it loses it. "assistant": a last assistant message, for servers that go on from it by
     #: themselves. "continue": the same, with the two fields by which vLLM and its kin are told to
     prefix: Literal["user", "assistant", "continue"] = "user"
-    #: how the server calls the limit of tokens to write; newer models of OpenAI take the second name only
+    #: the server's name of the limit of tokens to write; newer models of OpenAI take only the second name
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    #: sent with every greedy request, for servers that sample reproducibly; None: none is sent
+    #: sent with every greedy request, for servers that sample reproducibly; None if no seed is sent
     seed: Annotated[int, Field(strict=True)] | None = None
     #: put into every request last; null takes a field out, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -296,7 +241,7 @@ class OpenAiOptions:
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
 
 
-#: parameters of a chat completion that a model arm passes on; of all others the service knows its own, or none
+#: parameters of a chat completion that a model arm passes on
 PASSED_PARAMETERS: Final = frozenset(
     {
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "logprobs"),

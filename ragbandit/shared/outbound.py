@@ -5,8 +5,8 @@ import math
 import random
 import time
 from base64 import b64encode
-from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from contextlib import suppress
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.redaction import is_secret_in_query
@@ -23,14 +23,10 @@ def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> 
 
 
 def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:
-    """Raises ConfigError, which does not show it, for a value that no header can carry. what: holds it, for a message.
-
-    Else the error of every call would be that of a header, with the value in it.
-    """
+    """Raises ConfigError without the value if no header can carry it. what: its source, for the message."""
     if value != value.strip() or not (value.isascii() and value.isprintable()):
-        raise ConfigError(
-            f"{what} holds a line break, a space at an end, or what is not ASCII", field=field, remedy=remedy
-        )
+        message = f"{what} holds a line break, a space at an end, or a character that is not ASCII"
+        raise ConfigError(message, field=field, remedy=remedy)
 
 
 def shown_address(url: str) -> str:
@@ -46,19 +42,19 @@ def shown_address(url: str) -> str:
 def credentials_of(url: str) -> tuple[str, ...]:
     """The secrets in a URL that `check_address` has passed, in every form in which a server may repeat them.
 
-    They are the password, the user where there is no password, both as Basic authentication has them, and the values of
-    fields in the query whose names speak of a secret.
+    They are the password, or the user if there is no password, both as Basic authentication encodes them, and the
+    values of secret fields of the query.
     """
     parts = urlsplit(url)
     user, password = parts.username or "", parts.password or ""
-    basic = f"{unquote(user)}:{unquote(password)}"
-    fields = [value for name, value in parse_qsl(parts.query) if is_secret_in_query(name)]
-    fields += [
-        raw.partition("=")[2] for raw in parts.query.split("&") if is_secret_in_query(unquote(raw.partition("=")[0]))
-    ]
-    secret = password or user
-    secrets = (secret, unquote(secret), b64encode(basic.encode()).decode() if secret else "", *fields)
-    return tuple(dict.fromkeys(each for each in secrets if each))
+    secrets = [password or user, unquote(password or user)]
+    if secrets[0]:
+        secrets.append(b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode())
+    for field in parts.query.split("&"):
+        name, _, value = field.partition("=")
+        if is_secret_in_query(unquote(name)):
+            secrets += [unquote_plus(value), value]
+    return tuple(dict.fromkeys(filter(None, secrets)))
 
 
 def _fault(url: str) -> str | None:
@@ -77,20 +73,10 @@ def _fault(url: str) -> str | None:
         return "it names no host"
     if "#" in url:
         return "it has a fragment (#), which is never sent"
-    try:
-        good = parts.port != 0
-    except ValueError:
-        good = False
-    return None if good else "its port is no number from 1 to 65535"
-
-
-#: statuses below 500 that another attempt may change: timeout, conflict of locks, too early, too many requests
-_RETRYABLE: Final = frozenset({408, 409, 425, 429})
-
-
-def is_retryable(status: int) -> bool:
-    """True if another attempt at an HTTP call that ended with this status may go better."""
-    return status in _RETRYABLE or status >= 500
+    with suppress(ValueError):
+        if parts.port != 0:
+            return None
+    return "its port is no number from 1 to 65535"
 
 
 def retry_after_s(header: str | None) -> float:
@@ -108,20 +94,18 @@ def retry_after_s(header: str | None) -> float:
 
 
 def back_off(attempts: int, *, base_s: float, longest_s: float) -> float:
-    """Seconds to wait after so many failed attempts, at least one: base_s, doubled with every further attempt."""
+    """Longest pause after this number of failed attempts, at least 1: base_s, doubled with every further attempt."""
     return min(longest_s, base_s * 2.0 ** min(attempts - 1, 1000))  # 2.0 ** 1024 overflows
 
 
 def pause_before_retry(
     attempts: int, *, base_s: float, longest_s: float, asked_s: float = 0.0, left_s: float | None = None
 ) -> float | None:
-    """Seconds to wait before the next attempt; None if there is to be none.
+    """Seconds to wait before the next attempt; None if asked_s is above longest_s, or the pause reaches left_s.
 
-    attempts: made so far, at least 1. The pause is random between 0 and `back_off`, added to asked_s, the server's
-    Retry-After. There is no next attempt where the server asks for more than longest_s, or where the pause does not
-    fit into left_s, the time left (None: no limit).
-    Source: M. Brooker 2015, "Exponential Backoff and Jitter" (full jitter): callers that failed together come back
-    apart.
+    attempts: attempts so far, at least 1. asked_s: the server's Retry-After, to which a random time up to `back_off` is
+    added, so that callers that failed together return apart (M. Brooker 2015, "Exponential Backoff and Jitter").
+    left_s: seconds left; None without a limit.
     """
     if asked_s > longest_s:
         return None

@@ -7,37 +7,31 @@ from typing import Any, Final
 #: most tokens of one call that are believed; a larger count is unknown
 MAX_TOKENS: Final = 10_000_000
 
-# Names of a count, the first that a server sends counts; "a.b" is a field of an object. In their order: OpenAI and
-# its kin, OpenAI's Responses and Anthropic, Gemini (two spellings), Bedrock, Cohere (two objects), Ollama, llama.cpp.
-_READ: Final = (
-    *("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_token_count", "inputTokens"),
-    *("tokens.input_tokens", "billed_units.input_tokens", "prompt_eval_count", "prompt_n"),
-)
-_WRITTEN: Final = (
-    *("completion_tokens", "output_tokens", "candidatesTokenCount", "candidates_token_count", "outputTokens"),
-    *("tokens.output_tokens", "billed_units.output_tokens", "eval_count", "predicted_n"),
-)
-_TOTAL: Final = ("total_tokens", "totalTokenCount", "total_token_count", "totalTokens")
-#: parts of the tokens read: out of the provider's cache (OpenAI, DeepSeek, Gemini, Moonshot, Mistral), and into it
-_CACHED: Final = (
-    *("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens", "prompt_cache_hit_tokens"),
-    *("cachedContentTokenCount", "cached_content_token_count", "cached_tokens", "num_cached_tokens"),
-)
-_CACHE_WRITE: Final = tuple(
-    f"{side}_tokens_details.{name}_tokens" for side in ("prompt", "input") for name in ("cache_write", "cache_creation")
-)
-#: the same by Anthropic, Bedrock and llama.cpp, whose `_PLAIN_READ` has neither; in a proxy's `prompt_tokens` both are
-_CACHED_APART: Final = ("cache_read_input_tokens", "cacheReadInputTokens", "cache_n")
-_CACHE_WRITE_APART: Final = ("cache_creation_input_tokens", "cacheWriteInputTokens")
-_PLAIN_READ: Final = ("input_tokens", "inputTokens", "prompt_n")
-#: a reasoning model's thoughts: parts of the tokens written; of Gemini in addition to them
-_THOUGHTS: Final = (
-    *("completion_tokens_details.reasoning_tokens", "output_tokens_details.reasoning_tokens", "reasoning_tokens"),
-)
-_THOUGHTS_APART: Final = ("thoughtsTokenCount", "thoughts_token_count")
-#: objects of a reply that have counts; Ollama's stand in the reply itself
-_OBJECTS: Final = ("usage", "usageMetadata", "usage_metadata", "timings")
-_BARE: Final = ("prompt_eval_count", "eval_count")
+#: count -> its names by each server; "a.b" is a field of an object
+_NAMES: Final = {
+    # OpenAI, Gemini (two spellings), Cohere (two objects), Ollama; thoughts are part of the tokens written
+    "read": "prompt_tokens promptTokenCount prompt_token_count tokens.input_tokens billed_units.input_tokens "
+    "prompt_eval_count",
+    "written": "completion_tokens output_tokens candidatesTokenCount candidates_token_count outputTokens "
+    "tokens.output_tokens billed_units.output_tokens eval_count predicted_n",
+    "total": "total_tokens totalTokenCount total_token_count totalTokens",
+    "thoughts": "completion_tokens_details.reasoning_tokens output_tokens_details.reasoning_tokens reasoning_tokens",
+    # parts of the tokens read: out of the provider's cache, into it, and not in it (DeepSeek)
+    "cached": "prompt_tokens_details.cached_tokens input_tokens_details.cached_tokens prompt_cache_hit_tokens "
+    "cachedContentTokenCount cached_content_token_count cached_tokens num_cached_tokens",
+    "cache_write": "prompt_tokens_details.cache_write_tokens prompt_tokens_details.cache_creation_tokens "
+    "input_tokens_details.cache_write_tokens input_tokens_details.cache_creation_tokens",
+    "missed": "prompt_cache_miss_tokens",
+    # Anthropic, Bedrock, llama.cpp: tokens read without the cache, which is counted apart; OpenAI's Responses with it
+    "read_plain": "input_tokens inputTokens prompt_n",
+    "cached_apart": "cache_read_input_tokens cacheReadInputTokens cache_n",
+    "cache_write_apart": "cache_creation_input_tokens cacheWriteInputTokens",
+    # Gemini: in addition to the tokens written
+    "thoughts_apart": "thoughtsTokenCount thoughts_token_count",
+}
+_KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+#: objects of a reply that have counts; Ollama's are in the reply itself
+_OBJECTS: Final = ("timings", "usage", "usageMetadata", "usage_metadata")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,24 +60,26 @@ class Tokens:
         return (plain + self.cached * of_cached + self.cache_write * of_write + thoughts * of_thoughts) / 1e6
 
 
-def add_usage(known: dict[str, Any], reply: Mapping[str, Any]) -> None:
+def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
     """Add the counts of a chunk or a whole reply to those of earlier chunks; null and 0 replace no count."""
     groq = reply.get("x_groq")
-    for source in (*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, Mapping) else None):
+    sources = [*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, Mapping) else None]
+    if "eval_count" in reply or "prompt_eval_count" in reply:
+        sources.append(reply)
+    for source in sources:
         if isinstance(source, Mapping):
-            _merge(known, source)
-    if _BARE[0] in reply or _BARE[1] in reply:
-        _merge(known, {name: reply.get(name) for name in _BARE})
+            _add_counts(known, source)
 
 
-def _merge(known: dict[str, Any], counts: Mapping[str, Any]) -> None:
-    for name, value in counts.items():
-        if isinstance(value, Mapping):
-            inner = known.setdefault(name, {})
-            if isinstance(inner, dict):
-                inner |= {each: count for each, count in value.items() if count or each not in inner}
-        elif count_of(value) or name not in known:
-            known[name] = value
+def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str = "") -> None:
+    for name, value in source.items():
+        kind = _KINDS.get(outer + name)
+        if kind is not None:
+            count = count_of(value)
+            if count or (count == 0 and kind not in known):
+                known[kind] = count
+        elif isinstance(value, Mapping) and not outer:
+            _add_counts(known, value, outer=f"{name}.")
 
 
 def count_of(value: Any) -> int | None:
@@ -95,52 +91,40 @@ def count_of(value: Any) -> int | None:
     return int(value) if value == int(value) else None
 
 
-def _first(usage: Mapping[str, Any], names: Sequence[str]) -> tuple[str, int | None]:
-    """(the first of these names that has a count, its count); ("", None) if there is none."""
-    for name in names:
-        outer, _, inner = name.partition(".")
-        value = usage.get(outer)
-        if inner:
-            value = value.get(inner) if isinstance(value, Mapping) else None
-        if (count := count_of(value)) is not None:
-            return name, count
-    return "", None
+def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: int | None = None) -> Tokens | None:
+    """The tokens of these counts; None if one is missing and has no estimate.
 
-
-def tokens_of(usage: Mapping[str, Any], *, read: int | None = None, written: int | None = None) -> Tokens | None:
-    """The tokens that `usage` reports; None if it lacks a count for which there is no estimate.
-
-    read, written: estimates. What a server counts apart belongs to the tokens read or written all the same, and is
-    paid: caches by Anthropic's names, thoughts by Gemini's, and whatever makes the total larger than the sum of both.
+    read, written: estimates. Counts apart are read or written too, and so is the rest of a larger total.
     """
-    name, told_read = _first(usage, _READ)
-    told_written, total = _first(usage, _WRITTEN)[1], _first(usage, _TOTAL)[1]
-    cached, kept = _first(usage, _CACHED)[1] or 0, _first(usage, _CACHE_WRITE)[1] or 0
-    apart = _first(usage, _CACHED_APART)[1] or 0, _first(usage, _CACHE_WRITE_APART)[1] or 0
-    thoughts, thoughts_apart = _first(usage, _THOUGHTS)[1], _first(usage, _THOUGHTS_APART)[1]
-    if told_read is None and (missed := count_of(usage.get("prompt_cache_miss_tokens"))) is not None:
-        told_read = cached + missed
-    if told_read is not None and not cached and (name in _PLAIN_READ or sum(apart) > told_read):
-        told_read += sum(apart)
-    if told_written is not None and (thoughts_apart or (thoughts or 0) > told_written):
-        told_written += thoughts_apart or thoughts or 0
-    if total and told_read and (told_written is None or total - told_read > told_written):
-        told_written = max(0, total - told_read)
-    if total and not told_read and told_written:
-        told_read = total - told_written
-    estimated = not (told_read and told_read > 0) or told_written is None
-    if estimated:  # no call reads nothing: a server that says 0 does not count
-        told_read = told_read if told_read and told_read > 0 else read
-        told_written = told_written or written
-    if told_read is None or told_written is None:
+    cached, apart = counts.get("cached", 0), counts.get("cached_apart", 0)
+    apart_sum = apart + counts.get("cache_write_apart", 0)
+    tokens_read, tokens_written, total = (counts.get(name) for name in ("read", "written", "total"))
+    if tokens_read is None and "read_plain" in counts:
+        tokens_read = counts["read_plain"] + (0 if cached else apart_sum)
+    elif tokens_read is None and "missed" in counts:
+        tokens_read = counts["missed"] + cached
+    elif tokens_read is not None and not cached and apart_sum > tokens_read:
+        tokens_read += apart_sum  # a proxy that passes the plain count on by OpenAI's name
+    thoughts = counts.get("thoughts_apart", counts.get("thoughts"))
+    if tokens_written is not None and thoughts and ("thoughts_apart" in counts or thoughts > tokens_written):
+        tokens_written += thoughts
+    if total and tokens_read:
+        tokens_written = max(tokens_written or 0, total - tokens_read)
+    elif total and tokens_written:
+        tokens_read = total - tokens_written
+    # No call reads nothing: a server that reports 0 does not count.
+    estimated = tokens_read is None or tokens_read <= 0 or tokens_written is None
+    if estimated:
+        tokens_read = tokens_read if tokens_read and tokens_read > 0 else read
+        tokens_written = tokens_written or written
+    if tokens_read is None or tokens_written is None:
         return None
-    cached = min(cached or apart[0], told_read)
-    thoughts = thoughts if thoughts_apart is None else thoughts_apart
+    cached = min(cached or apart, tokens_read)
     return Tokens(
-        read=told_read,
-        written=told_written,
+        read=tokens_read,
+        written=tokens_written,
         cached=cached,
-        cache_write=min(kept or apart[1], told_read - cached),
-        reasoning=None if thoughts is None else min(thoughts, told_written),
+        cache_write=min(counts.get("cache_write") or counts.get("cache_write_apart", 0), tokens_read - cached),
+        reasoning=None if thoughts is None else min(thoughts, tokens_written),
         estimated=estimated,
     )

@@ -1,8 +1,7 @@
 """Failover: when an arm fails before its first content, the next arm answers the question.
 
-The failed outcome and a second, linked decision are stored in one transaction. The outcome names the decision
-(`made_by.successor`), which has a forced arm: nothing is drawn, nothing is learned of it, and feedback on it judges it
-only. It waits in the answer queue like any other, so that a process that dies loses nothing.
+One transaction stores the failed outcome and a second decision, which is linked as `made_by.successor`. Its arm is
+forced, without a draw or an update of the policy. The decision waits in the answer queue, so a crash loses nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,12 +31,8 @@ def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settin
     if link:
         is_last = link["attempt"] > settings.server.failover
         return [] if is_last else [ArmName(arm) for arm in link["left"] if arm in settings.worker_arms]
-    if (
-        settings.server.failover == 0
-        or query.forced
-        or query.request.get(FAILOVER) is False
-        or KILLED in decision.facts
-    ):
+    is_off = settings.server.failover == 0 or query.request.get(FAILOVER) is False
+    if is_off or query.forced or KILLED in decision.facts:
         return []
     allowed = [ArmName(arm) for arm in query.arms or settings.worker_arms if arm != decision.arm]
     lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing_arms(settings)) if allowed else {}
@@ -65,7 +60,7 @@ def next_decision(
 ) -> Decision | None:
     """The decision that answers in place of this failed decision; None if no time, money or arm is left.
 
-    arms: of `other_arms`. unhealthy: those whose circuit is open; they come last.
+    arms: from `other_arms`. unhealthy: arms that are tried last, since their circuit is open.
     """
     budget = _budget_left(capped(decision.query.budget, limits=settings.budget), outcome=outcome)
     ordered = sorted(arms, key=lambda arm: arm in unhealthy)
@@ -103,11 +98,8 @@ def next_decision(
 def _budget_left(budget: Budget, *, outcome: Outcome) -> Budget | None:
     """The caps that a failed attempt leaves of these; None if one is used up."""
     cost = outcome.cost
-    spent = {
-        "seconds": cost.seconds_total,
-        "dollars": cost.dollars,
-        "tokens": cost.prompt_tokens + cost.completion_tokens,
-    }
+    tokens = cost.prompt_tokens + cost.completion_tokens
+    spent = {"seconds": cost.seconds_total, "dollars": cost.dollars, "tokens": tokens}
     left = {name: getattr(budget, name) - used for name, used in spent.items() if getattr(budget, name) is not None}
     if left.get("seconds", LEAST_S) < LEAST_S or left.get("dollars", 1.0) <= 0.0 or left.get("tokens", 1) < 1:
         return None

@@ -1,19 +1,18 @@
-"""Arms that are yours: a pipeline behind a URL, asked over HTTP, or a Python object.
+"""Arms of users: a pipeline behind a URL, called over HTTP, or a Python object.
 
-Asked is `POST url` with the JSON object
+The request is `POST url` with the JSON object
 
     {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", "seconds", "dollars"}}
 
-and, of a question in a conversation, "messages": [{"role", "content"}, ...], what was said before, the oldest first;
-where the budget's seconds are those that are left and caps that are not set are left out. Answered is
+and, in a conversation, "messages": [{"role", "content"}, ...], the oldest first. The budget has the seconds that are
+left, and only caps that are set. `Idempotency-Key` is the decision's id: a call may come twice. The reply is
 
     {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"retriever_calls": 2, "llm_calls": 3, ...}}
 
-of which only `answer` must be there; `cost` has any of the counts, seconds and dollars of `shared.types.Cost` but the
-total, which is measured here. The decision's id is sent as `Idempotency-Key` too: a call may come twice.
+with at least `answer`; `cost` has any fields of `shared.types.Cost` except the total, which is measured here.
 
-The pipeline must heed the budget itself: only its seconds can be held here. A reply that says it spent more than a cap
-is an outcome "exhausted", stop reason "budget_<cap>", with its answer.
+Only the seconds of the budget are enforced here. A reply with a cost above a cap is an outcome "exhausted", stop reason
+"budget_<cap>", with its answer.
 """
 
 import asyncio
@@ -34,9 +33,7 @@ from ragbandit.shared.outbound import (
     check_address,
     check_header_value,
     credentials_of,
-    is_retryable,
     pause_before_retry,
-    retry_after_s,
     shown_address,
 )
 from ragbandit.shared.plugins import import_class
@@ -48,10 +45,11 @@ from ragbandit.strategies.run import Answer, Run
 
 #: longest random pause before the second attempt, seconds; it doubles with every further one
 _PAUSE_S = 0.5
-#: longest pause, seconds: a server that asks for more by Retry-After has refused
+#: longest pause, seconds; a longer Retry-After is a failure
 _LONGEST_S = 30.0
 #: characters of a refusal's body that are shown
 _SHOWN = 200
+_LOG_REMEDY: Final = "see the pipeline's own log"
 #: every step has an event in the trace
 _MOST_STEPS = 1000
 
@@ -61,13 +59,13 @@ class HttpParams(ArmParams):
     """Settings of http."""
 
     url: str = ""
-    #: of one try, seconds; the budget's seconds are a limit as well
+    #: timeout of one attempt, seconds; the budget's seconds are a limit as well
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    #: tries after the first one
+    #: attempts after the first one
     retries: Annotated[int, Field(ge=0, le=10)] = 2
-    #: of a reply's body: a larger one is a failure, and not read to its end
+    #: most bytes of a reply; a larger one fails without being read to its end
     max_bytes: Annotated[int, Field(ge=1)] = 1_000_000
-    #: header -> name of the environment variable that holds its value: secrets do not stand in a file
+    #: header -> environment variable with its value, since secrets do not belong in a file
     headers_env: dict[str, str] = field(default_factory=dict)
 
 
@@ -80,7 +78,7 @@ _Amount = Annotated[float, Field(strict=True, ge=0, le=MAX_AMOUNT, allow_inf_nan
 
 
 class _ReportedCost(BaseModel, extra="forbid"):
-    """The parts of `shared.types.Cost` that a reply may tell."""
+    """The parts of `shared.types.Cost` that a reply may have."""
 
     retriever_calls: _Whole = 0
     passages: _Whole = 0
@@ -96,7 +94,7 @@ class _ReportedCost(BaseModel, extra="forbid"):
 
 
 class PipelineReply(BaseModel):
-    """What a pipeline replies."""
+    """The reply of a pipeline."""
 
     answer: Annotated[str, Field(strict=True)]
     stop_reason: Annotated[str, Field(strict=True, min_length=1)] = "answered"
@@ -105,11 +103,11 @@ class PipelineReply(BaseModel):
 
 
 class Http(ParamsArm[HttpParams]):
-    """Asks a pipeline elsewhere; stops with what it says, "answered" if it says nothing.
+    """Calls a pipeline over HTTP; its stop reason is the reply's, "answered" by default.
 
-    A reply of 408, 409, 425, 429 or 5xx and a broken connection are tried again after a random, growing pause, never
-    shorter than the server's Retry-After. Any other reply but 2xx, one that is not as above, and a Retry-After above
-    30 s are failures. The cost of failed tries elsewhere is unknown: only their seconds count.
+    A reply of 408, 409, 425, 429 or 5xx and a broken connection are tried again after a random, growing pause, at least
+    the server's Retry-After. Other statuses except 2xx, invalid replies and a Retry-After above 30 s are failures. The
+    cost of failed attempts is unknown, except their seconds.
     """
 
     retrieves: ClassVar[bool] = False
@@ -128,10 +126,7 @@ class Http(ParamsArm[HttpParams]):
         self._secrets = (*self._headers.values(), *credentials_of(self._params.url))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """The reply's answer, its cost and steps accounted for.
-
-        Raises ArmFailed, OutOfBudget("seconds"); OutOfBudget of a cap that the reply overran, its answer the draft.
-        """
+        """The reply's answer. Raises ArmFailed, and OutOfBudget for seconds or a cap that the reply exceeds."""
         query = run.query
         body: dict[str, Json] = {
             "question": question,
@@ -144,12 +139,18 @@ class Http(ParamsArm[HttpParams]):
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
             reply_body = await self._asked(client, body=body, run=run)
-        return accounted(self._checked(reply_body), run=run)
+        reply = self._checked(reply_body)
+        run.draft = reply.answer
+        run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
+        run.add_cost(Cost(**reply.cost.model_dump()))
+        return Answer(text=reply.answer, stop_reason=reply.stop_reason)
 
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """The JSON of the first good reply."""
         retries = 0 if run.has_successor else self._params.retries
-        for attempt in range(1, retries + 2):
+        attempts = 0
+        while True:
+            attempts += 1
             began = time.monotonic()
             caps = {name: cap for name, cap in asdict(run.budget).items() if cap is not None}
             seconds = seconds_until(run.deadline)
@@ -157,75 +158,69 @@ class Http(ParamsArm[HttpParams]):
                 raise OutOfBudget("seconds")
             caps |= {} if seconds is None else {"seconds": seconds}
             timeout = self._params.timeout_s if seconds is None else min(self._params.timeout_s, seconds)
+            is_late = False
             try:
-                # httpx's own timeout is of one read: a reply that drips would never end.
+                # The timeout of httpx holds for one read: a reply that comes byte by byte would never end.
                 async with asyncio.timeout(timeout):
                     response = await self._reply(client, body={**body, "budget": caps}, timeout=timeout)
-                if not is_retryable(response.status_code):
-                    return self._read(response)
-                error = self._refusal(response)
-                wait_s = retry_after_s(response.headers.get("retry-after"))
+                return self._read(response)
+            except ServerFailed as refusal:
+                error = refusal
             except (httpx.HTTPError, TimeoutError) as broken:
-                error, wait_s = self._broken(broken, timeout=timeout), 0.0
-                if seconds_until(run.deadline) == 0.0:
-                    self._note(run, error, began=began)
-                    raise OutOfBudget("seconds") from broken
-            self._note(run, error, began=began)
-            if attempt > retries or wait_s > _LONGEST_S:
-                message = f"{self._shown} cannot be asked: {error_text(error)}"
-                raise ServerFailed(message, failure=error.failure) from error
+                error = self._broken(broken, timeout=timeout)
+                is_late = seconds_until(run.deadline) == 0.0
+            spent = time.monotonic() - began
+            run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=spent))
+            if is_late:
+                raise OutOfBudget("seconds")
+            asked_s = error.failure.retry_after_s or 0.0
+            if attempts > retries or asked_s > _LONGEST_S or not error.failure.may_pass:
+                raise error
             pause = pause_before_retry(
-                attempt, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=wait_s, left_s=seconds_until(run.deadline)
+                attempts, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=asked_s, left_s=seconds_until(run.deadline)
             )
             if pause is None:
                 raise OutOfBudget("seconds")
             await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
 
     async def _reply(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
-        """The reply, its body read up to `max_bytes`. Raises ArmFailed where it is larger."""
+        """The reply, its body read up to `max_bytes`. Raises ArmFailed if it is larger."""
         read, most = bytearray(), self._params.max_bytes
         async with client.stream("POST", self._params.url, json=body, timeout=timeout) as response:
             async for piece in response.aiter_bytes():
                 read += piece
                 if len(read) > most:
-                    raise ServerFailed(
-                        f"{self._shown} replied more than {most} bytes",
-                        field=f"arms.{self.name}.max_bytes",
-                        remedy="reply with the answer alone, or raise it",
-                        failure=Failure(kind="unreadable"),
-                    )
+                    message, field = f"{self._shown} replied more than {most} bytes", f"arms.{self.name}.max_bytes"
+                    remedy, failure = "reply with only the answer, or raise it", Failure(kind="unreadable")
+                    raise ServerFailed(message, field=field, remedy=remedy, failure=failure)
         headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
         return httpx.Response(response.status_code, headers=headers, content=bytes(read))
 
     def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
         """The error of an attempt without a reply, with its remedy."""
-        failure, log = failure_of_error(error), "see the pipeline's own log"
+        failure, remedy = failure_of_error(error), _LOG_REMEDY
+        message = f"{type(error).__name__}: {error}"
         if failure.kind == "timeout":
             message, remedy = f"it took longer than {timeout:g} s", f"raise arms.{self.name}.timeout_s"
         elif failure.kind == "unreachable":
-            message = f"it cannot be reached ({self._hidden(str(error))})"
+            message = f"it cannot be reached ({error})"
             remedy = f"start the pipeline, or correct arms.{self.name}.url"
-        else:
-            message, remedy = self._hidden(f"{type(error).__name__}: {error}"), log
-        return ServerFailed(message, remedy=remedy, failure=failure)
-
-    def _refusal(self, response: httpx.Response) -> ServerFailed:
-        """The error of a reply whose status is none of 2xx."""
-        status = response.status_code
-        failure = failure_of_status(status, headers=response.headers) if status >= 400 else Failure(kind="unreadable")
-        return ServerFailed(self._said(response), remedy="see the pipeline's own log", failure=failure)
+        return self._failed(f"cannot be asked: {self._hidden(message)}", failure=failure, remedy=remedy)
 
     def _read(self, response: httpx.Response) -> object:
+        """The JSON of a reply. Raises ServerFailed."""
+        status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
-            error = self._refusal(response)
-            message = f"{self._shown} cannot be asked: {error.message}"
-            raise ServerFailed(message, remedy=error.remedy, failure=error.failure)
+            failure = failure_of_status(status, headers=response.headers) if status >= 400 else unreadable
+            raise self._failed(f"cannot be asked: {self._shown_reply(response)}", failure=failure, remedy=_LOG_REMEDY)
         try:
             return json.loads(response.content)
-        except (ValueError, RecursionError) as error:
-            message, remedy = f"{self._shown} gave no JSON: {self._said(response)}", 'reply with {"answer": "..."}'
-            raise ServerFailed(message, remedy=remedy, failure=Failure(kind="unreadable")) from error
+        except (ValueError, RecursionError):
+            message, remedy = f"gave no JSON: {self._shown_reply(response)}", 'reply with {"answer": "..."}'
+            raise self._failed(message, failure=unreadable, remedy=remedy) from None
+
+    def _failed(self, message: str, *, failure: Failure, remedy: str) -> ServerFailed:
+        return ServerFailed(f"{self._shown} {message}", failure=failure, remedy=remedy)
 
     def _checked(self, body: object) -> PipelineReply:
         """The reply. Raises ArmFailed naming the field."""
@@ -233,53 +228,39 @@ class Http(ParamsArm[HttpParams]):
             return PipelineReply.model_validate(body)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
-            # Secrets go before the cut: half of one could not be found any more.
+            # Secrets are removed before the cut: half a secret could not be recognized.
             name = self._hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
             value = self._hidden(repr(fault["input"]))
             message = f"the reply's {name} is {value:.80}: {fault['msg']}"
             raise ServerFailed(message, field=f"arms.{self.name}", failure=Failure(kind="unreadable")) from None
 
-    def _said(self, response: httpx.Response) -> str:
-        """Status and begin of the body."""
-        text = " ".join(response.text.split())
-        body = self._hidden(server_message(text) if text.startswith("<") else text)
+    def _shown_reply(self, response: httpx.Response) -> str:
+        """The status and the beginning of the body."""
+        text = response.text
+        body = self._hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _hidden(self, text: str) -> str:
         """The text without the secrets of headers and address: some servers repeat what they were sent."""
         return without_keys(text, secrets=self._secrets)
 
-    def _note(self, run: Run, error: Exception, *, began: float) -> None:
-        run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
-
 
 def secret_of(variable: str, *, field: str) -> str:
     """The value of this environment variable, for a header. Raises ConfigError naming the field that names it."""
     if variable not in os.environ:
-        raise ConfigError(
-            f"the environment has no {variable}",
-            field=field,
-            remedy="set the variable in the environment of every worker",
-        )
-    remedy = "set that variable to the header's value alone"
+        remedy = "set the variable in the environment of every worker"
+        raise ConfigError(f"the environment has no {variable}", field=field, remedy=remedy)
+    remedy = "set that variable to the header's value and nothing else"
     check_header_value(os.environ[variable], what=variable, field=field, remedy=remedy)
     return os.environ[variable]
 
 
-def accounted(reply: PipelineReply, *, run: Run) -> Answer:
-    """The answer of a reply; its cost and steps go into the run. Raises OutOfBudget, the answer the draft."""
-    run.draft = reply.answer
-    run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
-    run.add_cost(Cost(**reply.cost.model_dump()))
-    return Answer(text=reply.answer, stop_reason=reply.stop_reason)
-
-
-#: methods that answer a question, the first that is there
+#: methods that answer a question, in the order in which they are tried
 METHODS: Final = ("ainvoke", "invoke", "query", "run")
-#: where an output that is no text may have it, the first that is there
+#: fields and attributes of an output with its text, in the order in which they are tried
 _TEXTS: Final = ("answer", "output", "response", "content", "text", "replies")
 _REMEDY: Final = f"name a function of the question, or an object with one of {', '.join(METHODS)}"
-#: outputs inside outputs that are looked into for text
+#: nesting of outputs that are searched for text
 _DEEPEST: Final = 5
 
 
@@ -289,8 +270,8 @@ class CallableParams(ArmParams):
 
     #: "package.module:name"
     object: str = ""
-    #: what it is given: the question as text; in a mapping, as {"question": ...}; or the conversation as messages,
-    #: (role, text) each; "auto": a mapping for `invoke` and `ainvoke`, else text
+    #: its input: the question as text, {"question": ...}, or the conversation as messages (role, text). "auto" is a
+    #: mapping for `invoke` and `ainvoke`, else text
     input: Literal["auto", "text", "question", "messages"] = "auto"
 
 
@@ -308,7 +289,7 @@ class CallableArm(ParamsArm[CallableParams]):
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The object's answer. Raises ArmFailed for an output without text.
 
-        Stop reasons: "answered", "empty_answer" where the text is empty, "budget_rounds" without a round left.
+        Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" without a round left.
         """
         if not run.begin_round(cap=1):
             return Answer(text="", stop_reason="budget_rounds")
@@ -336,7 +317,7 @@ class CallableArm(ParamsArm[CallableParams]):
 
 
 def _callable(path: str, *, where: str) -> tuple[Callable[[Any], Any], str]:
-    """What the path names, as a callable of the input, and its method; "": it is a function. Raises ConfigError."""
+    """(function of the input that the path names, its method or "" for a plain function). Raises ConfigError."""
     if not path:
         raise ConfigError("no object is named", field=where, remedy=_REMEDY)
     named = import_class(path, where=where)
@@ -356,7 +337,7 @@ def _callable(path: str, *, where: str) -> tuple[Callable[[Any], Any], str]:
 
 
 def _text(output: object, *, depth: int = _DEEPEST) -> str | None:
-    """The text of an output: itself, or of its _TEXTS as a mapping or as attributes, or of the first of a list."""
+    """The text of an output: itself, or in its _TEXTS as a mapping or as attributes, or in a list."""
     if isinstance(output, str):
         return output
     if output is None or depth == 0:

@@ -5,28 +5,19 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
 from ragbandit.shared.event_reader import BrokenReply
-from ragbandit.shared.failures import ServerFailed, failure_of_error
+from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_replies import ModelReply
-from ragbandit.shared.openai_client import (
-    BASE_URL_ENV,
-    OpenAiOptions,
-    cause_of,
-    connect,
-    is_too_long,
-    is_unreachable,
-    reply_values,
-)
+from ragbandit.shared.openai_client import BASE_URL_ENV, OpenAiOptions, cause_of, connect, is_too_long, reply_values
 from ragbandit.shared.outbound import (
     check_address,
     check_header_value,
     credentials_of,
-    is_retryable,
     pause_before_retry,
     shown_address,
 )
@@ -44,14 +35,7 @@ from ragbandit.strategies.base import (
     RequestRefused,
     seconds_until,
 )
-from ragbandit.strategies.generators.text_feed import (
-    TURN_TOKENS,
-    TextFeed,
-    Token,
-    chat_turns,
-    first_stop,
-    plain_parts,
-)
+from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
 if TYPE_CHECKING:
     import openai
@@ -61,13 +45,12 @@ _CONNECT_S: Final = 5.0
 #: longest random pause before the second attempt, which doubles with every further one, and longest pause, seconds
 _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
-#: stop strings that are sent: OpenAI takes no more. All of them are heeded here
+#: stop strings that are sent: OpenAI takes no more. All of them end the text here
 _SENT_STOPS: Final = 4
 #: a usual tokenizer's bytes of English text per token
 _BYTES_PER_TOKEN: Final = 4
-#: parts of a stream per token allowed for, before a server counts as one that ignores max_tokens
+#: most parts of a stream, and most characters, per token; a server that sends more ignores max_tokens
 _RUNAWAY: Final = 4
-#: characters per token allowed for, before it counts as one, too: the longest tokens in use are runs of so many spaces
 _LONGEST_TOKEN: Final = 128
 #: longest wait for the usage after the end of the answer, seconds
 _LATE_USAGE_S: Final = 2.0
@@ -76,18 +59,17 @@ _LATE_USAGE_S: Final = 2.0
 class OpenAiGenerator(Generator):
     """Asks a model behind a URL, through the openai package.
 
-    The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
-    which frees the server. A call without a connection, or of status 408, 409, 425, 429 or 5xx, is made again after a
-    pause that the server may name (Retry-After, up to a minute), if it ends before the deadline and no other arm can
-    answer. A reply that breaks off fails the call. `capabilities` has "logprobs" if the options say so. Tokens are
-    estimated where the server does not count them. No error repeats the key or the headers. Raises ConfigError if the
-    package is missing or the options, or the variables of the environment that they name, cannot be used.
+    The answer is streamed: a deadline leaves the text so far, and a cancelled call closes its connection. A call
+    without a connection, or of status 408, 409, 425, 429 or 5xx, is repeated after a pause (Retry-After, up to a
+    minute) if the deadline leaves time and no other arm can answer. Tokens are estimated if the server does not report
+    them. No error repeats the key or the headers. Raises ConfigError if the package is missing, or if the options or
+    their environment variables cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
-    #: the section of the settings that it is made of, for remedies
+    #: section of the settings that configures it, for remedies
     section = "generator"
-    #: as `spans.provider_of` has it
+    #: see `provider_of`
     provider = "openai"
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
@@ -98,16 +80,15 @@ class OpenAiGenerator(Generator):
         if self._options.logprobs:
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
         self._key = _key(self._options)
-        self._secrets: tuple[str, ...] = (*([self._key] if self._key else []), *self._options.headers.values())
         address = self._options.base_url or os.environ.get(BASE_URL_ENV) or ""
         self._address = shown_address(address or "OpenAI")
-        self._secrets += credentials_of(address)
+        self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
         self._client: openai.AsyncOpenAI | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """The bytes of the text by `bytes_per_token`, an upper bound where that is 1.0, and the template's tokens."""
+        """The bytes of the text / `bytes_per_token`, and the template's tokens: an upper bound if that is 1.0."""
         return counted_tokens(prompt, options=self._options)
 
     async def complete(self, request: Request) -> Completion:
@@ -115,30 +96,17 @@ class OpenAiGenerator(Generator):
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
         dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
-        reading, feed, left = (
-            Reading(request, dropped=dropped),
-            TextFeed(request),
-            seconds_until(request.deadline),
-        )
-        late = left == 0.0
+        reading, feed = Reading(request, dropped=dropped), TextFeed(request)
         try:
-            try:
-                async with asyncio.timeout(left) as limit:
-                    if not late:
-                        await self._ask(reading, feed=feed)
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                late = reading.finish is None
-            if not late:
+            is_late = await self._ask(reading, feed=feed)
+            if not is_late:
                 reading.end()
-            done = self._completion(reading, late=late)
+            done = self._completion(reading, is_late=is_late)
             await feed.end(done.text)
         except ArmFailed as error:
             raise self._broke(error, reading=reading) from error
         except RagBanditError:
             raise
-        # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
         except Exception as error:
             raise self._failed(error, reading=reading) from error
         return done
@@ -150,18 +118,24 @@ class OpenAiGenerator(Generator):
         if client is not None:
             await client.close()
 
-    async def _ask(self, reading: "Reading", *, feed: TextFeed) -> None:
-        """Read the reply to its end, or as far as it is of interest. What comes after the answer cannot break it."""
-        async with self._free:
-            reading.asked = True
-            try:
+    async def _ask(self, reading: "Reading", *, feed: TextFeed) -> bool:
+        """Read the reply. Returns True if the deadline ended it. A failure after the answer's end changes nothing."""
+        left = seconds_until(reading.request.deadline)
+        if left == 0.0:
+            return True
+        try:
+            async with asyncio.timeout(left) as limit, self._free:
+                reading.asked = True
                 async with asyncio.timeout(self._first_piece_s(reading.request)) as silence:
                     await self._read(reading, feed=feed, silence=silence)
-            except RagBanditError:
+        except RagBanditError:
+            raise
+        except Exception as error:
+            if reading.finish is None and isinstance(error, TimeoutError) and limit.expired():
+                return True
+            if reading.finish is None:
                 raise
-            except Exception:
-                if reading.finish is None:
-                    raise
+        return False
 
     def _first_piece_s(self, request: Request) -> float | None:
         """Seconds that the first piece may take; half of the time that is left if another arm could answer."""
@@ -172,8 +146,6 @@ class OpenAiGenerator(Generator):
 
     async def _read(self, reading: "Reading", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
         """Read a reply, after as many attempts as there is time for. silence: ends the wait for the next piece."""
-        import openai
-
         clock = asyncio.get_running_loop().time
         began = clock()
         fields = request_fields(reading.request, model=self.name, options=self._options)
@@ -194,7 +166,7 @@ class OpenAiGenerator(Generator):
                         if reading.ended:
                             return
                 return
-            except (openai.APIConnectionError, openai.APIStatusError) as error:
+            except Exception as error:
                 pause = self._pause(error, reading=reading, silence=silence)
                 if pause is None:
                     raise
@@ -204,44 +176,37 @@ class OpenAiGenerator(Generator):
         import openai
 
         if self._client is None:
-            self._client = connect(
-                base_url=self._options.base_url,
-                key=self._key,
-                headers=self._options.headers,
-                timeout=openai.Timeout(self._options.read_s, connect=min(_CONNECT_S, self._options.read_s)),
-            )
+            options = self._options
+            timeout = openai.Timeout(options.read_s, connect=min(_CONNECT_S, options.read_s))
+            self._client = connect(base_url=options.base_url, key=self._key, headers=options.headers, timeout=timeout)
         return self._client
 
     def _pause(self, error: Exception, *, reading: "Reading", silence: asyncio.Timeout) -> float | None:
         """Seconds until the next attempt; None if there is to be none, or no time for it."""
         failure, response = failure_of_error(error), getattr(error, "response", None)
         is_final = response is not None and response.headers.get("x-should-retry") == "false"
-        if reading.values or is_final or not (failure.status is None or is_retryable(failure.status)):
-            return None
-        if reading.request.has_successor or reading.attempts > self._options.retries:
+        is_last = reading.request.has_successor or reading.attempts > self._options.retries
+        if reading.values or is_final or is_last or not failure.may_pass:
             return None
         ends, now = silence.when(), asyncio.get_running_loop().time()
         left = [seconds_until(reading.request.deadline), None if ends is None else ends - now]
+        left_s = min((seconds for seconds in left if seconds is not None), default=None)
+        asked_s = failure.retry_after_s or 0.0
         return pause_before_retry(
-            reading.attempts,
-            base_s=_PAUSE_S,
-            longest_s=_LONGEST_PAUSE_S,
-            asked_s=failure.retry_after_s or 0.0,
-            left_s=min((seconds for seconds in left if seconds is not None), default=None),
+            reading.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=asked_s, left_s=left_s
         )
 
     def _usage(self, reading: "Reading") -> Tokens:
-        """Tokens of the call, estimated if the server did not say; none if it was not asked."""
+        """Tokens of the call, estimated if the server did not report them; 0 if no request was sent."""
         if not reading.asked:
             return Tokens(read=0, written=0)
         read = sum(map(estimated_tokens, plain_parts(reading.request.prompt)))
         beyond_text = math.ceil((reading.size - len(reading.text)) / _BYTES_PER_TOKEN)
         written = max(estimated_tokens(reading.text), len(reading.tokens)) + max(0, beyond_text)
-        return tokens_of(reading.usage, read=read, written=written) or Tokens(
-            read=read, written=written, estimated=True
-        )
+        used = tokens_of(reading.usage, read=read, written=written)
+        return used or Tokens(read=read, written=written, estimated=True)
 
-    def _completion(self, reading: "Reading", *, late: bool) -> Completion:
+    def _completion(self, reading: "Reading", *, is_late: bool) -> Completion:
         used = self._usage(reading)
         reading.drop_prefix()
         finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
@@ -249,7 +214,7 @@ class OpenAiGenerator(Generator):
             text=reading.text,
             prompt_tokens=used.read,
             completion_tokens=used.written,
-            finish="deadline" if late else finish,
+            finish="deadline" if is_late else finish,
             details=_details(reading),
             dollars=self._dollars(used, model=reading.model),
             first_s=reading.first_s,
@@ -266,14 +231,15 @@ class OpenAiGenerator(Generator):
     def _failed(self, error: Exception, *, reading: "Reading") -> ArmFailed:
         tries = f" after {reading.attempts} attempts" if reading.attempts > 1 else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
-        failure, remedy = failure_of_error(error), self._remedy(error)
+        failure = failure_of_error(error)
+        remedy = self._remedy(error, failure=failure)
         if reading.request.chat is not None and failure.kind == "refused":
             return RequestRefused(message, failure=failure)
         remedy = remedy and remedy.replace("generator.", f"{self.section}.")
         return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reading=reading)
 
     def _broke(self, error: ArmFailed, *, reading: "Reading") -> ArmFailed:
-        """The error, with what the reply costs that was written, though nobody reads it."""
+        """The error with the cost of the reply so far, if there is any."""
         if not (reading.size or reading.usage):
             return error
         used = self._usage(reading)
@@ -282,12 +248,12 @@ class OpenAiGenerator(Generator):
         failure = error.failure if isinstance(error, ServerFailed) else None
         return CallBroke(error.message, spent=spent, remedy=error.remedy, failure=failure)
 
-    def _remedy(self, error: Exception) -> str | None:
+    def _remedy(self, error: Exception, *, failure: Failure) -> str | None:
         if isinstance(error, BrokenReply):
             return error.remedy
-        if is_too_long(error):
+        if is_too_long(error, failure=failure):
             return "set generator.context_tokens to what the server takes, or less"
-        if is_unreachable(error):
+        if failure.kind in ("unreachable", "broken"):
             return "start the server, or correct generator.openai.base_url"
         variable = shown_variable(self._options.api_key_env)
         return {
@@ -295,7 +261,7 @@ class OpenAiGenerator(Generator):
             401: f"put a valid key into the environment variable {variable}",
             403: f"put a key that may do this into the environment variable {variable}",
             404: "check generator.model and generator.openai.base_url",
-        }.get(getattr(error, "status_code", None) or 0)
+        }.get(failure.status or 0)
 
 
 def _details(reading: "Reading") -> dict[str, Any]:
@@ -307,7 +273,7 @@ def _details(reading: "Reading") -> dict[str, Any]:
 
 
 def _key(options: OpenAiOptions) -> str | None:
-    """The key, or None for a server of one's own."""
+    """The key; None if the variable is not set and a base_url is."""
     key = os.environ.get(options.api_key_env) or None
     if key is None and options.base_url is None and not os.environ.get(BASE_URL_ENV):
         raise ConfigError(
@@ -316,12 +282,8 @@ def _key(options: OpenAiOptions) -> str | None:
             remedy="set that variable, or generator.openai.base_url for a server of your own",
         )
     if key is not None:
-        check_header_value(
-            key,
-            what=shown_variable(options.api_key_env),
-            field="generator.openai.api_key_env",
-            remedy="set that variable to the key alone",
-        )
+        what, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
+        check_header_value(key, what=what, field="generator.openai.api_key_env", remedy=remedy)
     return key
 
 
@@ -337,22 +299,15 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         check_address(address, field=where, remedy=remedy, query=True)
     if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
         raise ConfigError("this is no address without a password", field=where, remedy=remedy)
-    if any(name.lower() == "authorization" for name in options.headers):
-        raise ConfigError(
-            "the key does not belong here",
-            field="generator.openai.headers",
-            remedy=f"put it into the environment variable {shown_variable(options.api_key_env)}",
-        )
     for name, value in options.headers.items():
-        check_header_value(
-            value, what=f"the value of {name}", field="generator.openai.headers", remedy="give the value alone"
-        )
+        if name.lower() == "authorization":
+            remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
+            raise ConfigError("the key does not belong here", field="generator.openai.headers", remedy=remedy)
+        what, remedy = f"the value of {name}", "give only the value"
+        check_header_value(value, what=what, field="generator.openai.headers", remedy=remedy)
     if options.token_prices and model not in options.token_prices:
-        raise ConfigError(
-            f"{model!r} has no price",
-            field="generator.openai.token_prices",
-            remedy="set generator.token_prices, {input: 0.0, output: 0.0} if it is free",
-        )
+        remedy = "set generator.token_prices, {input: 0.0, output: 0.0} if it is free"
+        raise ConfigError(f"{model!r} has no price", field="generator.openai.token_prices", remedy=remedy)
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
@@ -422,52 +377,48 @@ class Reading(ModelReply):
             self.tokens[0] = text[dropped:], logprob
 
     def _end_early(self) -> None:
-        """Heed the stop strings and the length ourselves: a server may not."""
-        if (end := first_stop(self.text, self.request.stop)) is not None:
+        """End the text at a stop string or its longest length, in case the server does not."""
+        end, longest = first_stop(self.text, self.request.stop), _LONGEST_TOKEN * self.request.max_tokens
+        if end is not None:
             self.text, self.finish, self.ended = self.text[:end], "stop", True
-        elif self.parts > _RUNAWAY * (self.request.max_tokens + 4):
-            self.finish, self.ended = "length", True
-        elif len(self.text) > _LONGEST_TOKEN * self.request.max_tokens:
-            self.text = self.text[: _LONGEST_TOKEN * self.request.max_tokens]
-            self.finish, self.ended = "length", True
+        elif self.parts > _RUNAWAY * (self.request.max_tokens + 4) or len(self.text) > longest:
+            self.text, self.finish, self.ended = self.text[:longest], "length", True
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
-    """The arguments of the openai package's `create`.
-
-    It looks at nothing in `extra_body`: what it has no argument for, and any type, goes through.
-    """
+    """The arguments of the openai package's `create`, which sends any names and types in `extra_body`."""
     body = _body(request, options=options) if request.chat is None else _chat_body(request.chat, options=options)
     messages = body.pop("messages")
     body |= {"stream_options": {"include_usage": True}} if options.stream else {}
-    removed = {name for name, value in options.fields.items() if value is None}
-    body = {name: value for name, value in {**body, **options.fields}.items() if name not in removed}
+    body |= options.fields
+    body = {name: value for name, value in body.items() if value is not None or name not in options.fields}
     return {"model": model, "messages": messages, "stream": options.stream, "extra_body": body}
 
 
 def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
-    sampling, sent_stops = request.sampling, [each for each in request.stop if each][:_SENT_STOPS]
-    seed = options.seed if sampling is None else sampling.seed
-    body = {
+    sampling = {"temperature": 0.0, "seed": options.seed} if request.sampling is None else asdict(request.sampling)
+    body: dict[str, Any] = {
         "messages": _messages(request.prompt, where=options.prefix),
         options.max_tokens_field: request.max_tokens,
-        "temperature": 0.0 if sampling is None else sampling.temperature,
-        "top_p": None if sampling is None else sampling.top_p,
-        "top_k": None if sampling is None else sampling.top_k or None,
-        "seed": seed,
-        "stop": sent_stops or None,
-        "logprobs": True if "logprobs" in request.want else None,
+        **{name: value for name, value in sampling.items() if value is not None},
+        "stop": list(filter(None, request.stop))[:_SENT_STOPS],
+        "logprobs": "logprobs" in request.want,
     }
+    for name in ("top_k", "stop", "logprobs"):
+        if not body.get(name):
+            body.pop(name, None)
     if options.prefix == "continue" and request.prompt.prefix:
         body |= {"add_generation_prompt": False, "continue_final_message": True}
-    return {name: value for name, value in body.items() if value is not None}
+    return body
 
 
 def _chat_body(sent: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
     """A chat completion as its caller sent it."""
-    limits = [sent[name] for name in ("max_tokens", "max_completion_tokens") if sent.get(name) is not None]
-    body = {name: value for name, value in sent.items() if name not in ("max_tokens", "max_completion_tokens")}
-    return body | ({options.max_tokens_field: limits[0]} if limits else {})
+    body = dict(sent)
+    for limit in (body.pop("max_completion_tokens", None), body.pop("max_tokens", None)):
+        if limit is not None:
+            body[options.max_tokens_field] = limit
+    return body
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:

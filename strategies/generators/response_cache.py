@@ -1,7 +1,6 @@
-"""Generators around others: priced, and the response cache: completions kept in a folder for repeated runs.
+"""Generators around others: with prices, and with a cache of completions in a folder, for repeated runs.
 
-A cached answer keeps the tokens, dollars and seconds of the call that made it, so that the cost of an arm stays what
-it would be without the cache; only the waiting is spared.
+A cached answer has the tokens, dollars and seconds of the original call, so that an arm's cost is the same without it.
 """
 
 import asyncio
@@ -23,14 +22,14 @@ from ragbandit.strategies.run import provider_of
 
 logger = logging.getLogger("ragbandit.generator_cache")
 
-#: of the files' format: another number finds none of the old files
+#: version of the files' format; files of another version are never read
 _FORMAT: Final = 1
-#: what is told beyond the text and can be kept as JSON; calls that want more are always made
+#: needs whose results are stored as JSON; calls with other needs are not cached
 _KEPT: Final[frozenset[Need]] = frozenset({"completion", "stop", "logprobs", "entropy"})
 
 
 class GeneratorAround(Generator):
-    """Another generator, whose calls somebody has a hand in."""
+    """A wrapper of another generator."""
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
 
@@ -52,13 +51,13 @@ class GeneratorAround(Generator):
 
 
 class CachedGenerator(GeneratorAround):
-    """Another generator with a memory in a folder: the same request gets the same answer without a call.
+    """A generator that repeats its answer to the same request, from a folder, without a call.
 
-    version: whatever changes the answers beside the generator's name, for example its settings. The folder holds one
-    file per request, named by its SHA-256; questions are not in it, answers are, readable by their owner alone. It
-    grows without bound, and may be deleted at any time. Several processes may share it. An answer that the deadline
-    cut short, or that comes with arrays (attention, hidden states), is not kept. A file that cannot be read is made
-    anew; one that cannot be written is missed, which the log says. Raises ConfigError if the folder cannot be made.
+    version: everything besides the generator's name that changes answers, for example its settings. The folder has one
+    file per request, named by its SHA-256, with the answer and not the question, readable only by its owner. It grows
+    without bound, may be deleted at any time and shared by processes. Answers that the deadline cut short, or with
+    arrays (attention, hidden states), are not stored. A file that cannot be read or written costs a call, and a line in
+    the log. Raises ConfigError if the folder cannot be made.
     """
 
     def __init__(self, generator: Generator, *, folder: str | Path, version: str = "") -> None:
@@ -71,10 +70,7 @@ class CachedGenerator(GeneratorAround):
             raise ConfigError(f"cannot make the folder {self._folder}: {error}", field="generator.cache") from error
 
     async def complete(self, request: Request) -> Completion:
-        """The answer kept, with `seconds` of the call that made it, or else the generator's, which is kept.
-
-        Whoever reads along is given a kept answer in one piece.
-        """
+        """The stored answer with `seconds` of its call, in one piece, or the generator's, which is then stored."""
         if not request.want <= _KEPT:
             return await self._generator.complete(request)
         key = request_key(request, generator=self.name, version=self._version)
@@ -90,7 +86,7 @@ class CachedGenerator(GeneratorAround):
 
 
 def request_key(request: Request, *, generator: str, version: str) -> str:
-    """SHA-256 of all that decides the answer, in hexadecimal digits; the deadline does not."""
+    """SHA-256 of the request except its deadline, in hexadecimal digits."""
     identity = {
         "format": _FORMAT,
         "generator": generator,
@@ -117,15 +113,13 @@ def _read(file: Path) -> Completion | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        logger.warning(
-            "a cached response cannot be read; the model is called again",
-            extra={"action": "cache", "reason": repr(error)},
-        )
+        facts = {"action": "cache", "reason": repr(error)}
+        logger.warning("a cached response cannot be read; the model is called again", extra=facts)
         return None
 
 
 def _write(done: Completion, *, file: Path) -> None:
-    """Keep the completion; a failure to is logged."""
+    """Store the completion, or log why that failed."""
     try:
         stored = json.dumps(asdict(done))
         file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -136,7 +130,7 @@ def _write(done: Completion, *, file: Path) -> None:
 
 
 class PricedGenerator(GeneratorAround):
-    """Another generator, with dollars in its completions. price: as `Tokens.dollars` takes them."""
+    """Another generator, with dollars in its completions. price: see `Tokens.dollars`."""
 
     def __init__(self, generator: Generator, *, price: Sequence[float]) -> None:
         super().__init__(generator)

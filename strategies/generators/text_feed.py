@@ -1,4 +1,4 @@
-"""What generators share: the text feed to a reader, the turns of a chat, the details of tokens."""
+"""Parts that generators share: the text feed to a reader, the turns of a chat, the details of tokens."""
 
 import time
 from dataclasses import dataclass
@@ -12,20 +12,19 @@ from ragbandit.strategies.base import Prompt, Request
 
 
 class TextFeed:
-    """Gives a growing text to the sink of its request; all pieces together are the whole text, and nothing else.
+    """Gives a growing text to the sink of its request; all pieces together are the whole text.
 
-    Held back until more is known: an end that may be the beginning of a stop string, and one that is half a character
-    (U+FFFD, half of a surrogate pair). A text that is written a second time, since the first attempt broke off, is
-    given from where the first one ended.
+    An end that may begin a stop string, or is half a character (U+FFFD, half of a surrogate pair), waits for the next
+    piece. The text of a second attempt continues the text of the first one.
     """
 
     def __init__(self, request: Request) -> None:
         self._sink = request.sink
         self._stops = tuple(filter(None, request.stop))
         self._began = time.monotonic()
-        #: seconds until the first piece of a growing text was given; None: none was
+        #: seconds until the first piece of a growing text; None before it
         self.first_s: float | None = None
-        #: all that was given so far; a piece counts once the sink was called with it, whether or not it returned
+        #: text that the sink was called with, whether or not it returned
         self.given = ""
 
     @property
@@ -34,46 +33,35 @@ class TextFeed:
         return self._sink is not None
 
     async def grow(self, text: str) -> None:
-        """Give what is new and settled in `text`, which is all that was written so far. Raises what `end` raises."""
-        if self._sink is not None:
-            await self._give(_settled(text, stops=self._stops))
-            if self.given and self.first_s is None:
-                self.first_s = time.monotonic() - self._began
+        """Give the new and settled part of `text`, the whole text so far. Raises as `end`."""
+        await self._give(_settled(text, stops=self._stops), is_whole=False)
+        if self.given and self.first_s is None:
+            self.first_s = time.monotonic() - self._began
 
     async def end(self, text: str) -> None:
         """Give the rest of the whole text.
 
-        Raises ArmFailed if it does not begin with what was given: a second attempt wrote something else. Raises
-        ArmFailed if the sink fails, or the sink's own error where that is one of ours.
+        Raises ArmFailed if a second attempt wrote another text, or if the sink fails; a RagBanditError passes.
         """
-        if self._sink is not None:
-            await self._give(text)
-            if not text.startswith(self.given):
-                raise _contradiction()
+        await self._give(text, is_whole=True)
 
-    async def _give(self, text: str) -> None:
+    async def _give(self, text: str, *, is_whole: bool) -> None:
         given = self.given
-        if not text.startswith(given):
-            if given.startswith(text):
-                return  # a second attempt, not yet as far as the first one was
-            raise _contradiction()
-        piece = text[len(given) :]
-        if not piece or self._sink is None:
+        is_shorter = given.startswith(text) and not is_whole  # a second attempt, not as far as the first one
+        if self._sink is None or text == given or is_shorter:
             return
+        if not text.startswith(given):
+            raise ArmFailed(
+                "the answer broke off after a part of it was given out, and was not written again in the same words",
+                remedy="ask again; text that was given out cannot be taken back",
+            )
         self.given = text
         try:
-            await self._sink(piece)
+            await self._sink(text[len(given) :])
         except RagBanditError:
             raise
         except Exception as error:
             raise ArmFailed(f"the reader of the streamed text failed: {type(error).__name__}: {error}") from error
-
-
-def _contradiction() -> ArmFailed:
-    return ArmFailed(
-        "the answer broke off when a part of it had been given out, and was not written again in the same words",
-        remedy="ask again; what was given out cannot be taken back",
-    )
 
 
 def _settled(text: str, *, stops: tuple[str, ...]) -> str:
@@ -103,11 +91,10 @@ _NAMES = {"user": "User", "assistant": "Assistant"}
 
 
 def chat_turns(prompt: Prompt) -> list[tuple[str, str]]:
-    """(role, text) of the turns of a chat: one of the system, then user and assistant in turn; the last is the body.
+    """(role, text) of the turns of a chat: system, then user and assistant in turn; the last is the body.
 
-    Many chat templates refuse any other order. So what the conversation has of a system's words stands before the
-    instructions, neighbours of one role are one turn, and words of the assistant before any of the user are left out.
-    Texts may be empty: the first and the last turn are always there.
+    Many chat templates refuse any other order: a conversation's system messages precede the instructions, adjacent
+    messages of one role are one turn, and the assistant's before the first of the user are left out. Texts may be "".
     """
     turns: list[tuple[str, str]] = []
     for message in prompt.history:
@@ -124,14 +111,14 @@ def chat_turns(prompt: Prompt) -> list[tuple[str, str]]:
 
 
 def plain_parts(prompt: Prompt) -> tuple[str, ...]:
-    """The parts of one text, for models without a chat template: instructions, what was said, body, prefix."""
+    """The parts of one text, for models without a chat template: instructions, earlier messages, body, prefix."""
     if not prompt.history:
         return prompt.instructions, prompt.body, prompt.prefix
     return _instructions(prompt), transcript(prompt.history), prompt.body, prompt.prefix
 
 
 def transcript(messages: tuple[Message, ...]) -> str:
-    """What user and assistant said, a paragraph each with its name in front; "" if nothing."""
+    """The messages of user and assistant, a line each after its role; "" if there are none."""
     turns = [f"{_NAMES[each.role]}: {each.text}" for each in messages if each.role in _NAMES and each.text.strip()]
     return "\n".join(["The conversation so far:", *turns]) if turns else ""
 
@@ -147,7 +134,7 @@ HiddenStates = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Token:
-    """A token written, as text, and how sure the model was of it."""
+    """A token written, as text, and its probability."""
 
     text: str
     #: natural logarithm of its probability (<= 0)

@@ -1,19 +1,15 @@
-"""Circuit breaker: which arms may be offered, by how their last outcomes ended. It reads no clock and no store.
+"""Circuit breaker: which arms may be offered, by their last outcomes.
 
 The circuit of an arm is *closed* (the arm is healthy and offered) until its last `failures` outcomes all failed. Then
 it is *open*: the arm is excluded until `cool_down_s` have passed since the last failure. Then it is *half open*: the
-arm is offered to one question at a time, until one draws it. That decision is the probe: its outcome decides what
-comes next; without an outcome the next probe may start after another cool-down. One success closes the circuit.
-A server that cannot be reached opens it at once, and one that names a Retry-After keeps it open for that long.
-(M. Nygard, Release It!, 2007, "Circuit Breaker". Unlike there, a probe is a question
-that happens to draw the arm; none is sent on purpose.)
+arm is offered to one question at a time, until one draws it. That decision is the probe: its outcome closes or opens
+the circuit; without an outcome the next probe may start after another cool-down. A server that cannot be reached opens
+the circuit at once, and a Retry-After keeps it open for that long. (M. Nygard, Release It!, 2007, "Circuit Breaker".
+Unlike there, a probe is a question that happens to draw the arm.)
 
-What our workers ran counts for the questions of all tenants. What a caller's own stack ran and reported counts for the
-questions of the same tenant alone: nobody can take an arm from others, or give a failing one back to them, by what it
-reports.
-
-The state of an arm depends only on its outcomes of the last COUNTED_S seconds, so routers that read the same outcomes
-agree, however long they have been running. Only probes are local to each router.
+Outcomes of our workers count for the questions of all tenants; outcomes that a tenant reports count only for its own
+questions. The state of an arm depends only on its outcomes of the last COUNTED_S seconds, so routers that read the same
+outcomes agree. Only probes are local to each router.
 """
 
 import json
@@ -33,47 +29,44 @@ from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.failures import failure_of
+from ragbandit.shared.failures import Failure, failure_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, ArmName, CircuitState, DecisionId, OutcomeStatus
 
 #: key in a decision's facts: the arms that were excluded because they fail
 EXCLUDED_ARMS: Final = "left_out"
-#: stop reasons of failures that do not count against the arm: the caller cancelled, the question is longer than the
-#: model can read, or the decision's row is damaged
+#: stop reasons of failures that do not count against the arm: the fault is the caller's, or the row is damaged
 NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable"})
 #: stop reason of an arm whose time budget ran out
 OUT_OF_SECONDS: Final = "budget_seconds"
-#: outcomes of an arm that are remembered, or `failures` where that is more
+#: outcomes of an arm that are remembered; `failures` if that is more
 REMEMBERED = 100
-#: pairs of arm and reporting tenant that are remembered; the one that has been silent for longest goes first
+#: pairs of arm and reporting tenant that are remembered; the one with the oldest report is dropped first
 MOST_REPORTERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutcomeSignal:
-    """Outcome of one decision, as far as the circuit breaker needs it."""
+    """The facts about one outcome that the circuit breaker needs."""
 
     arm: ArmName
     decision_id: DecisionId
     status: OutcomeStatus
     stop_reason: str
-    #: there is no answer, not even a draft
+    #: the outcome has no answer and no draft
     empty: bool
-    #: the query allowed fewer seconds than the service does
+    #: the query allowed fewer seconds than the service
     short_deadline: bool
     made_at: float
-    #: tenant whose own stack ran the arm and reported this; None: our workers ran it
+    #: tenant that reported the outcome; None if our workers ran the arm
     reporter: str | None = None
-    #: seconds for which this failure suspends the arm by itself; 0: it only counts
+    #: seconds for which this failure suspends the arm, whatever else is counted
     suspends_s: float = 0.0
 
     @property
     def failed(self) -> bool | None:
-        """True if the arm failed; None if the outcome does not tell.
+        """True if the arm failed, also by an empty answer after the service's full time budget; None if unknown.
 
-        A budget that ran out is no failure in itself. But a model or a search that hangs ends the same way: if the
-        service's full time budget brought no answer, the arm failed. A shorter deadline set by the query proves
-        nothing; otherwise one caller with short deadlines could take an arm from all others.
+        A shorter deadline proves nothing: one caller with short deadlines could take an arm from all others.
         """
         if self.status == "failed":
             return None if self.stop_reason in NOT_COUNTED else True
@@ -115,7 +108,7 @@ class CircuitBreaker:
         self._lock = Lock()
 
     def record(self, signals: Iterable[OutcomeSignal]) -> None:
-        """Record outcomes, in any order; an outcome that was recorded before changes nothing."""
+        """Record outcomes, in any order; a repeated outcome changes nothing."""
         signals = list(signals)
         with self._lock:
             ended = {signal.decision_id for signal in signals}
@@ -123,55 +116,53 @@ class CircuitBreaker:
             for signal in signals:
                 if signal.failed is not None:
                     source, until = (signal.arm, signal.reporter), signal.made_at + signal.suspends_s
-                    one = (signal.made_at, signal.decision_id, signal.failed, until)
-                    past = self._past[source] = self._past.pop(source, [])  # at the end: it was heard of last
-                    at = bisect_left(past, one)
-                    if past[at : at + 1] != [one]:
-                        past.insert(at, one)
+                    outcome = (signal.made_at, signal.decision_id, signal.failed, until)
+                    past = self._past[source] = self._past.pop(source, [])  # moved to the end of the mapping
+                    at = bisect_left(past, outcome)
+                    if past[at : at + 1] != [outcome]:
+                        past.insert(at, outcome)
                         del past[: -self._remembered]
             reported = [source for source in self._past if source[1] is not None]
-            for source in reported[: max(0, len(reported) - MOST_REPORTERS)]:  # the silent ones, where there are many
+            for source in reported[: max(0, len(reported) - MOST_REPORTERS)]:
                 del self._past[source]
                 self._probes.pop(source, None)
 
     def healthy(
         self, wanted: Sequence[tuple[ArmName, ...]], *, now: float, tenants: Sequence[str] | None = None
     ) -> list[tuple[ArmName, ...]]:
-        """The healthy ones of the arms that each question of a batch wants; () where none of them is.
+        """The healthy arms among those that each question of a batch wants.
 
-        tenants: of the questions; None: nobody's, so that our workers' outcomes alone count. A half-open arm is
-        healthy for the first question of the batch that wants it, and for no other.
+        tenants: of the questions; None if only our workers' outcomes count. A half-open arm is healthy for the first
+        question of the batch that wants it, and for no other.
         """
-        found = []
+        healthy_arms = []
         with self._lock:
-            given: set[_Source] = set()
+            probed: set[_Source] = set()
             seen: dict[_Source, tuple[ArmHealth, _Source]] = {}
             for number, arms in enumerate(wanted):
-                circuits = []
-                for arm in arms:
-                    source = self._source(arm, tenant=None if tenants is None else tenants[number])
-                    if source not in seen:
-                        seen[source] = self._health(source, now=now)
-                    circuits.append(seen[source])
-                circuits = [(one, circuit) for one, circuit in circuits if one.offered and circuit not in given]
-                given.update(circuit for one, circuit in circuits if one.state == "half_open")
-                found.append(tuple(one.arm for one, _ in circuits))
-        return found
+                tenant = None if tenants is None else tenants[number]
+                sources = [self._source(arm, tenant=tenant) for arm in arms]
+                seen |= {source: self._health(source, now=now) for source in sources if source not in seen}
+                views = [seen[source] for source in sources]
+                offered = [(health, circuit) for health, circuit in views if health.offered and circuit not in probed]
+                probed |= {circuit for health, circuit in offered if health.state == "half_open"}
+                healthy_arms.append(tuple(health.arm for health, _ in offered))
+        return healthy_arms
 
     def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float, tenant: str | None = None) -> None:
-        """A decision drew this arm; where the arm is half open, that is its probe. tenant: of the question."""
+        """Record that a decision drew this arm: the probe of a half-open arm. tenant: of the question."""
         with self._lock:
             health, circuit = self._health(self._source(arm, tenant=tenant), now=now)
             if health.state == "half_open" and health.offered:
                 self._probes[circuit] = (decision_id, now)
 
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
-        """State of these arms: for all tenants where our workers ran them, else for the one that it is best for."""
+        """State of these arms: by our workers' outcomes, or else for the tenant with the best state."""
         with self._lock:
             return [_best(self._views(arm, now=now)) for arm in arms]
 
     def suspended(self, arms: Iterable[ArmName], *, now: float) -> set[tuple[ArmName, str]]:
-        """Arms that are offered, and tenants that they are not offered to, since what these reported all failed."""
+        """Pairs of an arm that is offered, and a tenant that does not get it because of its own reports."""
         pairs: set[tuple[ArmName, str]] = set()
         with self._lock:
             for arm in arms:
@@ -181,18 +172,16 @@ class CircuitBreaker:
         return pairs
 
     def _views(self, arm: ArmName, *, now: float) -> dict[str | None, ArmHealth]:
-        """State of an arm by the tenant that reported outcomes; None: of our workers, or where nothing is known."""
+        """State of an arm for each tenant that reported outcomes, and under None by our workers' outcomes."""
         sources = sorted((one for one in self._past if one[0] == arm), key=lambda one: one[1] is None)
         return {source[1]: self._health(source, now=now)[0] for source in sources or [(arm, None)]}
 
     def _source(self, arm: ArmName, *, tenant: str | None) -> _Source:
-        """What counts for a question of this tenant: its own reports, if there are any."""
+        """The source that counts for a question of this tenant: its own reports, if there are any."""
         return (arm, tenant) if (arm, tenant) in self._past else (arm, None)
 
     def _failing(self, source: _Source, *, now: float) -> list[_Past]:
-        """The failures since the last success, the newest first: of our workers and, for a tenant, of what it
-        reported, together.
-        """
+        """The failures since the last success, the newest first: our workers' and the tenant's together."""
         newest_first = (reversed(self._past.get(key, ())) for key in {(source[0], None), source})
         failing = takewhile(lambda one: one[2] and one[0] > now - COUNTED_S, merge(*newest_first, reverse=True))
         return list(islice(failing, self._remembered))
@@ -206,10 +195,7 @@ class CircuitBreaker:
         return max(ends, default=None) if most > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
-        """State of an arm for the questions of a source, and the circuit whose probe they share.
-
-        Where the outcomes of our workers alone keep the arm from everybody, everybody shares one probe.
-        """
+        """(state of an arm for the questions of a source, circuit with their probe: the workers' if it is open)."""
         arm, tenant = source
         failing = self._failing(source, now=now)
         until = self._open_until(failing)
@@ -231,7 +217,7 @@ def _best(views: Mapping[str | None, ArmHealth]) -> ArmHealth:
 
 log = logging.getLogger("ragbandit.health")
 
-#: seconds by which a read overlaps the one before, for rows that were committed late
+#: seconds by which a read overlaps the previous one, for rows that were committed late
 OVERLAP_S = 3.0
 #: seconds between reads with the longer overlap
 THOROUGH_EVERY_S = 10.0
@@ -239,7 +225,7 @@ THOROUGH_EVERY_S = 10.0
 LATE_S = LOCK_WAIT_S + 5.0
 #: outcomes further than this ahead of the reader's clock are read later, seconds
 AHEAD_S = 300.0
-#: log lines of one read about arms that are suspended for a tenant alone
+#: log lines of one read about arms that are suspended only for a tenant
 MOST_LOGGED = 5
 #: most outcomes in one read
 MOST = 10_000
@@ -268,8 +254,7 @@ def newest(*, after: float, until: float) -> Select[Any]:
 class OutcomePoller:
     """Poller of the store's newest outcomes, and the CircuitBreaker that it feeds.
 
-    `poll` must be called from one thread; `read` and `breaker` are safe to use from all.
-    seconds: the service's time budget for one answer.
+    `poll` must be called from one thread; `read` and `breaker` are thread-safe. seconds: the service's time budget.
     """
 
     def __init__(self, database: Database, *, settings: HealthSettings, seconds: float) -> None:
@@ -285,10 +270,12 @@ class OutcomePoller:
         self._suspended: set[tuple[ArmName, str]] = set()
 
     def poll(self, arms: Sequence[ArmName], *, now: float) -> None:
-        """`read`, and log which of these arms have changed their state. Raises StoreError."""
+        """Call `read`, and log changes of state. Raises StoreError."""
         for health in self.read(arms, now=now):
             if self._states.get(health.arm, "closed") != health.state:
-                self._log(health)
+                facts = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
+                level = logging.WARNING if health.state == "open" else logging.INFO
+                log.log(level, _NEWS[health.state], extra=facts)
             self._states[health.arm] = health.state
         suspended = self.breaker.suspended(arms, now=now)
         for arm, tenant in sorted(suspended - self._suspended)[:MOST_LOGGED]:
@@ -297,10 +284,7 @@ class OutcomePoller:
         self._suspended = suspended
 
     def read(self, arms: Sequence[ArmName], *, now: float) -> list[ArmHealth]:
-        """State of these arms after the outcomes that came since the last read. Raises StoreError.
-
-        With the circuit breaker turned off nothing is read.
-        """
+        """State of these arms after the newest outcomes, unless the breaker is off. Raises StoreError."""
         if self.breaker.settings.failures > 0:
             with self._lock:
                 self._read(now)
@@ -309,7 +293,7 @@ class OutcomePoller:
     def _read(self, now: float) -> None:
         breaker, known, long_read_at = self.breaker, self._recorded, self._long_read_at
         if self._read_at is None or now < self._read_at - OVERLAP_S:
-            # The clock was set back: what was recorded would lie in the future.
+            # The clock was set back: recorded outcomes would be in the future.
             breaker, known, after, long_read_at = CircuitBreaker(breaker.settings), {}, now - COUNTED_S, now
         elif now >= long_read_at + THOROUGH_EVERY_S:
             after, long_read_at = long_read_at - LATE_S, now
@@ -330,15 +314,13 @@ class OutcomePoller:
             stop_reason=row.stop_reason,
             empty=row.empty,
             short_deadline=self._short_deadline(row.budget),
-            # A worker's clock may be ahead: what is in the store was made before now.
+            # A worker's clock may be ahead.
             made_at=min(row.made_at, now),
             reporter=None if row.run_by == "worker" else row.tenant,
-            suspends_s=0.0 if row.made_by is None else self._suspends_s(row.made_by),
+            suspends_s=self._suspends_s(failure_of(object_or_empty(row.made_by))),
         )
 
-    def _suspends_s(self, made_by: str) -> float:
-        """Seconds for which a failure suspends its arm by itself."""
-        failure = failure_of(object_or_empty(made_by))
+    def _suspends_s(self, failure: Failure | None) -> float:
         if failure is None:
             return 0.0
         cool_down_s = self.breaker.settings.cool_down_s if failure.kind == "unreachable" else 0.0
@@ -350,7 +332,3 @@ class OutcomePoller:
             return seconds is not None and seconds < self.seconds
         except (AttributeError, TypeError, ValueError):
             return True  # a damaged row says nothing about its arm
-
-    def _log(self, health: ArmHealth) -> None:
-        facts = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
-        log.log(logging.WARNING if health.state == "open" else logging.INFO, _NEWS[health.state], extra=facts)

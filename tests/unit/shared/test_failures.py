@@ -6,6 +6,7 @@ import time
 import httpx
 import pytest
 
+from ragbandit.shared.event_reader import BrokenReply
 from ragbandit.shared.failures import Failure, failure_of, failure_of_error, failure_of_status, server_message
 
 
@@ -69,8 +70,6 @@ def test_the_kind_of_an_error():
     """A refused connection, a broken one, a silence and a reply that is none are told apart, also as the cause."""
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = httpx.ConnectTimeout("slow")
-    sent = ValueError("in a stream")
-    sent.body = {"message": "busy", "code": "503"}  # type: ignore[attr-defined]
     kinds = {
         "unreachable": [httpx.ConnectError("refused"), wrapped],
         "broken": [httpx.ReadError("reset"), httpx.RemoteProtocolError("cut")],
@@ -79,4 +78,4 @@ def test_the_kind_of_an_error():
     }
     for kind, errors in kinds.items():
         assert {failure_of_error(error) for error in errors} == {Failure(kind=kind)}
-    assert failure_of_error(sent) == Failure(kind="failed", status=503)
+    assert failure_of_error(BrokenReply("busy", status_code=503)) == Failure(kind="failed", status=503)

@@ -145,7 +145,7 @@ def test_a_stream_without_any_end_broke_off():
         (whole({"content": "half", "error": {"message": "quota reached"}}), "quota reached", None),
         (whole({"content": "half"}, "error"), "did not say", None),
         (chunk({"content": "half"}, "NETWORK_ERROR"), "did not say", None),
-        ({"error": {"type": "odd"}}, '{"type": "odd"}', None),
+        ({"error": {"mine": "odd"}}, '{"mine": "odd"}', None),
     ],
 )
 def test_an_error_with_status_200_is_a_failure_with_its_words(failure, words, status):

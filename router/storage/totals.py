@@ -14,7 +14,6 @@ from ragbandit.router.storage.rows.conversion import (
     arms_value,
     canonical,
     json_object,
-    object_or_empty,
     of_known,
     reward_at,
     scores_value,
@@ -28,7 +27,6 @@ from ragbandit.shared.types import (
     CANCELLED,
     IMPORTED,
     KILLED,
-    LABEL_QUEUE,
     LATENCY_EDGES,
     NAMED_ID,
     STICKY,
@@ -281,17 +279,9 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
             if row["was_named"]:
                 add_excess(deltas, row, policy=key[0], hour=key[1], stage="named")
-                _add_asked(deltas, row["facts"], key=key)
         else:
             _count_outcome(key, row, deltas)
             add_excess(deltas, row, policy=key[0], hour=hour_of(row["decided_at"]), stage="ended")
-
-
-def _add_asked(deltas: Deltas, facts: str, *, key: Key) -> None:
-    """Count whether the label queue asks for a decision."""
-    queue = object_or_empty(facts).get(LABEL_QUEUE, {}) if _has(facts, LABEL_QUEUE) else {}
-    if 0.0 < (q := float(queue.get("q", 0.0))) < 1.0:
-        deltas.add(key, asked_excess=bool(queue.get("asked")) - q, asked_spread=q * (1.0 - q))
 
 
 def _has(facts: str, key: str) -> bool:

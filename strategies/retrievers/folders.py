@@ -53,11 +53,11 @@ class FolderRetriever(Retriever):
     """A retriever whose index is a folder.
 
     `meta` is what its `index.json` says. `name` is the kind and the first 12 digits of the sha256 of the passages, so
-    that an outcome tells which corpus it was made from.
+    that every outcome names its corpus.
     Raises ConfigError, with the command that builds the index, if there is none, or it is damaged or of another format.
     """
 
-    #: of `retriever.name`
+    #: the value of the setting `retriever.name`
     kind: ClassVar[str]
     #: version of the folder's layout and of how words are made
     format: ClassVar[int | str]
@@ -80,7 +80,7 @@ class FolderRetriever(Retriever):
 
     @classmethod
     def read_meta(cls, folder: Path) -> dict[str, Json]:
-        """The facts in `index.json`. Raises ConfigError, with the command that builds it, if it is no index of ours."""
+        """The facts in `index.json`. Raises ConfigError, with the command that builds it, for anything else."""
         file = folder / META
         if not file.is_file():
             raise cls._fault(folder, "holds no index")
@@ -101,9 +101,6 @@ class FolderRetriever(Retriever):
         Runs in a thread. Raises ArmFailed if the files cannot be read any more.
         """
         return await asyncio.to_thread(self._search, query, k=k)
-
-    async def close(self) -> None:
-        """Nothing to give back: the mapped files go with the object."""
 
     @abstractmethod
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
@@ -147,9 +144,6 @@ class CurrentIndex(Retriever):
         """`FolderRetriever.search` of the current index."""
         return await (await asyncio.to_thread(self._current)).search(query, k=k)
 
-    async def close(self) -> None:
-        """Nothing to give back: the mapped files go with the object."""
-
     def _version_now(self) -> tuple[int, int, int] | None:
         """Another value after every build; None while there is no index."""
         with suppress(OSError):
@@ -160,16 +154,14 @@ class CurrentIndex(Retriever):
     def _current(self) -> FolderRetriever:
         with self._lock:
             version = self._version_now()
-            if version in (None, self._version):
-                return self._index
-            self._version = version
-            try:
-                index = self._reader()
-            except ConfigError as error:
-                log.warning("the new index cannot be opened, the earlier index is searched: %s", error)
-                return self._index
-            if self._version_now() == version:  # otherwise its files may be of two builds: the next search opens it
-                self._index, self.name = index, index.name
+            if version not in (None, self._version):
+                self._version = version
+                try:
+                    index = self._reader()
+                    if self._version_now() == version:  # otherwise its files may be of two builds
+                        self._index, self.name = index, index.name
+                except ConfigError as error:
+                    log.warning("the new index cannot be opened, the earlier index is searched: %s", error)
             return self._index
 
 
@@ -196,9 +188,9 @@ def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[P
 
 @contextmanager
 def new_index(target: Path) -> Iterator[Path]:
-    """An empty folder beside an index's place, which takes that place at the end of the block: the old index or none.
+    """An empty folder that replaces the index at `target`, whole, at the end of the block.
 
-    Raises ConfigError where something stands there that is no index.
+    Raises ConfigError if `target` is neither an index nor an empty folder.
     """
     if target.exists() and not (target / META).is_file() and not (target.is_dir() and not any(target.iterdir())):
         fault = f"{target} exists and is no index"
@@ -206,31 +198,31 @@ def new_index(target: Path) -> Iterator[Path]:
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     for other in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
-        _locked(other, remove=True)
+        with _lock(other) as is_left:
+            if is_left:  # a build that was killed left it
+                shutil.rmtree(other, ignore_errors=True)
     building.mkdir()
-    lock = _locked(building)
     try:
-        yield building
-        replace_folder(target, by=building)
+        with _lock(building):
+            yield building
+            replace_folder(target, by=building)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
 
 
-def _locked(folder: Path, *, remove: bool = False) -> int | None:
-    """An open lock on a folder, which the kernel ends with the process; None if a process holds one.
-
-    remove: remove the folder of a process that has ended instead, as one that was killed leaves it.
-    """
+@contextmanager
+def _lock(folder: Path) -> Iterator[bool]:
+    """A lock on a folder; whether this process got it. The kernel ends it with the process."""
     opened = os.open(folder, os.O_RDONLY)
-    with suppress(OSError):
+    try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not remove:
-            return opened
-        shutil.rmtree(folder, ignore_errors=True)
-    os.close(opened)
-    return None
+        is_free = True
+    except OSError:
+        is_free = False
+    try:
+        yield is_free
+    finally:
+        os.close(opened)
 
 
 def write_meta(folder: Path, facts: dict[str, Json]) -> dict[str, Json]:

@@ -202,9 +202,6 @@ class NoRetriever(Retriever):
         del query, k
         raise ArmFailed("the arm searched, and its class says retrieves = False", remedy="remove that from the class")
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(words(text))

@@ -58,7 +58,7 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
 
 
 def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
-    """The smallest and the largest where every name tells a size, and they differ; else none."""
+    """The smallest and the largest if every name has a size, and they differ; else none."""
     sizes = [max(map(float, _BILLIONS.findall(model.name)), default=0.0) for model in models]
     if not all(sizes) or len(set(sizes)) == 1:
         return ()
@@ -83,7 +83,7 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What answers can be made of here."""
+    """The models, documents and pipelines that answers can be made of."""
 
     #: arms that are pipelines of other frameworks, by name
     pipelines: Mapping[str, Params]
@@ -202,10 +202,7 @@ class Choice:
 
 
 def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
-    """The choices for these surroundings. preference: a key of WEIGHTS; key_env: variable with the server's key.
-
-    prices: those of the models, in their order; none: they are not known.
-    """
+    """The choices for these surroundings. preference: a key of WEIGHTS. prices: of the models, in order, or none."""
     arms = _arms(here)
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
@@ -229,9 +226,7 @@ def as_yaml(choices: Sequence[Choice]) -> str:
 
 
 def cost_unit(here: Surroundings, *, prices: Prices) -> str:
-    """The cost that is charged: dollars where prices are known, else steps; seconds where pipelines are arms, each of
-    which counts as one step.
-    """
+    """The cost that is charged: seconds with pipelines, of which each is one step, else dollars if prices are known."""
     return "seconds_total" if here.pipelines else "dollars" if prices else "steps"
 
 
@@ -313,9 +308,7 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:
-    """The pipelines; a server's models themselves where nothing is searched, else arms of one model, or of both with
-    the model's size in their names; else two of the caller.
-    """
+    """The arms: pipelines; without an index also the models; with an index searches by them; else two of the caller."""
     arms = dict(here.pipelines)
     if here.models and not here.index:
         if len(here.models) == 1:

@@ -102,10 +102,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
 
 
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """The rows of a list of models, bare or under `data` or `models`, and their key of a model's name.
-
-    Raises ValueError.
-    """
+    """The rows of a list, bare or under `data` or `models`, and their key of a model's name. Raises ValueError."""
     lists = [tree, *(tree.get(name) for name in ("data", "models"))] if isinstance(tree, Mapping) else [tree]
     known = next((rows for rows in lists if isinstance(rows, list)), None)
     if known is None:

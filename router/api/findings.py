@@ -65,7 +65,7 @@ class Finding:
 
 
 def tried(about: str, look: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
-    """What a look finds, None: nothing; an error that it raises is itself a problem. means: what that leads to."""
+    """The findings of a look; an error of it is a problem. means: what that leads to."""
     try:
         return list(look() or ())
     except (RagBanditError, OSError, ValueError) as error:
@@ -137,7 +137,7 @@ def of_disk(settings: "Settings") -> Iterator[Finding]:
 
 
 def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]:
-    """What of a ledger's status is no ordinary state. rebuilding: its policy is being learned again."""
+    """Findings of a ledger's status. rebuilding: its policy is being learned again."""
     counts, today = state.counters, state.judge.today
     if not counts.balanced:
         remedy = "run `ragbandit verify`; `ragbandit verify --recount` corrects them"
@@ -162,10 +162,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 
 
 def of_store(database: "Database", *, settings: "Settings", now: float, weigh: bool = True) -> list[Finding]:
-    """What the newest rows say; that alone where the database cannot be read.
-
-    weigh: also compare reward.weight with the labels, and the router with single arms, which reads MOST_ROWS and more.
-    """
+    """Findings of the newest rows. weigh: also compare reward.weight with labels, and routing with single arms."""
     looks = (_schema, *((_weight, _fix) if weigh else ()), _costs, _uneven, _budgets, _failing)
     return tried("database", lambda: chain.from_iterable(look(database, settings, now) for look in looks))
 

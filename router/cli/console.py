@@ -1,6 +1,4 @@
-"""Console of the command line: verbs that are loaded when they are called, shared options, and how facts, progress and
-failures are printed.
-"""
+"""Console of the command line: verbs loaded on demand, shared options, printed facts, progress and failures."""
 
 import ast
 import contextlib
@@ -142,10 +140,7 @@ def print_json(value: object) -> None:
 
 @contextlib.contextmanager
 def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars, one for each kind of work, with rate and time left; gone at the end; none in a pipe.
-
-    A total of 0 is not known.
-    """
+    """Progress bars with rate and time left, one for each kind of work; none in a pipe. A total of 0 is not known."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -197,7 +192,7 @@ def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) ->
 
 
 def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[str, object]:
-    """The counts with what each means, without those that are 0."""
+    """The counts above 0, each with its meaning."""
     return {name: f"{counts[name]}  ({meaning})" for name, meaning in meanings.items() if counts[name]}
 
 
@@ -276,7 +271,7 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: st
 
 
 class VerbGroup(NamedTuple):
-    """Verbs under one name: what the help says of them, and the table of them."""
+    """Verbs under one name: their help and their table."""
 
     help: str
     verbs: Mapping[str, str]
@@ -338,7 +333,7 @@ class LazyGroup(TyperGroup):
 
 
 class _Verb(TyperCommand):
-    """A verb: an error of ours ends it with one line, and its help shows no type beside flags."""
+    """A verb: an error of ours ends it with one line, and its help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
         return _without_types(super().get_params(ctx))

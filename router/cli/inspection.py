@@ -112,7 +112,7 @@ def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
 
 
 def _facts(state: Status) -> dict[str, object]:
-    """The counts and what they mean, without those that are 0."""
+    """The counts above 0, each with its meaning."""
     counted = {**asdict(state.counters), "unanswered": state.unanswered, "unchecked": state.unchecked}
     snapshot = state.snapshot or "none yet"
     return {

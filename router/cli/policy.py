@@ -1,7 +1,4 @@
-"""Verbs `policy show`, `add`, `shadow`, `canary` ... `kill`: versions that roll out by evidence.
-
-They work on the database, so that a switch can be thrown while service, Redis and learner are down.
-"""
+"""Verbs `policy show`, `add` ... `kill`: versions that roll out by evidence, in the database, without a service."""
 
 import time
 from collections.abc import Callable, Sequence

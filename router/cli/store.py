@@ -58,10 +58,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
-    """Registry name -> params: the configured ones where that policy is configured, and NAME.KEY=VALUE over them.
-
-    names: each may hold several, with commas between. VALUE is a YAML scalar.
-    """
+    """Policy -> params: the configured ones, and NAME.KEY=VALUE over them. names: with commas between several."""
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}

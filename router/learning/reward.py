@@ -148,10 +148,7 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairRules:
-    """Metrics of ASQA, long answers to questions with several readings: str_em and str_hit (ALCE).
-
-    A gold is one list of short answers per reading.
-    """
+    """Metrics of ASQA (ALCE): str_em and str_hit. A gold has one list of short answers per reading of the question."""
 
     #: only the first line is judged (ALCE; Adaptive-Note's code judges everything, citation marks included)
     first_line: bool = True
@@ -159,7 +156,7 @@ class PairRules:
     citations: bool = True
 
     def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
-        """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if that is all of them."""
+        """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if every reading has one."""
         text = prediction.strip().partition("\n")[0] if self.first_line else prediction
         text = normalise(_CITATION.sub("", text) if self.citations else text)
         hits = [any(normalise(answer) in text for answer in answers) for answers in gold]
@@ -228,10 +225,7 @@ _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 
 
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:
-    """Quality in [0, 1] of one feedback (for kind "reward": its value, whatever the bounds allow).
-
-    A failed or blank answer has quality 0 by any label: a miss, however lenient the measure.
-    """
+    """Quality of one feedback, of a label in [0, 1]. A failed or blank answer has quality 0 by any label."""
     if feedback.kind == "label":
         assert isinstance(feedback.value, tuple)
         assert outcome is not None, "the learner waits for the outcome before it reads a label"
@@ -266,11 +260,7 @@ def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
 
 
 def explicit_reward(
-    feedback: Sequence[Feedback],
-    *,
-    outcome: Outcome | None,
-    settings: "RewardSettings",
-    how: Aggregate,
+    feedback: Sequence[Feedback], *, outcome: Outcome | None, settings: "RewardSettings", how: Aggregate
 ) -> Reward:
     """The reward that the collected feedback gives. Feedback of kind "reward" has its cost inside already.
 

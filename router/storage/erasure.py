@@ -60,7 +60,7 @@ _REASON: Final = "erased before it was learned"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The decisions that are meant: all of what is given must hold. Raises InvalidInput where nothing is given."""
+    """The decisions to erase: all given conditions must hold. Raises InvalidInput if none is given."""
 
     decision: str | None = None
     tenant: str | None = None
@@ -166,10 +166,7 @@ def erase(
 def _erase_batch(
     database: Database, meant: ColumnElement[bool], *, is_one: bool, after: str, features: bool, now: float
 ) -> tuple[str, int, int] | None:
-    """The last id that was looked at, how many were erased and how many of these waited; None after the last.
-
-    is_one: whether one decision is meant, with its loop.
-    """
+    """The last id read, the number of erased decisions and of those that waited; None after the last batch."""
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
@@ -212,7 +209,7 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
-    """Blank these decisions and all that is about them."""
+    """Blank these decisions and all texts about them."""
     ids = [row["id"] for row in rows]
     connection.execute(update(answer_queue).where(answer_queue.c.decision_id.in_(ids)).values(chat=None))
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})

@@ -65,7 +65,7 @@ def hour_of(seconds: float) -> int:
 
 
 class Deltas(dict[Key, dict[str, Any]]):
-    """What is to be added to rows of `arm_hours`."""
+    """Amounts to be added to rows of `arm_hours`."""
 
     def add(self, key: Key, **amounts: Any) -> None:
         """Add amounts, by the names of ArmTotals, to a row."""
@@ -123,10 +123,7 @@ def totals_value(text: str) -> ArmTotals:
 
 
 def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
-    """Add them to the rows, in the caller's write transaction, which alone writes here (it holds the lease).
-
-    What belongs to an hour that is deleted goes to EVER alone.
-    """
+    """Add them to the rows, in a write transaction of the lease's holder; of a deleted hour only to EVER."""
     oldest, sums = hour_of(now) - KEPT, Deltas()
     for (policy, hour, arm), amounts in deltas.items():
         sums.add((policy, EVER, arm), **amounts)
@@ -151,10 +148,7 @@ _BOTH: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def add_excess(deltas: Deltas, decision: Mapping[str, Any], *, policy: str, hour: int, stage: SampleStage) -> None:
-    """Count one row, in the hour of its decision; nothing of one that had no choice, or whose draw cannot be read.
-
-    decision: with the columns arm, arms and pmf.
-    """
+    """Count a draw of `decision` (arm, arms, pmf) in its hour, unless it had no choice or cannot be read."""
     try:
         arms, pmf = arms_value(decision["arms"]), scores_value(decision["pmf"]) or ()
         chances = {arm: float(p) for arm, p in zip(arms, pmf, strict=True) if 0.0 < p < 1.0}
@@ -179,10 +173,7 @@ def rewards_reader(label: str) -> str:
 def next_rewards(
     connection: Connection, *, label: str, weight: float, seen: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """The next updates of a ledger, `limit` at most: where the reader is after them, what they add, if there is more.
-
-    connection: of a read transaction. weight: reward.weight, at which rewards are summed.
-    """
+    """The next `limit` updates of a ledger after `seen`: the new position, what they add, whether more may follow."""
     columns = [updates.c[name] for name in _UPDATE] + [decisions.c[name] for name in _DECISION]
     query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == label, updates.c.seq > int(seen.get("seq", 0)))
@@ -366,10 +357,7 @@ class Extender:
         self._forgot_at = -1
 
     def extend(self, *, seconds: float = 5.0) -> bool:
-        """Read on for so long, or until all is read; True while there is more, False too where another one reads.
-
-        Raises StoreError, with no row counted twice.
-        """
+        """Read on for `seconds`; True if more is left, False also if another process reads. Raises StoreError."""
         if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return False
         give_up = time.monotonic() + seconds
@@ -399,7 +387,7 @@ class Extender:
         return to != seen and self._write(reader, deltas, to=to) and more
 
     def _write(self, reader: str, deltas: Deltas, *, to: Mapping[str, Any]) -> bool:
-        """False if somebody else holds the lease, and may have read on."""
+        """False if another process holds the lease, and may have read on."""
         now = self.clock()
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):

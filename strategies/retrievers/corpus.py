@@ -1,7 +1,4 @@
-"""Passages before they are indexed: a corpus of JSONL or Parquet, or a folder of documents that is cut into passages.
-
-Documents are text, Markdown, HTML and PDF, cut where paragraphs and sentences end.
-"""
+"""Passages before they are indexed: a corpus of JSONL or Parquet, or documents that are cut into passages."""
 
 import hashlib
 import json
@@ -275,7 +272,7 @@ class PassageReader:
             raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
 
     def facts(self) -> dict[str, Json]:
-        """What an index says of its passages: their number, the sha256 of their lines, when it was made."""
+        """Facts for an index: number of passages, sha256 of their lines, time."""
         return {"passages": len(self._seen), "sha256": self._digest.hexdigest(), "created_at": time.time()}
 
     def _line(self, passage: Passage) -> bytes:

@@ -1,7 +1,4 @@
-"""Passages in a database, PostgreSQL, Qdrant or Elasticsearch: what these have in common.
-
-The passages are those of an index that `build` made, which says so itself, or your own, under names that you give.
-"""
+"""Passages in a database (PostgreSQL, Qdrant, Elasticsearch): what the three retrievers have in common."""
 
 import asyncio
 from abc import abstractmethod
@@ -56,10 +53,7 @@ class DatabaseRetriever(Retriever):
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")
 
     def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
-        """Itself, ready to search: by the vectors of the encoder that made those which are there. Raises ConfigError.
-
-        encoder: None where texts are searched by their words.
-        """
+        """Itself, ready to search by the vectors of `encoder`; None: by words. Raises ConfigError."""
         try:
             with self._in_our_words(ConfigError):
                 self._read()
@@ -129,10 +123,7 @@ class DatabaseRetriever(Retriever):
         return replace(passage, **{name: self._storable(value) for name, value in values.items() if value is not None})
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages; a query without a letter or digit finds nothing. Runs in a thread.
-
-        Raises ArmFailed if the database does not answer in time, or refuses.
-        """
+        """The at most k best passages; none for a query without letters and digits. Raises ArmFailed."""
         if k < 1 or not any(character.isalnum() for character in query):
             return ()
         search = self._in_our_words(ArmFailed)(partial(self._search, query, k=k))

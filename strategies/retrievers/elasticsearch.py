@@ -75,13 +75,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
     errors: ClassVar[tuple[type[Exception], ...]] = (ApiError, TransportError, BulkIndexError)
 
     def __init__(
-        self,
-        url: str,
-        *,
-        index: str,
-        search: Search = "words",
-        api_key: str | None = None,
-        timeout_s: float = 10.0,
+        self, url: str, *, index: str, search: Search = "words", api_key: str | None = None, timeout_s: float = 10.0
     ) -> None:
         check_address(url, field="retriever.url", remedy=_URL_REMEDY)
         super().__init__(index=index, label=f"elasticsearch:{search}")

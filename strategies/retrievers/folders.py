@@ -30,10 +30,7 @@ META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
 
 
 class PassageFile:
-    """The passages of an index in a folder, memory-mapped, by position from 0.
-
-    Raises OSError or ValueError where the files are missing or do not belong together.
-    """
+    """The passages of an index in a folder by position from 0, memory-mapped. Raises OSError, ValueError."""
 
     def __init__(self, folder: Path) -> None:
         self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
@@ -96,10 +93,7 @@ class FolderRetriever(Retriever):
         return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages, best first; equal scores in the order indexed.
-
-        Runs in a thread. Raises ArmFailed if the files cannot be read any more.
-        """
+        """The at most k best passages, best first; equal scores as indexed. Raises ArmFailed."""
         return await asyncio.to_thread(self._search, query, k=k)
 
     @abstractmethod
@@ -129,10 +123,7 @@ class FolderRetriever(Retriever):
 
 
 class CurrentIndex(Retriever):
-    """The index that is in a folder now: after a build the next search opens the new one, whole.
-
-    If that cannot be opened, the log says why, and the earlier index is searched. reader: raises ConfigError.
-    """
+    """The newest index in a folder that can be opened: after a build the next search opens the new one."""
 
     def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
         self._file, self._reader, self._lock = folder / META, reader, threading.Lock()
@@ -188,10 +179,7 @@ def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[P
 
 @contextmanager
 def new_index(target: Path) -> Iterator[Path]:
-    """An empty folder that replaces the index at `target`, whole, at the end of the block.
-
-    Raises ConfigError if `target` is neither an index nor an empty folder.
-    """
+    """An empty folder that replaces `target` at the end. Raises ConfigError if that is something else than an index."""
     if target.exists() and not (target / META).is_file() and not (target.is_dir() and not any(target.iterdir())):
         fault = f"{target} exists and is no index"
         raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")

@@ -99,10 +99,7 @@ def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
 
 
 def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:
-    """Count and write `popularity.json` into an index's folder, whole or not at all; the file's path.
-
-    Raises ConfigError if the folder cannot be written, and what reading the passages raises.
-    """
+    """Count and write `popularity.json` into an index's folder, whole; its path. Raises ConfigError."""
     table = count_mentions(passages)
     path = Path(folder, FILE)
     try:

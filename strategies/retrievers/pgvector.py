@@ -1,7 +1,4 @@
-"""Passages in a table or view of PostgreSQL with the extension pgvector, searched by meaning.
-
-What an index of ours is stands in the table's comment, as JSON. Connections are psycopg's, in SQLAlchemy's pool.
-"""
+"""Passages in PostgreSQL with pgvector, searched by meaning. A table's comment has the facts of an index of ours."""
 
 # ruff: noqa: S608 - every name in a statement is quoted by psycopg, and every value is a parameter
 import json
@@ -93,7 +90,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
     @contextmanager
     def _begin(self, **limits: object) -> Iterator[Callable[..., Any]]:
-        """What asks within one transaction with these settings."""
+        """A function that runs statements in one transaction with these settings."""
         with self._engine.begin() as connection:
             for name, value in limits.items():
                 connection.exec_driver_sql(f"SET LOCAL {name.replace('__', '.')} = {value}")
@@ -173,7 +170,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
 
 def _facts(comment: str | None) -> dict[str, Json]:
-    """What a comment of ours says; empty where it is somebody else's."""
+    """The facts in a comment of ours; empty for another comment."""
     try:
         facts = json.loads(comment or "{}")
     except ValueError:

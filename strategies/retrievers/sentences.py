@@ -162,11 +162,7 @@ class CrossEncoder(Reranker):
         self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The hits, best first; equal scores in the order given.
-
-        Runs in a thread, which ends at its next forward pass if nobody waits any more. Raises ArmFailed if the model
-        fails.
-        """
+        """The hits, best first; equal scores in the order given. Raises ArmFailed if the model fails."""
         texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
         abandoned = threading.Event()
         try:
@@ -225,11 +221,7 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
 
 
 def _longest(tokenizer: Any, model: Any) -> int:
-    """Tokens of a pair that the model has positions for.
-
-    RoBERTa and its like count positions from behind the number of the padding token: of the 514 that their config
-    names 512 can be read.
-    """
+    """Tokens of a pair that have positions: RoBERTa's begin after the padding token's number (512 of 514)."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 0]
     for name, layer in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):

@@ -25,8 +25,7 @@ from ragbandit.strategies.retrievers.mention_counts import write_popularity
 from ragbandit.workers.wiring.retrievers import Facts, index_folder, kind_of, make_retriever, search_once, with_choice
 
 IndexOption = Annotated[
-    str | None,
-    typer.Option("--index", help="name or folder, to which dense adds -dense; default: the configured one"),
+    str | None, typer.Option("--index", help="name or folder, to which dense adds -dense; default: the configured one")
 ]
 RetrieverOption = Annotated[
     str | None,

@@ -1,4 +1,4 @@
-"""Verb `init`: a first config.yaml out of what is on this machine, and what the user says it is worth."""
+"""Verb `init`: a first config.yaml from this machine's models and documents, and the user's choice."""
 
 import os
 import sys

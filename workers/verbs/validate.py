@@ -77,10 +77,7 @@ def validate(
 
 
 def check_settings(settings: Settings) -> EncoderChoice:
-    """Refuse settings that no process here could start with; the encoder. Nothing is tried or fetched.
-
-    Raises ConfigError.
-    """
+    """The encoder. Raises ConfigError for settings that cannot start here; nothing is tried or fetched."""
     check_arms(settings)
     check_generators(settings, fetch=False)
     check_judge(settings, fetch=False)

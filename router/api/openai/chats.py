@@ -22,10 +22,7 @@ _CHARS_PER_TOKEN: Final = 4
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
-    """A message as OpenAI's clients send it, as JSON Schema. texts: types of the parts that every arm reads.
-
-    more: other properties of the message.
-    """
+    """A message as OpenAI's clients send it, as JSON Schema. texts: types of the parts that every arm reads."""
     text = {"type": {"enum": list(texts)}, "text": {"type": "string"}}
     parts = {"type": "array", "items": {"type": "object", "required": list(text), "properties": text}}
     content = {"anyOf": [{"type": "null"}, {"type": "string"}, parts]}
@@ -170,10 +167,7 @@ _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(value: Any, *, field: str) -> Any:
-    """The value with U+FFFD for characters that cannot be stored: a broken one would make every later turn an error.
-
-    Raises InvalidInput for what no JSON of a model's server has.
-    """
+    """The value with U+FFFD for characters that no store takes. Raises InvalidInput for what is no JSON."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         return _whole(value) if "\\u0000" in text or _BROKEN.search(text) else value
@@ -193,10 +187,7 @@ def _whole(value: Any) -> Any:
 
 
 class _Reader:
-    """Reads messages as texts.
-
-    Adds to `needs` what an arm must be able to do for them, and to `faults` what only a model can read.
-    """
+    """Reads messages as texts; collects in `needs` and `faults` what an arm must do and what only a model can read."""
 
     def __init__(self, *, needs: set[str], faults: list[InvalidInput]) -> None:
         self._needs, self._faults = needs, faults

@@ -107,10 +107,7 @@ _FAULTS: Final[Mapping[FailureKind, tuple[int, str]]] = {
 
 
 def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
-    """What is wrong with an outcome that is no answer; None if it is one.
-
-    What the server of an arm did keeps its class; any other failure is ours.
-    """
+    """The error of an outcome without an answer, in the class of its cause; None if there is an answer."""
     arm, failure = f"the arm {decision.arm!r}", failure_of(outcome.made_by)
     remedy = f"GET /v1/decisions/{decision.id} has what it did"
     if outcome.status == "exhausted" and outcome.stop_reason == OUT_OF_SECONDS and not _has_content(outcome):
@@ -147,10 +144,7 @@ def error_in_reply(error: RagBanditError) -> dict[str, Any]:
 
 
 def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple[int, dict[str, Any]]:
-    """The status and the body of an error of ours ({"code", "message", "field", "remedy"}) as OpenAI has them.
-
-    path: of the request; the parameters of a response have names of their own.
-    """
+    """The status and the body that OpenAI has for an error of ours. path: of the request, for names of parameters."""
     status = 400 if status == 422 else status
     field, remedy, message = error["field"], error["remedy"], error["message"]
     params = _RESPONSE_PARAMS if path.startswith(RESPONSES) else _PARAMS
@@ -164,10 +158,7 @@ def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple
 
 
 def openai_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply of an error on a path of OpenAI's.
-
-    A fault of ours may have come after the decision: clients are told not to ask again by themselves.
-    """
+    """The reply to an error on a path of OpenAI's. After a fault of ours clients must not repeat the request."""
     status, body = as_openai_error(status, error, path=scope["path"])
     more = {"x-should-retry": "false"} if status == 500 else {}
     return JsonReply(body, status, {**more, **(headers or {})})
@@ -313,10 +304,7 @@ def message_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
-    """Each passage and where it can be read; one without a place of its own: in the decision's record.
-
-    Clients drop a citation without a URL. base: URL of this service, as everywhere here.
-    """
+    """Each passage and its URL, else that of its place in the decision's record: clients drop citations without one."""
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
     for number, source in enumerate(outcome.sources, start=1):
         yield source, source.url or f"{record}#{number}"

@@ -82,10 +82,7 @@ _NUMBERS: Final = (
 
 
 class Shortfall:
-    """The tally of one ledger against one incumbent.
-
-    harm: share of the incumbent's reward that may be lost.
-    """
+    """The tally of one ledger against one incumbent. harm: share of the incumbent's reward that may be lost."""
 
     def __init__(self, incumbent: ArmName, *, harm: float) -> None:
         self.incumbent, self.harm = incumbent, harm
@@ -180,10 +177,7 @@ class Shortfall:
             self._lost = lost / self._ratio
 
     def restart(self) -> None:
-        """The incumbent is another arm from now on: its mean reward restarts, what was lost stays.
-
-        Until it has KNOWN outcomes again nothing else is tried.
-        """
+        """The incumbent is another arm now: its mean reward restarts, what was lost stays."""
         self.before = self.rows.get(self.incumbent, 0)
         self._weight = self._rewards = self._squares = self._quality = self._cost = 0.0
 
@@ -294,7 +288,7 @@ class ConservativePolicy(HasParams):
         return {**super().arms_named, **inside}
 
     def __getattr__(self, name: str) -> Any:
-        """What the policy inside says of itself, where it does."""
+        """Attributes that only the policy inside has."""
         if name in _INSIDE:
             return getattr(self.inner, name)
         raise AttributeError(name)

@@ -56,10 +56,7 @@ def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
 def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
-    """Arms that are not to answer this query -> what they lack, sorted; {} where all may.
-
-    What is optional counts where one of the arms can do it.
-    """
+    """Arms that may not answer this query -> what they lack. An optional need counts if one of the arms meets it."""
     given = (query.request.get(key) for key in (NEEDS, OPTIONAL))
     hard, soft = ({str(need) for need in needs} if isinstance(needs, list) else set[str]() for needs in given)
     tokens = query.request.get(TOKENS)

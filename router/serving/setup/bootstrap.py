@@ -1,7 +1,4 @@
-"""Bootstrap: from settings to databases, encoders, queues and learners. Only this module picks concrete classes.
-
-Also who may reach the service without keys, and the record of the settings that it ran with.
-"""
+"""Bootstrap: databases, encoders, queues and learners of settings. Only this module picks concrete classes."""
 
 import contextlib
 import importlib.util
@@ -125,7 +122,7 @@ def _fitting(
 
 
 def encoder_of(settings: Settings) -> Encoder:
-    """`make_encoder` for the store of these settings, where there is one. Raises ConfigError, StoreError."""
+    """`make_encoder` for the store of these settings, if they have one. Raises ConfigError, StoreError."""
     if not has_store(settings):
         return make_encoder(settings.encoder)
     with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
@@ -143,10 +140,7 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
-    """The encoder of what this ledger learns from: as registered, else of the newest decision; None in a new store.
-
-    Raises StoreError.
-    """
+    """The encoder of this ledger: as registered, else of its newest decision; None if new. Raises StoreError."""
     registered = ledger.registered()
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
@@ -169,7 +163,7 @@ def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice, *, know
 
 
 def judge_sample(settings: Settings) -> JudgeSample | None:
-    """Which decisions wait for the configured judge; None: there is none, or none are to be judged."""
+    """Which decisions wait for the configured judge; None if there is no judge, or its share is 0."""
     chosen = settings.judge
     if chosen.generator is None or chosen.share == chosen.first == 0:
         return None
@@ -213,10 +207,7 @@ def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learn
 
 @contextlib.contextmanager
 def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
-    """A ledger of the store of these settings, which may be one that can only be read.
-
-    Raises StoreError if there is no store, or of another version.
-    """
+    """A ledger of the store of these settings, also of one that can only be read. Raises StoreError."""
     with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
         yield Ledger(database, label=PolicyLabel(label))
 
@@ -236,9 +227,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings, *, now: float) -> None:
-    """Refuse to listen where other machines reach the service while it has no key and
-    nobody signs in. Raises ConfigError, StoreError.
-    """
+    """Refuse a service that other machines reach without keys and sign-in. Raises ConfigError, StoreError."""
     server = settings.server
     hosts = {"server.host": server.host} | (
         {} if server.admin_port is None else {"server.admin_host": server.admin_host}
@@ -264,10 +253,7 @@ CONFIG_USED = "config.use"
 
 
 def record_config(database: Database, settings: Settings, *, actor: str | None = None) -> None:
-    """Add an entry if this host's service ran with other settings before. Raises StoreError.
-
-    actor: who brought them; None: the process that starts.
-    """
+    """Add an entry if this host's service had other settings before. actor: default the process. Raises StoreError."""
     host = socket.gethostname()
     facts: dict[str, object] = {"settings": changed_settings(settings)}
     target = f"host:{host}"

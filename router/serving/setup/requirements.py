@@ -73,10 +73,7 @@ def _has_bytes(path: Path) -> bool:
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse a database, Redis, workers or a folder's URL whose package is missing. Raises ConfigError.
-
-    None of them is imported.
-    """
+    """Refuse settings whose packages are missing; none is imported. Raises ConfigError."""
     if settings.database_url is not None:
         from sqlalchemy.engine import make_url
 
@@ -140,10 +137,7 @@ def check_data_dir(settings: Settings) -> None:
 
 
 def check_database_file(settings: Settings, *, make: bool, writes: bool = True) -> bool:
-    """Refuse a SQLite database that this user cannot use; whether it can be written. Raises ConfigError.
-
-    make: also make its folder. writes: also refuse one that can only be read.
-    """
+    """Whether the SQLite database can be written. make: make its folder. Raises ConfigError if it cannot be used."""
     if (file := sqlite_file(settings)) is None:
         return True
     field = _field(settings)
@@ -155,10 +149,7 @@ def check_database_file(settings: Settings, *, make: bool, writes: bool = True) 
 
 
 def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
-    """A lock on the folder of a SQLite store, which one service at a time holds; None where the store is elsewhere.
-
-    at: URL of the service. Raises ConfigError that names the process which holds it.
-    """
+    """A lock on the folder of a SQLite store, for one service at a time; None for other stores. Raises ConfigError."""
     file = sqlite_file(settings)
     if file is None:
         return None
@@ -167,10 +158,7 @@ def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
 
 
 def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
-    """An open file that only one process holds, and that says which; the kernel lets go of it however that ends.
-
-    Raises ConfigError where another process holds it.
-    """
+    """An open file that one process holds until it ends, and that names it. Raises ConfigError if another holds it."""
     opened = append_private(file)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -234,7 +222,7 @@ CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.l
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderChoice:
-    """An encoder, and why it is this one."""
+    """An encoder, and the reason for the choice."""
 
     #: HASHING, a local folder or a hub name
     model: str
@@ -250,10 +238,7 @@ class EncoderChoice:
         return f"{self.model}{of_wheel}: {self.reason}"
 
     def check(self, *, weights: bool = False) -> None:
-        """Refuse one whose packages are not installed. Nothing is imported, fetched or asked. Raises ConfigError.
-
-        weights: also one whose weights are sure not to be found.
-        """
+        """Raises ConfigError if its packages, or with `weights` surely its weights, are missing. Nothing is loaded."""
         if self.model == HASHING:
             return
         missing = _missing()

@@ -136,7 +136,7 @@ class Database:
             self.check_file()  # before the commit: a row in a file that no path names is lost
 
     def damages(self, *, most: int) -> list[str]:
-        """What SQLite itself finds damaged in its file, which it reads whole; so many places at most."""
+        """At most `most` places that SQLite finds damaged in its file, which it reads whole."""
         if not self.is_sqlite:
             return []
         try:
@@ -222,10 +222,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _wait_for_lock(driver: Any, statement: str, *, last_try: Callable[[str], object]) -> None:
-    """Run `statement`, again every LOCK_RETRY_S while others lock the file, for LOCK_WAIT_S at most.
-
-    last_try runs it after that, or after another error, and raises what is wrong.
-    """
+    """Run `statement`, for LOCK_WAIT_S again if the file is locked; `last_try` runs it last, and raises its error."""
     give_up = time.monotonic() + LOCK_WAIT_S
     driver.execute("PRAGMA busy_timeout=0")
     try:
@@ -281,10 +278,7 @@ def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path)
 
 
 def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
-    """Run the migrations up to `revision` in the caller's write transaction. Raises StoreError.
-
-    exports: the folder to which the rows of dropped tables are written.
-    """
+    """Run migrations in the caller's transaction. exports: folder for rows of dropped tables. Raises StoreError."""
     from alembic import command  # here, since every process opens a database and few change its schema
     from alembic.config import Config
     from alembic.util.exc import CommandError
@@ -331,10 +325,7 @@ def check_schema(database: Database, *, make: bool = True) -> str:
 
 
 def wait_for_schema(database: Database, *, seconds: float) -> str:
-    """Wait until the schema is one that this version can use; returns its revision.
-
-    A database that cannot be reached is waited for too. Raises StoreError of the last try when the time is over.
-    """
+    """Wait for the database and a schema that this version can use; its revision. Raises the last StoreError."""
     give_up = time.monotonic() + seconds
     while True:
         try:
@@ -346,10 +337,7 @@ def wait_for_schema(database: Database, *, seconds: float) -> str:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision that Alembic has written down; None where there is no schema of ours.
-
-    Raises StoreError for a database of version 0.x.
-    """
+    """Alembic's revision; None without a schema of ours. Raises StoreError for a database of version 0.x."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
@@ -398,10 +386,7 @@ def _last_safe(current: str, *, needed: str) -> str:
 
 
 def _check_connected(connection: Connection, *, current: str | None) -> None:
-    """Refuse migrations that processes which are connected to PostgreSQL now would not survive. Raises StoreError.
-
-    Processes on SQLite are not seen.
-    """
+    """Refuse migrations that connected processes of PostgreSQL would not survive. Raises StoreError."""
     to_come = _to_come(current)
     if connection.dialect.name != "postgresql" or not to_come:
         return

@@ -39,10 +39,7 @@ class StoreFile:
         self._immutable = False
 
     def make(self) -> None:
-        """An empty file if there is none: it holds questions and answers, and SQLite would let everybody read it.
-
-        The -wal and -shm files of SQLite get its mode.
-        """
+        """Make an empty file if there is none, which only its owner can read; SQLite's other files get its mode."""
         try:
             private_folder(self.path.parent)
             with contextlib.suppress(FileExistsError):
@@ -76,10 +73,7 @@ class StoreFile:
         return connection
 
     def check(self, *, every_s: float = 0.0) -> None:
-        """Refuse to go on if the path names another file than at the first call, or none. Raises StoreError.
-
-        every_s: look again only if the last look is so old, and the file was opened before.
-        """
+        """Raises StoreError if the path names another file than first, or none. every_s: age of the last look."""
         now = time.monotonic()
         if every_s and (self._identity is None or now < self._looked + every_s):
             return

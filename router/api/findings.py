@@ -282,11 +282,8 @@ def _connected(settings: "Settings") -> "Iterator[Redis]":
         client.ping()
         yield client
     except (RedisError, OSError) as error:
-        raise QueueError(
-            f"Redis is not reachable: {str(error)[:200]}",
-            field="redis_url",
-            remedy="start it (`ragbandit up` has its own), or correct REDIS_URL; answers are late until then, not lost",
-        ) from error
+        remedy = "start it (`ragbandit up` has its own), or correct REDIS_URL; answers are late until then, not lost"
+        raise QueueError(f"Redis is not reachable: {str(error)[:200]}", field="redis_url", remedy=remedy) from error
     finally:
         client.close()
 

@@ -149,11 +149,9 @@ def retire(
         return
     with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
         if label == settings.policy.label:
-            raise Conflict(
-                f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired",
-                field="policy.label",
-                remedy="set policy.label to another one and restart the services first",
-            )
+            message = f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired"
+            remedy = "set policy.label to another one and restart the services first"
+            raise Conflict(message, field="policy.label", remedy=remedy)
         lease_s = settings.learning.lease_s
         batches = _retired(ledger, lease_s=lease_s, report=lambda done: progress("batches", done, done))
     show({"retired": label, "batches": batches}, as_json=as_json)
@@ -169,10 +167,8 @@ def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -
                 return batches
             batches += step == "batch"
             report(batches)
-        raise NotReady(
-            f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now",
-            remedy="stop that learner, or its `ragbandit up`, then try again",
-        )
+        message = f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now"
+        raise NotReady(message, remedy="stop that learner, or its `ragbandit up`, then try again")
     finally:
         ledger.release(holder=holder)
 
@@ -245,9 +241,8 @@ def _changes(given: Sequence[str]) -> dict[str, Any]:
         for name in names[:-1]:
             section = section.setdefault(name, {})
             if not isinstance(section, dict):
-                raise InvalidInput(
-                    f"{name!r:.40} is set as a whole already", field="set", remedy="name each setting once"
-                )
+                message = f"{name!r:.40} is set as a whole already"
+                raise InvalidInput(message, field="set", remedy="name each setting once")
         section[names[-1]] = value
     return changes
 

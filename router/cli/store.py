@@ -92,9 +92,8 @@ def parse_weights(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in split_commas([text]))
     except ValueError as error:
-        raise InvalidInput(
-            f"{text!r} is not a list of numbers", field="lambda", remedy="for example 0.03,0.05"
-        ) from error
+        message = f"{text!r} is not a list of numbers"
+        raise InvalidInput(message, field="lambda", remedy="for example 0.03,0.05") from error
 
 
 def split_commas(texts: Sequence[str]) -> list[str]:
@@ -115,6 +114,5 @@ def parse_time(text: str, *, now: float, field: str = "since") -> float:
     try:
         return seconds_of(text)
     except ValueError as error:
-        raise InvalidInput(
-            f"{text!r} is not a time", field=field, remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
-        ) from error
+        message = f"{text!r} is not a time"
+        raise InvalidInput(message, field=field, remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d") from error

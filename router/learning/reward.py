@@ -186,9 +186,8 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
 def rules_of(family: str) -> Rules | PairRules:
     """The rules of that name. Raises InvalidInput with the known names."""
     if family not in FAMILIES:
-        raise InvalidInput(
-            f"{family!r} is unknown", field="family", remedy=known_choices(sorted(FAMILIES), given=family)
-        )
+        message = f"{family!r} is unknown"
+        raise InvalidInput(message, field="family", remedy=known_choices(sorted(FAMILIES), given=family))
     return FAMILIES[family]
 
 

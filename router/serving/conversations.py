@@ -50,11 +50,9 @@ def with_chat(query: Query, messages: Sequence[Message], *, settings: Conversati
             spoken.append(each)
     turns = [message for message in spoken if message.role != "system"]
     if not turns or turns[-1].role != "user":
-        raise InvalidInput(
-            "the last message with text is not the user's" if turns else "no message of a user has text",
-            field="messages",
-            remedy="end the list with the question, a message of the role user",
-        )
+        message = "the last message with text is not the user's" if turns else "no message of a user has text"
+        remedy = "end the list with the question, a message of the role user"
+        raise InvalidInput(message, field="messages", remedy=remedy)
     question = checked_text(turns.pop().text, field="messages")
     system = "\n\n".join(message.text for message in spoken if message.role == "system")
     kept, lost = _kept(system, turns, settings=settings)

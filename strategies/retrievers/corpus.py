@@ -54,11 +54,8 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
         passage = _read_row(row, where=f"{source}, {unit} {number}")
         first = first_rows.setdefault(passage.id, number)
         if first != number:
-            raise InvalidInput(
-                f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}",
-                field="id",
-                remedy="give every passage its own",
-            )
+            message = f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}"
+            raise InvalidInput(message, field="id", remedy="give every passage its own")
         yield passage
 
 

@@ -120,10 +120,9 @@ class ElasticsearchRetriever(DatabaseRetriever):
             rows = reply["hits"]["hits"]
             return [Hit(passage=self._passage(row["_source"]), score=float(row["_score"])) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
-            raise ArmFailed(
-                f"the index {self.index!r} replied something else than hits: {error!r}",
-                remedy="is it Elasticsearch that answers there, and did `ragbandit index build` make the index?",
-            ) from error
+            message = f"the index {self.index!r} replied something else than hits: {error!r}"
+            remedy = "is it Elasticsearch that answers there, and did `ragbandit index build` make the index?"
+            raise ArmFailed(message, remedy=remedy) from error
 
     def _count(self) -> int:
         return int(self._client.count(index=self.index)["count"])

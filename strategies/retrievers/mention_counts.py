@@ -106,9 +106,8 @@ def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:
         with whole_file(path, durable=False) as beside, beside.open("w", encoding="utf-8") as file:
             json.dump(table, file, ensure_ascii=False, separators=(",", ":"))
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error}", field="retriever.index", remedy="make the folder writable"
-        ) from error
+        message = f"{path} cannot be written: {error}"
+        raise ConfigError(message, field="retriever.index", remedy="make the folder writable") from error
     return path
 
 

@@ -96,10 +96,8 @@ class RerankedRetriever(Retriever):
         return hits
 
     def _failed(self, fault: str) -> ArmFailed:
-        return ArmFailed(
-            f"the reranker {self._rerank.name} {fault}",
-            remedy="return every hit that was given, once and with its passage as it is, best first, its score beside",
-        )
+        remedy = "return every hit that was given, once and with its passage as it is, best first, its score beside"
+        return ArmFailed(f"the reranker {self._rerank.name} {fault}", remedy=remedy)
 
 
 #: of reciprocal rank fusion, as its authors set it

@@ -107,11 +107,8 @@ def _takes_first_token(folder: Path) -> bool:
         return True
     if chosen == {"pooling_mode_mean_tokens"}:
         return False
-    raise ConfigError(
-        f"{folder} pools by {sorted(chosen)}",
-        field="retriever.model",
-        remedy="give a model that takes the mean of the tokens, or the first one",
-    )
+    remedy = "give a model that takes the mean of the tokens, or the first one"
+    raise ConfigError(f"{folder} pools by {sorted(chosen)}", field="retriever.model", remedy=remedy)
 
 
 def _read(file: Path) -> Any:
@@ -230,11 +227,8 @@ def _longest(tokenizer: Any, model: Any) -> int:
 
 
 def _unfit(folder: Path, *, fault: str) -> ConfigError:
-    return ConfigError(
-        f"{folder} {fault}",
-        field="retriever.rerank",
-        remedy="give a cross-encoder with one output, for example cross-encoder/ms-marco-MiniLM-L-6-v2",
-    )
+    remedy = "give a cross-encoder with one output, for example cross-encoder/ms-marco-MiniLM-L-6-v2"
+    return ConfigError(f"{folder} {fault}", field="retriever.rerank", remedy=remedy)
 
 
 #: version of the folder's layout; another one cannot be read

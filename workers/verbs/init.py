@@ -78,18 +78,14 @@ def init(
 
 def _check_target(file: Path, *, force: bool) -> None:
     if file.exists() and not force:
-        raise ConfigError(
-            f"{file} is there already", field="--config", remedy="overwrite it with --force, or name another"
-        )
+        message = f"{file} is there already"
+        raise ConfigError(message, field="--config", remedy="overwrite it with --force, or name another")
 
 
 def _nobody_to_ask() -> ConfigError:
     worths = ", ".join(f"{name} ({worth(name, unit='steps')})" for name in WEIGHTS)
-    return ConfigError(
-        "there is no terminal to ask what a right answer is worth",
-        field="--prefer",
-        remedy=f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {worths}",
-    )
+    remedy = f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {worths}"
+    return ConfigError("there is no terminal to ask what a right answer is worth", field="--prefer", remedy=remedy)
 
 
 def _asked_prices(here: Surroundings) -> list[dict[str, float]]:

@@ -81,9 +81,8 @@ def worker(
     """Take jobs: answer decisions, judge answers, learn from feedback."""
     unknown = [name for name in queue or () if name not in QUEUES]
     if unknown:
-        raise ConfigError(
-            f"unknown queue {unknown[0]!r}", field="queue", remedy=known_choices(QUEUES, given=unknown[0])
-        )
+        message = f"unknown queue {unknown[0]!r}"
+        raise ConfigError(message, field="queue", remedy=known_choices(QUEUES, given=unknown[0]))
     settings = configuration.load(config).settings
     set_log_format(settings.log.format)
     configured = [name for name in QUEUES if name != "judge" or settings.judge.generator is not None]

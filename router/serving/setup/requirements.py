@@ -164,11 +164,9 @@ def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         opened.close()
-        raise ConfigError(
-            f"another `{process}` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}",
-            field=field,
-            remedy="stop it, or give this one a data_dir of its own; several services take PostgreSQL",
-        ) from error
+        message = f"another `{process}` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}"
+        remedy = "stop it, or give this one a data_dir of its own; several services take PostgreSQL"
+        raise ConfigError(message, field=field, remedy=remedy) from error
     # Left out on a full disk, where the lock itself holds all the same.
     with contextlib.suppress(OSError):
         opened.truncate(0)

@@ -178,9 +178,8 @@ class Database:
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
             damaged = is_damaged(getattr(error, "orig", None))
             remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
-            raise StoreError(
-                f"the database failed: {reason}", remedy=f"nothing was written; {remedy}", lasting=damaged
-            ) from error
+            message = f"the database failed: {reason}"
+            raise StoreError(message, remedy=f"nothing was written; {remedy}", lasting=damaged) from error
 
 
 def overwrite_freed(connection: Connection) -> None:
@@ -290,11 +289,8 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
     try:
         command.upgrade(config, revision)
     except CommandError as error:
-        raise StoreError(
-            f"the database cannot be migrated: {error}",
-            field="database_url",
-            remedy="install the version of ragbandit that made it, or a newer one",
-        ) from error
+        remedy = "install the version of ragbandit that made it, or a newer one"
+        raise StoreError(f"the database cannot be migrated: {error}", field="database_url", remedy=remedy) from error
     if reached := revision_of(connection):
         # Which code may use the schema that the database has now.
         oldest = max(oldest for step, oldest in steps().items() if step <= reached)
@@ -317,11 +313,9 @@ def check_schema(database: Database, *, make: bool = True) -> str:
         return migrate(database)
     present = "no schema" if current is None else f"schema {current}"
     oldest = "" if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to "
-    raise StoreError(
-        f"the database has {present}, this version needs {oldest}{SCHEMA_REVISION}",
-        field="database_url",
-        remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
-    )
+    message = f"the database has {present}, this version needs {oldest}{SCHEMA_REVISION}"
+    remedy = "install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate"
+    raise StoreError(message, field="database_url", remedy=remedy)
 
 
 def wait_for_schema(database: Database, *, seconds: float) -> str:
@@ -343,11 +337,8 @@ def revision_of(connection: Connection) -> str | None:
     revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
     columns = {column["name"] for column in inspect(connection).get_columns("alembic_version")}
     if revision is not None and "code_from" not in columns:  # its revisions count other migrations
-        raise StoreError(
-            f"this database cannot be used: {BEFORE_1_0}",
-            field="database_url",
-            remedy="begin with an empty database, and import what was exported there",
-        )
+        remedy = "begin with an empty database, and import what was exported there"
+        raise StoreError(f"this database cannot be used: {BEFORE_1_0}", field="database_url", remedy=remedy)
     return revision
 
 

@@ -45,11 +45,9 @@ class StoreFile:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except OSError as error:
-            raise StoreError(
-                f"{self.path} cannot be made: {error.strerror}",
-                field="database_url",
-                remedy="set database_url, or data_dir which it follows, to a place that can be written",
-            ) from error
+            message = f"{self.path} cannot be made: {error.strerror}"
+            remedy = "set database_url, or data_dir which it follows, to a place that can be written"
+            raise StoreError(message, field="database_url", remedy=remedy) from error
 
     def connect(self, parameters: Mapping[str, Any]) -> sqlite3.Connection:
         """A connection to the file, which is never made here. Raises sqlite3.Error."""

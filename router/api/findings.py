@@ -251,9 +251,8 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     newest = select(outcomes.c.decision_id, outcomes.c.made_by, outcomes.c.status)
     newest = newest.where(outcomes.c.made_at > now - 3600.0).order_by(outcomes.c.made_at.desc()).limit(MOST_OUTCOMES)
     recent = newest.subquery()
-    rows = select(decisions.c.arm, recent.c.made_by).join_from(
-        recent, decisions, decisions.c.id == recent.c.decision_id
-    )
+    is_same = decisions.c.id == recent.c.decision_id
+    rows = select(decisions.c.arm, recent.c.made_by).join_from(recent, decisions, is_same)
     rows = rows.where(recent.c.status == "failed", recent.c.made_by.contains(f'"{FAILURE}"'))
     rows = rows.where(decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
@@ -315,9 +314,8 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     except QueueError:
         if settings.redis_url is not None:
             raise
-        yield Finding(
-            "warning", "Redis", "that of `ragbandit up` does not run: no process answers or learns", "start it"
-        )
+        what = "the one of `ragbandit up` does not run: no process answers or learns"
+        yield Finding("warning", "Redis", what, "start it")
         return
     if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
         what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it throws jobs and rates away"

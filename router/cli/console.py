@@ -100,12 +100,8 @@ def failing_well() -> Iterator[None]:
         remedy = "check that it is there, and that this user may read and write it"
         if full:  # a write that fails does not name its file
             remedy = "make room on this disk, then run it again"
-        _fail(
-            StoreError(
-                ": ".join(filter(None, (error.filename and str(error.filename), error.strerror or str(error)))),
-                remedy=remedy,
-            )
-        )
+        parts = (error.filename and str(error.filename), error.strerror or str(error))
+        _fail(StoreError(": ".join(filter(None, parts)), remedy=remedy))
 
 
 @contextlib.contextmanager
@@ -119,9 +115,8 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 def _fail(error: RagBanditError) -> NoReturn:
-    errors.print(
-        f"[red]{error.code}[/red] {escape(' '.join(one_line(error).split()))}", soft_wrap=True, highlight=False
-    )
+    line = escape(" ".join(one_line(error).split()))
+    errors.print(f"[red]{error.code}[/red] {line}", soft_wrap=True, highlight=False)
     if isinstance(error, StoreError) and error.lasting:
         from ragbandit.shared.child_process import LASTING, PARENT_VARIABLE  # help does without numpy
 
@@ -141,13 +136,8 @@ def print_json(value: object) -> None:
 @contextlib.contextmanager
 def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     """Progress bars with rate and time left, one for each kind of work; none in a pipe. A total of 0 is not known."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
+    what, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
+    columns = (what, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, TaskID] = {}
 

@@ -105,10 +105,8 @@ def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
     if champion is None:
         return {}
     algorithm = settings_of(settings, champion).policy.name
-    return {
-        "champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; its own: "
-        f"ragbandit status --label {champion.label}"
-    }
+    own = f"ragbandit status --label {champion.label}"
+    return {"champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; its own: {own}"}
 
 
 def _facts(state: Status) -> dict[str, object]:

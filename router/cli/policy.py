@@ -60,14 +60,10 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
         since = f"by {control.actor} since {moment(control.made_at)}"
         console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
         console.print("ragbandit policy resume takes it back")
-    show_rows(
-        ("name", "state", "share", "since", "waits for", "reason"),
-        (
-            (one.name, one.state, percent(one.weight), moment(one.since), one.waits_for, one.reason)
-            for one in versions.policies
-        ),
-        none="no version yet: the configuration decides (ragbandit policy add --help)",
-    )
+    none = "no version yet: the configuration decides (ragbandit policy add --help)"
+    shown = [(one, percent(one.weight), moment(one.since)) for one in versions.policies]
+    rows = [(one.name, one.state, share, since, one.waits_for, one.reason) for one, share, since in shown]
+    show_rows(("name", "state", "share", "since", "waits for", "reason"), rows, none=none)
 
 
 def add(

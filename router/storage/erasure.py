@@ -1,13 +1,11 @@
 """Erasure: texts about decisions become blank; what was learned stays.
 
-Blank are the question, its context, the answer, the trace, messages of errors, labels, who rated, a judge's reasons,
-the ids of other systems that were linked to it, and texts among the policy's facts; features too where that is asked.
-Probabilities, the arm, rewards, costs, ratings and the order of the ledger stay. A decision that still waits is closed:
-nothing can be learned of it any more, and no worker answers it.
+Blank are the question, its context, the answer, the trace, messages of errors, labels, raters, a judge's reasons, linked
+ids of other systems, and texts among the policy's facts; on request also features. Probabilities, the arm, rewards,
+costs, ratings and the order of the ledger stay. A decision that waits is closed: it is neither learned nor answered.
 
-An erasure has an entry in the audit log, written before anything is erased. The same request again does what one that
-was interrupted has left; an erased decision says so in its facts (`types.ERASED`), so that `verify` tells it from a
-damaged one. The judge does not see it any more.
+An entry in the audit log is written first. The same request again completes an interrupted one. An erased decision has
+`types.ERASED` in its facts, by which `verify` distinguishes it from a damaged one. The judge does not see it.
 """
 
 import json
@@ -119,7 +117,7 @@ class Erased:
 
     #: in the database
     decisions: int
-    #: of these, the ones that a ledger still waited for: they are closed
+    #: number of these that a ledger waited for, which are closed
     waiting: int
 
 

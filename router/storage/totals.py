@@ -87,10 +87,8 @@ def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> 
     """The rows of one policy with since <= hour < until, by hour and arm. A range of the primary key."""
     here = arm_hours.c.policy == policy, arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
     rows = connection.execute(select(arm_hours).where(*here).order_by(arm_hours.c.hour, arm_hours.c.arm))
-    return [
-        ArmHour(policy=PolicyLabel(policy), hour=row.hour, arm=ArmName(row.arm), totals=totals_value(row.totals))
-        for row in rows
-    ]
+    label = PolicyLabel(policy)
+    return [ArmHour(policy=label, hour=row.hour, arm=ArmName(row.arm), totals=totals_value(row.totals)) for row in rows]
 
 
 def summed(
@@ -204,7 +202,7 @@ SETTLED_S: Final = 20.0
 RECHECKED_S: Final = 900.0
 #: columns of a decision that its draw is read of
 _DRAW: Final = ("arm", "arms", "pmf")
-#: column of a row that is counted -> what its request holds where it is so
+#: column of a row that is counted -> the text in its request that sets it
 _MARKS: Final = {"was_forced": '"forced":true', "was_named": f'"{NAMED_ID}":true'}
 #: table -> its key, and the totals that count its rows
 _COUNTED: Final = {decisions: ("id", ("decided",)), outcomes: ("decision_id", ("answered", "failed", "cancelled"))}
@@ -335,7 +333,7 @@ LEASE_S: Final = 60.0
 class Progress:
     """How far the totals have come."""
 
-    #: the last decision that was counted was made then; None: none was
+    #: time of the last decision that was counted, if there is one
     decided_to: float | None
     #: seconds by which the totals are behind the newest decision; 0 while all are counted
     behind_s: float

@@ -85,17 +85,9 @@ def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
         remedy = "give a file, or --no-popularity"
         raise InvalidInput("the passages cannot be read a second time", field="corpus", remedy=remedy)
     common = _FUNCTION_WORDS.union(word for word, times in plain.items() if times > capital[word])
-    return {
-        "format": FORMAT,
-        "passages": count,
-        "words": WORDS,
-        "mentions": {
-            key: times
-            for key, times in sorted(mentions.items())
-            if key not in common and (key in titles or not common.issuperset(key.split()))
-        },
-        "common": sorted(common),
-    }
+    names = {key for key in mentions.keys() - common if key in titles or not common.issuperset(key.split())}
+    counts = {key: mentions[key] for key in sorted(names)}
+    return {"format": FORMAT, "passages": count, "words": WORDS, "mentions": counts, "common": sorted(common)}
 
 
 def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:

@@ -20,7 +20,7 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
-#: names of columns where none are given; a dot reaches into a column of JSON. Title and url need not be there
+#: default names of columns; a dot reaches into a column of JSON. Title and url may be missing
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
 #: distance -> operator of pgvector, and its class of operators in an index without the type
 _OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
@@ -62,12 +62,9 @@ class PgvectorRetriever(DatabaseRetriever):
         super().__init__(index=index, fields=fields)
         self.exact, self.distance = exact, distance
         self._timeout_ms = round(timeout_s * 1000)
-        self._target: dict[str, Any] = {
-            "connect_timeout": max(2, round(timeout_s)),
-            "tcp_user_timeout": self._timeout_ms,
-        }
+        limits: dict[str, Any] = {"connect_timeout": max(2, round(timeout_s)), "tcp_user_timeout": self._timeout_ms}
         try:
-            self._target |= conninfo_to_dict(dsn)
+            self._target = limits | conninfo_to_dict(dsn)
         except psycopg.Error:  # its text repeats the dsn
             remedy = "set the variable to postgresql://USER:PASSWORD@HOST/DATABASE"
             raise ConfigError("no connection string", field="retriever.dsn_env", remedy=remedy) from None

@@ -17,9 +17,9 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
 
-#: keys of the payload where none are given; a dot reaches into an object
+#: default keys of the payload; a dot reaches into an object
 KEYS: Final = {"title": "title", "text": "text", "url": "url"}
-#: of these less is nearer
+#: distances of which the smaller one is nearer
 _FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
 #: points of our indexes, by the ids of their passages
 _NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
@@ -106,7 +106,7 @@ class QdrantRetriever(DatabaseRetriever):
         if live not in (None, first, second) or (live is None and client.collection_exists(self.index)):
             raise self._not_ours(self.index)
         building = second if live == first else first
-        if client.collection_exists(building):  # of a build that was cut off
+        if client.collection_exists(building):  # a build that was cut off left it
             if "ragbandit" not in (client.get_collection(building).config.metadata or {}):
                 raise self._not_ours(building)
             client.delete_collection(building)

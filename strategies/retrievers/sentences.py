@@ -193,14 +193,9 @@ class CrossEncoder(Reranker):
         """(B,): the output for the query with each of the B texts."""
         size = self._tokens * _CHARACTERS_PER_TOKEN
         # "longest_first" and not "only_second": a question longer than the model would leave no passage to cut.
-        read = self._tokenizer(
-            [clean(query)[:size]] * len(texts),
-            [clean(text)[:size] for text in texts],
-            truncation="longest_first",
-            max_length=self._tokens,
-            padding=True,
-            return_tensors="pt",
-        ).to(self._device)
+        queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
+        how = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
+        read = self._tokenizer(queries, passages, **how).to(self._device)
         outputs: npt.NDArray[np.float32] = self._model(**read).logits.view(len(texts)).cpu().numpy()
         return outputs
 

@@ -89,12 +89,11 @@ def _nobody_to_ask() -> ConfigError:
 
 
 def _asked_prices(here: Surroundings) -> list[dict[str, float]]:
-    """The prices of two models, as the user gives them; none where one is not known."""
+    """The prices of two models, as the user gives them; [] if one is unknown."""
     prices = list[dict[str, float]]()
     if len(here.models) == 2:
-        console.print(
-            escape(f"{here.server.url if here.server else ''} has two models, {here.picked}."), highlight=False
-        )
+        url = here.server.url if here.server else ""
+        console.print(escape(f"{url} has two models, {here.picked}."), highlight=False)
     for model in here.models if len(here.models) == 2 else ():
         question = f"Price of {model.name} in dollars per million tokens, INPUT/OUTPUT (Enter: unknown)"
         given = Prompt.ask(escape(question), default="", show_default=False, console=console)

@@ -178,10 +178,8 @@ def make_jobs(settings: Settings) -> Jobs:
     """
     expected = settings.redis_url is not None or redis_runs(settings)
     if not expected:
-        log.info(
-            "no Redis is running: /v1/answer waits until one is; the learner finds feedback by polling the database",
-            extra={"action": "jobs"},
-        )
+        late = "/v1/answer waits until one is; the learner finds feedback by polling the database"
+        log.info("no Redis is running: %s", late, extra={"action": "jobs"})
     missing = [name for name in ("redis", "rq") if importlib.util.find_spec(name) is None]
     if missing:
         if settings.redis_url is not None:
@@ -229,9 +227,9 @@ def is_loopback(host: str) -> bool:
 def check_exposure(settings: Settings, *, now: float) -> None:
     """Refuse a service that other machines reach without keys and sign-in. Raises ConfigError, StoreError."""
     server = settings.server
-    hosts = {"server.host": server.host} | (
-        {} if server.admin_port is None else {"server.admin_host": server.admin_host}
-    )
+    hosts = {"server.host": server.host}
+    if server.admin_port is not None:
+        hosts["server.admin_host"] = server.admin_host
     exposed = {field: host for field, host in hosts.items() if not is_loopback(host)}
     if not exposed or server.open or server.trusted_header is not None:
         return
@@ -240,12 +238,10 @@ def check_exposure(settings: Settings, *, now: float) -> None:
         with contextlib.closing(open_database(settings, make=False)) as database:
             if KeyStore(database).in_force(now=now).unrevoked:
                 return
-    raise ConfigError(
-        f"the service would listen on {host or 'every address'} without API keys; everyone who can reach it could read "
-        "every question and teach the policy",
-        field=field,
-        remedy=f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. docs/security.md says more",
-    )
+    harm = "everyone who can reach it could read every question and teach the policy"
+    message = f"the service would listen on {host or 'every address'} without API keys; {harm}"
+    remedy = f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. docs/security.md says more"
+    raise ConfigError(message, field=field, remedy=remedy)
 
 
 #: the action of these entries; their facts have the settings that are not the defaults, without secrets

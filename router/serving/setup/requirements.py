@@ -49,13 +49,10 @@ def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False)
         places.append(file.with_name(f"{file.name}-wal"))
     remains = sorted({str(place) for place in places if _has_bytes(place)})
     if remains and not new_store:
-        return StoreError(
-            f"the database {file} is missing or empty, and a former store left {', '.join(remains)}: a new one would "
-            "have none of its decisions and API keys",
-            field=_field(settings),
-            remedy=f"{RESTORE}, or correct the path; to begin a new store, run: ragbandit migrate --new-store",
-            lasting=True,
-        )
+        left = f"a former store left {', '.join(remains)}: a new one would have none of its decisions and API keys"
+        remedy = f"{RESTORE}, or correct the path; to begin a new store, run: ragbandit migrate --new-store"
+        message = f"the database {file} is missing or empty, and {left}"
+        return StoreError(message, field=_field(settings), remedy=remedy, lasting=True)
     if make:
         return None
     remedy = "check the path; `ragbandit up` and `ragbandit migrate` make a database"
@@ -224,7 +221,7 @@ class EncoderChoice:
 
     #: HASHING, a local folder or a hub name
     model: str
-    #: as of `weights.resolve`
+    #: as in `weights.resolve`
     stand_in: bool | None = None
     reason: str
     #: the store has it in `policies.encoder`

@@ -3,12 +3,10 @@
 SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
 two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 
-Schema window: which releases may use one database at the same time, so that hosts are upgraded one by one. Each
-migration names in `oldest_code` the oldest schema whose code goes on while the migration runs and after it. One that
-only adds keeps the value of the one before; one that removes or renames what code reads, or that old code could not
-write beside, raises it. A database carries the value of its newest migration beside its revision, as `code_from`. So a
-release may meet a newer schema: it looks there whether it may stay, since it cannot know later migrations. The sessions
-of PostgreSQL are named by the schema of their code, so that a migration sees whom it would break.
+Schema window: releases that may use one database at the same time, so that hosts are upgraded one by one. Each
+migration names in `oldest_code` the oldest schema whose code survives it; one that removes or renames what this code
+needs raises the value. The database has the value of its newest migration in `code_from`, which a release reads if it
+meets a newer schema. Sessions of PostgreSQL are named by their code's schema, so that a migration sees whom it breaks.
 """
 
 import secrets
@@ -48,7 +46,7 @@ SHARDS = 16
 #: between two tries of a writer of SQLite, seconds. SQLite by itself soon waits 25 to 100 ms between two, and finds the
 #: database taken again each time where another process writes often.
 LOCK_RETRY_S = 0.002
-#: of libpq, each unless DATABASE_URL sets it: a connection whose packets nobody acknowledges is closed within 10 s
+#: parameters of libpq unless DATABASE_URL sets them: a connection without acknowledgements is closed within 10 s
 POSTGRES_OPTIONS = {
     "connect_timeout": 5,
     "tcp_user_timeout": 5000,
@@ -58,7 +56,7 @@ POSTGRES_OPTIONS = {
     "keepalives_count": 2,
     "application_name": f"{SESSION}{SCHEMA_REVISION}",
 }
-#: of a session of PostgreSQL; those in the `options` of DATABASE_URL come after them, and hold
+#: parameters of a session of PostgreSQL; the `options` of DATABASE_URL override them
 SESSION_OPTIONS = {
     "lock_timeout": int(LOCK_WAIT_S * 1000),
     "statement_timeout": 120_000,
@@ -87,7 +85,7 @@ class Database:
         """make: an empty file of SQLite if there is none. read_only: of SQLite, `write` is refused."""
         parsed = make_url(url)
         self.url = parsed
-        #: the last one; None: none has failed
+        #: the last failed write
         self.failed_write: FailedWrite | None = None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         #: the rows of `counters` that this process moves; drawn, as in containers all may have the same process id
@@ -359,20 +357,15 @@ def _to_come(current: str | None) -> dict[str, str]:
 
 
 def _last_safe(current: str, *, needed: str) -> str:
-    """The newest migration up to which code of the schema `current` survives; `current` where it survives no more.
-
-    Raises StoreError where that is before `needed`, the schema without which this release cannot start.
-    """
+    """The newest migration that code of the schema `current` survives. Raises StoreError if it is before `needed`."""
     to_come = _to_come(current)
     breaks = next((revision for revision, oldest in to_come.items() if oldest > current), None)
     last = max((revision for revision in to_come if breaks is None or revision < breaks), default=current)
     if breaks is not None and last < needed:
-        raise StoreError(
-            f"this release needs schema {needed}, and migration {breaks} on the way cannot be run while processes of "
-            f"schema {current} serve: it takes code of schema {to_come[breaks]} or newer",
-            field="database_url",
-            remedy="upgrade by way of a release between the two, or stop all processes and run: ragbandit migrate",
-        )
+        serving = f"while processes of schema {current} serve: it takes code of schema {to_come[breaks]} or newer"
+        message = f"this release needs schema {needed}, and migration {breaks} on the way cannot be run {serving}"
+        remedy = "upgrade by way of a release between the two, or stop all processes and run: ragbandit migrate"
+        raise StoreError(message, field="database_url", remedy=remedy)
     return last
 
 
@@ -389,11 +382,9 @@ def _check_connected(connection: Connection, *, current: str | None) -> None:
     names = connection.execute(query, {"ours": f"{SESSION}%"}).scalars()
     older = sorted(schema for name in names if (schema := str(name).removeprefix(SESSION)) < needed)
     if older:
-        raise StoreError(
-            f"processes of schema {', '.join(older)} use the database, and what is to come takes {needed} or newer",
-            field="database_url",
-            remedy="upgrade or stop them first; `ragbandit migrate --pre` runs what they survive",
-        )
+        message = f"processes of schema {', '.join(older)} use the database, and a migration takes {needed} or newer"
+        remedy = "upgrade or stop them first; `ragbandit migrate --pre` runs what they survive"
+        raise StoreError(message, field="database_url", remedy=remedy)
 
 
 def _may_use(connection: Connection) -> bool:
@@ -403,15 +394,11 @@ def _may_use(connection: Connection) -> bool:
 
 
 def _give_way_first(connection: Connection) -> None:
-    """Let this transaction wait for locks shorter than requests do, however long its statements run (PostgreSQL).
-
-    Of two migrations at once one gives way too: in an empty database there is no table yet that would keep them apart.
-    """
+    """Let this transaction wait for locks shorter than requests do, and for other migrations (PostgreSQL)."""
     # A large table takes longer than the time limit of a statement of ours.
     connection.execute(text("SET LOCAL statement_timeout = 0"))
-    timeout_ms = connection.execute(
-        text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
-    ).scalar_one()
+    setting = text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
+    timeout_ms = connection.execute(setting).scalar_one()
     connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(timeout_ms) * _BEFORE_DEADLOCK))}"))
     connection.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
 

@@ -83,10 +83,7 @@ class StoreFile:
         if self._identity is None:
             self._identity = identity
         if identity is None or identity != self._identity:
-            raise StoreError(
-                f"the database {self.path} {fault}",
-                remedy="nothing was written, and a service ends; put the folder back or restore a backup, then "
-                "start the service again",
-                lasting=True,
-            )
+            ends = "nothing was written, and a service ends"
+            remedy = f"{ends}; put the folder back or restore a backup, then start the service again"
+            raise StoreError(f"the database {self.path} {fault}", remedy=remedy, lasting=True)
         self._looked = now

@@ -1,7 +1,7 @@
 """Erasure: texts about decisions become blank; what was learned stays.
 
-Blank are the question, its context, the answer, the trace, messages of errors, labels, raters, a judge's reasons, linked
-ids of other systems, and texts among the policy's facts; on request also features. Probabilities, the arm, rewards,
+Blank are the question, its context, the answer, the trace, messages of errors, labels, raters, reasons of a judge, ids
+of other systems, and texts among the policy's facts; on request also features. Probabilities, the arm, rewards,
 costs, ratings and the order of the ledger stay. A decision that waits is closed: it is neither learned nor answered.
 
 An entry in the audit log is written first. The same request again completes an interrupted one. An erased decision has

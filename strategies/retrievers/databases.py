@@ -95,28 +95,21 @@ class DatabaseRetriever(Retriever):
                 remedy = "give a plain name: a path into JSON is for passages of your own"
                 raise ConfigError(f"{name!r} has a dot", field=f"retriever.fields.{field}", remedy=remedy)
         facts: dict[str, Json] = {"model": encoder and encoder.name, "width": encoder and encoder.width}
+        reader = PassageReader(rows, progress=progress)
+
+        def batches() -> Batches:
+            for batch in reader.batches(BATCH):
+                passages = [self._stored(passage) for passage, _ in batch]
+                texts = [model_text(passage.text, title=passage.title) for passage in passages]
+                yield passages, None if encoder is None else encoder.encode(texts)
+            facts.update(reader.facts())
+
         try:
             with self._in_our_words(ArmFailed):
-                self._fill(self._batches(rows, encoder=encoder, facts=facts, progress=progress), facts=facts)
+                self._fill(batches(), facts=facts)
         finally:
             self._disconnect()
         return facts
-
-    def _batches(
-        self,
-        rows: Iterable[Passage],
-        *,
-        encoder: "SentenceEncoder | None",
-        facts: dict[str, Json],
-        progress: Callable[[int], None],
-    ) -> Batches:
-        """Batches of passages with their vectors; at the end the facts have their number and sha256."""
-        reader = PassageReader(rows, progress=progress)
-        for batch in reader.batches(BATCH):
-            passages = [self._stored(passage) for passage, _ in batch]
-            texts = [model_text(passage.text, title=passage.title) for passage in passages]
-            yield passages, None if encoder is None else encoder.encode(texts)
-        facts |= reader.facts()
 
     def _stored(self, passage: Passage) -> Passage:
         values = {name: getattr(passage, name) for name in ("id", "title", "text", "url")}

@@ -98,9 +98,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
         self.width = meta.get("width")
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
-        return self._matching(query, k=k) if self._encoder is None else super()._search(query, k=k)
-
-    def _matching(self, query: str, *, k: int) -> list[Hit]:
+        if self._encoder is not None:
+            return super()._search(query, k=k)
         in_query = words(query)
         if len(in_query) > MAX_WORDS:
             query = " ".join(list(dict.fromkeys(in_query))[:MAX_WORDS])

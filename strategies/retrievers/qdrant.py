@@ -118,7 +118,8 @@ class QdrantRetriever(DatabaseRetriever):
             for passage, vector in zip(passages, [] if vectors is None else vectors.tolist(), strict=True):
                 payload = {key: getattr(passage, field) for field, key in keys.items()}
                 whole = {self._using: vector} if self._using else vector
-                points.append(models.PointStruct(id=_point_id(passage.id), payload=payload, vector=whole))
+                key = str(uuid.uuid5(_NAMESPACE, passage.id))  # Qdrant takes only numbers and UUIDs
+                points.append(models.PointStruct(id=key, payload=payload, vector=whole))
             client.upsert(building, points=points, wait=True)
         client.update_collection(building, metadata={"ragbandit": facts})
         if client.get_collection(building).config.metadata is None:
@@ -145,11 +146,6 @@ class QdrantRetriever(DatabaseRetriever):
             remedy = "put a key that may read and write the collection into the variable of retriever.api_key_env"
             return kind(f"Qdrant refuses us: {error.reason_phrase}", field="retriever.api_key_env", remedy=remedy)
         return kind(f"Qdrant refuses the request: {error}", field="retriever.url", remedy="see the Qdrant server's log")
-
-
-def _point_id(passage_id: str) -> str:
-    """The id of a passage's point: Qdrant takes numbers and UUIDs alone."""
-    return str(uuid.uuid5(_NAMESPACE, passage_id))
 
 
 def _value(payload: Mapping[str, Any] | None, key: str) -> Any:

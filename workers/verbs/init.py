@@ -56,7 +56,8 @@ def init(
     prices = [parsed_price(text) for text in price or []]
     asks = not (yes or prefer) and sys.stdin.isatty()
     if not (asks or yes or prefer):
-        raise _nobody_to_ask()
+        remedy = f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {_worths(unit='steps')}"
+        raise ConfigError("there is no terminal to ask what a right answer is worth", field="--prefer", remedy=remedy)
     here = look_around(
         url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or [], settings=settings
     )
@@ -82,12 +83,6 @@ def _check_target(file: Path, *, force: bool) -> None:
         raise ConfigError(message, field="--config", remedy="overwrite it with --force, or name another")
 
 
-def _nobody_to_ask() -> ConfigError:
-    worths = ", ".join(f"{name} ({worth(name, unit='steps')})" for name in WEIGHTS)
-    remedy = f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {worths}"
-    return ConfigError("there is no terminal to ask what a right answer is worth", field="--prefer", remedy=remedy)
-
-
 def _asked_prices(here: Surroundings) -> list[dict[str, float]]:
     """The prices of two models, as the user gives them; [] if one is unknown."""
     prices = list[dict[str, float]]()
@@ -103,11 +98,14 @@ def _asked_prices(here: Surroundings) -> list[dict[str, float]]:
     return prices
 
 
+def _worths(*, unit: str) -> str:
+    return ", ".join(f"{name} ({worth(name, unit=unit)})" for name in WEIGHTS)
+
+
 def _preference(*, unit: str) -> str:
     """The answer to the question of what a right answer is worth."""
-    worths = ", ".join(f"{name} ({worth(name, unit=unit)})" for name in WEIGHTS)
     means = " (a step is one round of search and generation)" if unit == "steps" else ""
-    question = f"What is a right answer worth{means}? {worths}"
+    question = f"What is a right answer worth{means}? {_worths(unit=unit)}"
     return Prompt.ask(question, choices=list(WEIGHTS), default=_BALANCED, show_choices=False, console=console)
 
 

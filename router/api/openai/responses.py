@@ -130,6 +130,7 @@ def response(
     error = error if fault is None else error_in_reply(fault)
     status, request = _status(outcome, failed=error is not None), decision.query.request
     reason = None if outcome is None else _INCOMPLETE.get(finish_of(outcome))
+    system = [each.text for each in decision.query.messages if each.role == "system"]
     reply: dict[str, Any] = {
         "id": decision.id,
         "object": "response",
@@ -140,7 +141,7 @@ def response(
         "error": None if error is None else {"code": error["code"], "message": error["message"]},
         "model": model_name(decision),
         "previous_response_id": request.get("previous_response_id"),
-        "instructions": _instructions(decision),
+        "instructions": next(iter(system), None) if request.get("instructions") else None,
         "output": [],
         "usage": None,
         "metadata": request.get("metadata") or {},
@@ -247,11 +248,6 @@ def _status(outcome: Outcome | None, *, failed: bool) -> ResponseStatus:
     if failed:
         return "cancelled" if outcome.stop_reason == CANCELLED else "failed"
     return "incomplete" if finish_of(outcome) in _INCOMPLETE else "completed"
-
-
-def _instructions(decision: Decision) -> str | None:
-    sent = decision.query.request.get("instructions")
-    return next((each.text for each in decision.query.messages if sent and each.role == "system"), None)
 
 
 def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:

@@ -256,7 +256,11 @@ def choices(
         return [EncoderChoice(model=origin["model"], stand_in=stand_in, reason=_BEGAN, pinned=True)]
     model = settings.model
     if model == AUTO and known is None:
-        return [_fitting()]
+        missing = _missing()
+        if missing is None:
+            return [EncoderChoice(model=DEFAULT_ENCODER, reason="torch is installed")]
+        reason = f"style and words, without a model, since {missing} is not installed"
+        return [EncoderChoice(model=HASHING, reason=reason)]
     if model == AUTO:
         counted = HashingEncoder(dimension=settings.dimension).hash
         if known in (counted, half_hash(counted)):
@@ -264,13 +268,6 @@ def choices(
         model = DEFAULT_ENCODER
     first = EncoderChoice(model=model, reason="it is configured" if settings.model != AUTO else _BEGAN)
     return [first, replace(first, stand_in=True)] if known and has_stand_in(model) else [first]
-
-
-def _fitting() -> EncoderChoice:
-    missing = _missing()
-    if missing is None:
-        return EncoderChoice(model=DEFAULT_ENCODER, reason="torch is installed")
-    return EncoderChoice(model=HASHING, reason=f"style and words, without a model, since {missing} is not installed")
 
 
 def _missing() -> str | None:

@@ -108,7 +108,8 @@ class Database:
         self._reader = self.engine
         if self.is_sqlite:  # whose readers see one state anyway
             if self.file is not None:
-                event.listen(self.engine, "do_connect", partial(_connect_sqlite, self.file))
+                connect = self.file.connect
+                event.listen(self.engine, "do_connect", lambda _dialect, _record, _given, options: connect(options))
             event.listen(self.engine, "connect", partial(_prepare_sqlite, self.file))
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
@@ -191,12 +192,6 @@ def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parame
     ours = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
     options = f"{ours} {parameters.get('options', '')}".strip()
     parameters.update({**POSTGRES_OPTIONS, **parameters, "options": options})
-
-
-def _connect_sqlite(
-    file: StoreFile, _dialect: Dialect, _record: object, _given: object, options: dict[str, Any]
-) -> Any:
-    return file.connect(options)
 
 
 def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) -> None:

@@ -22,7 +22,7 @@ from ragbandit.strategies.base import Passage
 
 log = logging.getLogger("ragbandit.documents")
 
-#: of a passage at most: some 130 words, which every encoder reads whole
+#: most characters of a passage: about 130 words, which every encoder reads whole
 CHARACTERS = 800
 #: characters of a field of a corpus at most
 MAX_PASSAGE: Final = 1_000_000
@@ -119,12 +119,10 @@ def log_left_out(name: str, reason: str, /) -> None:
 def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_left_out) -> Iterator[Passage]:
     """The passages of all documents under a folder, in the order of their paths.
 
-    A passage has at most CHARACTERS of them; its id is the document's path in the folder, "#" and its number from 1,
-    its url that path, its title the document's own (of Markdown "title:" in the front matter, which is no text, or the
-    first heading of the first level), or the name of its file. Whatever gives no text is left out: files of other
-    kinds, what cannot be read (a broken PDF, text that is not UTF-8), what holds no text (a scanned PDF), files above
-    MAX_DOCUMENT, folders behind a link, and files outside of the folder, to which a link leads.
-    leave_out: called with the path in the folder and the reason; the log names each where none is given.
+    A passage has at most CHARACTERS characters. Its id is the document's path in the folder, "#" and its number from 1;
+    its url is that path; its title is the document's (in Markdown "title:" of the front matter, or the first heading of
+    level 1) or the name of the file. Left out are files of other kinds, without readable text or above MAX_DOCUMENT,
+    folders behind a link, and files outside of the folder. leave_out: called with the path and the reason.
     Raises InvalidInput if no document is left; ConfigError without the packages.
     """
     documents, root = 0, os.path.realpath(folder)
@@ -162,7 +160,7 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
     if read is None:
         raise InvalidInput(f"not one of {', '.join(_READERS)}")
     if not path.is_file():
-        raise InvalidInput("it is no file, or a link to none")
+        raise InvalidInput("it is no file")
     if path.stat().st_size > MAX_DOCUMENT:
         raise InvalidInput(f"it has more than {MAX_DOCUMENT >> 20} MiB")
     return read(path)
@@ -189,7 +187,7 @@ def _front_matter(text: str) -> tuple[str, str]:
     if match is None or _BLANK_LINE.search(match[1]):  # "Note: read this." is a mapping, and a paragraph as well
         return "", text
     try:
-        # Of this loader every scalar is a text: a title of 1984 is no number, and one of 2024-05-01 no date.
+        # This loader makes every scalar a text, also a title of 1984 or 2024-05-01.
         given = yaml.load(match[1], Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings alone
     except (yaml.YAMLError, RecursionError):
         return "", text
@@ -229,7 +227,7 @@ def _pdf(path: Path) -> tuple[str, str]:
         reader = library.PdfReader(path)
         title = (reader.metadata.title or "").strip() if reader.metadata else ""
         return title or path.stem, "\n\n".join(page.extract_text() for page in reader.pages)
-    except Exception as error:  # of a broken file pypdf raises whatever its parts do
+    except Exception as error:  # pypdf raises errors of any kind for a broken file
         raise InvalidInput(f"it cannot be read: {type(error).__name__}: {error}") from error
 
 

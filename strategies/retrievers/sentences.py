@@ -27,14 +27,11 @@ _TOKENS = 256
 
 
 class SentenceEncoder:
-    """Reads the folder's model once and encodes texts with it.
+    """Encodes texts with the model in a folder, a Hugging Face model with a tokenizer.
 
-    The folder is a Hugging Face model with a tokenizer. Its `modules.json`, where there is one, says how the vectors
-    of tokens become one: mean over the tokens, which is also taken where nothing is said, or that of the first token.
-    Vectors are always of length 1, so that their inner product is the cosine. name: kept in the index and compared when
-    it is opened.
-    Source: Reimers and Gurevych 2019, "Sentence-BERT".
-    Raises ConfigError if the folder holds no model, or a kind of pooling that is not known here.
+    A vector is the mean over the tokens, or the first token's if the folder's `modules.json` says so. Its length is 1:
+    the inner product of two is their cosine. name: kept in the index and compared when it is opened.
+    Source: Reimers and Gurevych 2019, "Sentence-BERT". Raises ConfigError without a model, and for another pooling.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
@@ -122,7 +119,7 @@ def _read(file: Path) -> Any:
 
 #: tokens read of a pair where neither tokenizer nor model says
 _CROSS_ENCODER_TOKENS = 512
-#: a tokenizer that was not told its model's length says 10^30
+#: a tokenizer without its model's length has 10^30
 _UNTOLD = 1_000_000
 #: pairs in one forward pass
 _PAIRS = 16
@@ -131,14 +128,12 @@ _CHARACTERS_PER_TOKEN = 32
 
 
 class CrossEncoder(Reranker):
-    """Reads the folder's model once and scores passages with it, each read together with the question.
+    """Scores passages with the model in a folder, each read together with the question.
 
-    The folder is a Hugging Face model with one output for a pair of texts, its weights in safetensors, and a tokenizer.
-    A score is that output as it is, with no activation: any real number, higher is better. Of a pair that is too long
-    the longer text is cut, which is the passage, or both where each fills more than half of what the model reads.
-    `name` is the given name or the folder's, and the first 12 digits of the weights' sha256.
-    Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT".
-    Raises ConfigError if the folder holds no such model, or not all of its weights.
+    The folder has a Hugging Face model with one output for a pair of texts, in safetensors, and a tokenizer.
+    A score is that output without an activation: any real number, higher is better. A pair that is too long loses the
+    end of the longer text. `name` is the given name or the folder's, and 12 digits of the weights' sha256.
+    Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT". Raises ConfigError without such a model.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
@@ -243,10 +238,10 @@ def build_index(
     encoder: SentenceEncoder,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Json]:
-    """Encode passages into a folder, replacing the index that is there; returns what `index.json` says.
+    """Encode passages into an index that replaces the folder once it is complete; the facts of `index.json`.
 
-    Built beside the folder and renamed into place when complete. `progress` is called with the number of passages done.
-    Raises InvalidInput for an id seen twice or no passage, ConfigError if the folder holds something else.
+    progress: called with the number of passages done. Raises InvalidInput for an id seen twice or no passage,
+    ConfigError if the folder holds something else.
     """
     reader = PassageReader(rows, progress=progress)
     with new_index(Path(folder)) as building:
@@ -261,13 +256,10 @@ def build_index(
 class DenseRetriever(FolderRetriever):
     """Searches the index in a folder with the encoder that it was built with.
 
-    Every vector is compared, so the result is exact, up to about a million passages. The vectors are kept as float16
-    and memory-mapped: half the disk, several workers share the pages, and a rounding of 0.001 in a cosine changes no
-    ranking that a model of this size can justify.
-    `meta` has format, number of passages, sha256 of the passages as stored, created_at, model and width. Every query
-    with a letter or digit in it finds something, for some passages are always the nearest; scores are cosines, from -1
-    to 1. Of a long query the model reads its first tokens, 256 for most.
-    Raises what FolderRetriever raises, and ConfigError for an index of another model.
+    Every vector is compared, so the result is exact, up to about a million passages. Vectors are memory-mapped float16:
+    half the disk, and several workers share the pages. `meta` has format, number of passages, sha256 of the passages as
+    stored, created_at, model and width. Scores are cosines; every query with a letter or digit finds the nearest
+    passages. Raises what FolderRetriever raises, and ConfigError for an index of another model.
     """
 
     kind = "dense"

@@ -46,26 +46,17 @@ log = logging.getLogger("ragbandit.bootstrap")
 
 
 def open_database(settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True) -> Database:
-    """The database of these settings, its schema checked. Raises StoreError, and ConfigError for what it lies in.
-
-    make, new_store, writes: see `connect_database`.
-    """
-    database = connect_database(settings, make=make, new_store=new_store, writes=writes)
-    try:
-        check_schema(database)
-    except BaseException:
-        database.close()
-        raise
-    return database
+    """`connect_database`, with its schema checked."""
+    return connect_database(settings, make=make, new_store=new_store, writes=writes, checked=True)
 
 
 def connect_database(
-    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True
+    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True, checked: bool = False
 ) -> Database:
-    """The database of these settings, of whatever schema. Raises StoreError, and ConfigError for what it lies in.
+    """The database of these settings. Raises StoreError, ConfigError.
 
     make: make the file of SQLite if it is missing. new_store: also if a former store left files there. writes: refuse
-    a database that can only be read; without it such a database is opened for reading.
+    a database that can only be read; without it such a database is opened for reading. checked: check its schema.
     """
     writable = check_database_file(settings, make=make, writes=writes)
     refusal = refusal_to_begin(settings, make=make, new_store=new_store)
@@ -77,6 +68,8 @@ def connect_database(
             with database.read() as connection:
                 if not inspect(connection).get_table_names():
                     raise refusal
+        if checked:
+            check_schema(database)
     except BaseException:
         database.close()
         raise

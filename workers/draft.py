@@ -24,7 +24,7 @@ from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
-#: billions of parameters, as names tell them: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
+#: billions of parameters in names: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 #: what the name of a smaller sibling ends with
 _SMALLER: Final = ("mini", "small", "lite", "nano")
@@ -33,8 +33,7 @@ _SMALLER: Final = ("mini", "small", "lite", "nano")
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
     """The models to route between, at most two, the small one first; and why these, in words.
 
-    wanted: their names as the user gave them. Raises ConfigError for a name that is not there, for more than two, and
-    where names do not tell which of many models to take.
+    wanted: the user's names. Raises ConfigError for unknown names, more than two, and if no two of many stand out.
     """
     models = {model.name: model for model in server.models}
     names = ", ".join([*list(models)[:MOST_NAMED], *(["..."] if len(models) > MOST_NAMED else [])])
@@ -95,7 +94,7 @@ class Surroundings:
     picked: str = ""
     #: the packages of the local model are installed
     local: bool = False
-    #: of an index of words: its name, and what is in it, in words
+    #: name and contents, in words, of an index of words
     index: tuple[str, str] | None = None
 
 
@@ -108,10 +107,9 @@ def look_around(
     pipelines: Sequence[str],
     settings: Settings,
 ) -> Surroundings:
-    """What is here; documents are indexed. Where workers cannot run, or two pipelines are named, nothing else counts.
+    """The models, documents and pipelines of this machine; documents are indexed.
 
-    wanted: models by name. settings: those in force without a file. Raises RagBanditError for what was named and
-    cannot be used.
+    wanted: models by name. settings: in force without a file. Raises RagBanditError if a named thing cannot be used.
     """
     try:
         require_service()
@@ -173,7 +171,7 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-#: models of OpenAI that reason, and refuse a temperature and stop strings (the generator heeds these itself)
+#: models of OpenAI that reason, and refuse a temperature and stop strings (the generator applies these itself)
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _HEAD: Final = (
     "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
@@ -197,7 +195,7 @@ class Choice:
     topic: str
     why: str
     sections: dict[str, Any]
-    #: what the user should do about it, said in the file alone
+    #: advice for the user, which only the file has
     note: str = ""
 
 

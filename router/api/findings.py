@@ -1,4 +1,4 @@
-"""Findings: what of an installation is not as it should be, and what to do about it.
+"""Findings: faults of an installation, each with its remedy.
 
 `validate`, `status`, /ready and the overview page print them. Every look reads, and changes nothing. `validate` loads
 no database engine and no Redis where none is configured, so their imports stand in the functions.
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 Severity = Literal["warning", "problem"]
 #: parts of /ready without which requests are served: answers and learning are late
 DELAYED: Final = frozenset({"redis", "policy", "learner"})
-#: feedback that waits so long is a warning, and a problem, seconds
+#: age of waiting feedback that is a warning, and a problem, seconds
 LATE_S: Final = 60.0
 STUCK_S: Final = 600.0
-#: clocks that differ by so much are a warning, and a problem, seconds
+#: difference of clocks that is a warning, and a problem, seconds
 APART_S: Final = 1.0
 WRONG_S: Final = 60.0
 #: free bytes of a disk below which it is a warning, and a problem
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
-#: no reply of Redis within that is none, seconds
+#: time limit of a reply of Redis, seconds
 REPLY_S: Final = 3.0
 #: newest rows of the ledger whose costs are looked at
 MOST_ROWS: Final = 20_000
@@ -53,7 +53,7 @@ class Finding:
     severity: Severity
     #: the part or the setting that it is about
     about: str
-    #: what is so, and what that means
+    #: the fault, and its consequence
     what: str
     #: what to do about it; empty where `what` says it
     remedy: str = ""
@@ -294,7 +294,7 @@ def ping(settings: "Settings") -> None:
 
 
 def of_processes(settings: "Settings") -> list[Finding]:
-    """Redis, and the processes that say in it that they are there; nothing where none was ever used."""
+    """Findings of Redis and of the processes that are listed in it; [] if no Redis was ever used."""
     if settings.redis_url is None and not Path(settings.data_dir, "redis.log").exists():
         return []
     return tried("Redis", lambda: _of_redis(settings))

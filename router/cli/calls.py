@@ -147,7 +147,7 @@ def feedback(
             rating=_rating(rating),
             scale=scale,
             reward=reward,
-            **{name: value for name, value in more.items() if value is not None},  # a service of before knows none
+            **{name: value for name, value in more.items() if value is not None},  # an older service refuses them
         )
         show(reply, as_json=as_json)
 

@@ -95,7 +95,7 @@ def failing_well() -> Iterator[None]:
     except OSError as error:
         # numpy says "n requested and m written", without a number
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written")
-        if error.filename is None and not full:  # of a socket or a pipe
+        if error.filename is None and not full:  # a socket or a pipe
             raise
         remedy = "check that it is there, and that this user may read and write it"
         if full:  # a write that fails does not name its file
@@ -274,7 +274,7 @@ Verbs = Mapping[str, str | VerbGroup]
 class LazyGroup(TyperGroup):
     """Lists its verbs without importing them, and imports the one that is called."""
 
-    #: of the root; a group below it is made with its own
+    #: the root's verbs; a group below it is made with other ones
     verbs: Verbs
     #: title in the help -> the verbs below it
     panels: Mapping[str, Collection[str]] = MappingProxyType({})

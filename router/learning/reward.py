@@ -75,8 +75,7 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
 def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
     """1.0 if the prediction contains the words of a gold answer in one piece, else 0.0.
 
-    The papers' Acc is a bare substring, by which "no" is found in "north" and an empty gold in everything; whole
-    words and no empty gold are the difference.
+    Unlike the papers' Acc, a bare substring, it does not find "no" in "north", nor an empty gold in every prediction.
     """
     text = f" {' '.join(words(prediction))} "
     return float(any(f" {' '.join(answer)} " in text for answer in map(words, gold) if answer))
@@ -107,7 +106,7 @@ class Rules:
     accuracy: Literal["words", "substring", "raw"] = "substring"
     #: only what follows the last "answer is" is judged, see `last_announced`
     extract: bool = False
-    #: of a prediction that begins with "[" or ends with "]" only what stands before its first comma is judged
+    #: a prediction that begins with "[" or ends with "]" is judged up to its first comma
     first_item: bool = False
     #: broken Unicode is repaired first, in prediction and gold, and curly quotes made straight (ftfy)
     repaired: bool = False

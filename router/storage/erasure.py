@@ -207,7 +207,7 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
-    """Blank these decisions and all texts about them."""
+    """Blank decisions and all texts about them."""
     ids = [row["id"] for row in rows]
     connection.execute(update(answer_queue).where(answer_queue.c.decision_id.in_(ids)).values(chat=None))
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})

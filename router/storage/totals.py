@@ -77,7 +77,7 @@ class Deltas(dict[Key, dict[str, Any]]):
                 row[name] = row[name] + amount if name in row else amount
 
     def took(self, key: Key, seconds: float) -> None:
-        """Add an outcome that took so long."""
+        """Add an outcome of this duration."""
         at = bisect_left(LATENCY_EDGES, seconds)
         latency = [int(number == at) for number in range(len(LATENCY_EDGES) + 1)]
         self.add(key, seconds=seconds, fastest=seconds, slowest=seconds, latency=latency)

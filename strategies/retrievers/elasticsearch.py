@@ -67,8 +67,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
 
     timeout_s: of one request, which the client sends three times while the server is busy or unreachable. `name` has
     the search between kind and sha256. Equal scores of words come in the order indexed; of a query beyond 500 distinct
-    words the first 500 are searched for; k above 10,000, the server's window, is refused. Raises ConfigError for a
-    text that is no url.
+    words the first 500 are searched for; k above 10,000, the server's window, is refused. Raises ConfigError if the
+    url cannot be read.
     """
 
     kind = "elasticsearch"

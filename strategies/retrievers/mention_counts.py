@@ -33,7 +33,7 @@ from ragbandit.shared.files import whole_file
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 
-#: of the table; another one is refused by the policy
+#: version of the table; the policy refuses others
 FORMAT = 1
 #: the table's name in the folder of an index
 FILE = "popularity.json"
@@ -60,7 +60,7 @@ _FUNCTION_WORDS = frozenset(_PLAIN_WORDS.split())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PassageWord:
-    """A word of a passage."""
+    """A word in a passage."""
 
     word: str
     #: it has a capital letter
@@ -71,7 +71,7 @@ class _PassageWord:
 
 
 def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
-    """The table as the file holds it. Raises InvalidInput where there is no passage, as of a pipe that was read."""
+    """The table of the file. Raises InvalidInput without passages, as from a pipe that was read before."""
     mentions, capital, plain = Counter[str](), Counter[str](), Counter[str]()
     titles, count = set[str](), 0
     for passage in passages:
@@ -128,7 +128,7 @@ def _stretches(text: str) -> Iterator[list[_PassageWord]]:
     """The text cut where no name goes on, as words."""
     first = True
     for place, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
-        if place % 2:  # a mark: after a comma the sentence goes on; after any other mark another one may begin
+        if place % 2:  # a mark: after each but a comma a sentence may begin
             first = first or piece != ","
             continue
         stretch = []

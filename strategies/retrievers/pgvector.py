@@ -40,10 +40,9 @@ _HAS_GRAPH: Final = """
 
 
 class PgvectorRetriever(DatabaseRetriever):
-    """dsn: a connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector, not those an index names.
+    """dsn: a connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector, not those of an HNSW index.
 
-    timeout_s: of connecting, and of a search.
-    Raises ConfigError, which does not show it, for a dsn that is none.
+    timeout_s: of connecting, and of a search. Raises ConfigError without the dsn if that cannot be read.
     """
 
     kind = "pgvector"

@@ -28,10 +28,10 @@ _CANDIDATES: Final = 100
 
 
 class QdrantRetriever(DatabaseRetriever):
-    """url: of a server, a folder that this process alone may use, or ":memory:". index: a collection or an alias.
+    """url: of a server, a folder for one process, or ":memory:". index: a collection or an alias.
 
     fields: keys of payloads, and with "vector" the name of a vector. Without "id" a passage's id is its point's.
-    timeout_s: of one request. Raises ConfigError for a url that is none.
+    timeout_s: of one request. Raises ConfigError if the url cannot be read.
     """
 
     kind = "qdrant"

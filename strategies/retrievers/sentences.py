@@ -29,7 +29,7 @@ _TOKENS = 256
 class SentenceEncoder:
     """Encodes texts with the model in a folder, a Hugging Face model with a tokenizer.
 
-    A vector is the mean over the tokens, or the first token's if the folder's `modules.json` says so. Its length is 1:
+    A vector is the mean over the tokens, or the first token's, by the folder's `modules.json`. Its length is 1:
     the inner product of two is their cosine. name: kept in the index and compared when it is opened.
     Source: Reimers and Gurevych 2019, "Sentence-BERT". Raises ConfigError without a model, and for another pooling.
     """

@@ -15,7 +15,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
-#: parameters with tools -> those that choose among them
+#: parameter with tools -> parameter with the choice among them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
 #: characters of a usual text per token
 _CHARS_PER_TOKEN: Final = 4
@@ -167,7 +167,7 @@ _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(value: Any, *, field: str) -> Any:
-    """The value with U+FFFD for characters that no store takes. Raises InvalidInput for what is no JSON."""
+    """The value with U+FFFD for characters that no store takes. Raises InvalidInput for other values than JSON's."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         return _whole(value) if "\\u0000" in text or _BROKEN.search(text) else value

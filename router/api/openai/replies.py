@@ -194,7 +194,7 @@ class Facts(TypedDict):
     forced: bool
     """Whether the request chose the arm; nothing is then learned from it."""
     cost_weight: float | None
-    """Weight of cost that it was served at; null: that of the setting `reward.weight`."""
+    """Weight of cost that it was served at; null: the setting `reward.weight`."""
     price: str | None
     """Name of that price (setting `cost_weights`): the one that was wanted, or the default of the key or tenant."""
     policy: str

@@ -218,7 +218,7 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
 
 
 def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
-    """What is kept of a request in addition to its question and `metadata`.
+    """Facts of a request in addition to its question and `metadata`.
 
     `ignored` has the names of parameters that were sent with a value and are not read, and of tools and items left out.
     """

@@ -68,7 +68,7 @@ MOST: Final = 1000
 _MEMORY: Final = 1000.0
 #: largest weight 1 / propensity of a row of the incumbent
 _MOST_WEIGHT: Final = 10.0
-#: share of the rewards' standard deviation that stands for the incumbent's mean reward where that is nearer to 0
+#: share of the rewards' standard deviation that replaces the incumbent's mean reward if this is nearer to 0
 _LEAST_SCALE: Final = 0.1
 #: what a state keeps of a shortfall, in this order
 _NUMBERS: Final = (

@@ -56,7 +56,7 @@ def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
 def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
-    """Arms that may not answer this query -> what they lack. An optional need counts if one of the arms meets it."""
+    """Arms that may not answer this query -> the needs that they lack. An optional need counts if an arm meets it."""
     given = (query.request.get(key) for key in (NEEDS, OPTIONAL))
     hard, soft = ({str(need) for need in needs} if isinstance(needs, list) else set[str]() for needs in given)
     tokens = query.request.get(TOKENS)
@@ -88,7 +88,7 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
 
 
 def as_text(query: Query) -> Query:
-    """The query of a chat for an arm that reads the question alone: the parameters that it cannot use are named."""
+    """The query of a chat for an arm that reads only the question; parameters that it cannot use are in `ignored`."""
     known = query.request.get("ignored")
     unused = query.chat.keys() - {"messages"}
     ignored = sorted({*(known if isinstance(known, list) else ()), *unused})

@@ -155,7 +155,7 @@ def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
 
 
 def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
-    """An open file that one process holds until it ends, and that names it. Raises ConfigError if another holds it."""
+    """An open file that names this process, which holds it until it ends. Raises ConfigError if another one does."""
     opened = append_private(file)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -37,7 +37,7 @@ _GAP: Final = " [...] "
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
     """The query with the question of these messages, the oldest first; the last one without the system's is the user's.
 
-    `text` is the last user message, and so is `asked` if somebody but the system spoke before. Blank messages do not count.
+    `text` is the last user message, and so is `asked` if a user or an assistant spoke before. Blank ones do not count.
     `request.history` counts messages that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises
     InvalidInput without a question, and for a message that is not text.
     """

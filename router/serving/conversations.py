@@ -238,9 +238,8 @@ class Rewriter:
         if self._failed_in_row >= _FAILURES:
             self._rest_until = time.monotonic() + _REST_S
             facts = {"action": "rewrite", "failed": failed, "model": self.model}
-            log.warning(
-                "questions of conversations are not rewritten for a while: the model does not answer", extra=facts
-            )
+            message = "questions of conversations are not rewritten for a while: the model does not answer"
+            log.warning(message, extra=facts)
 
     async def _book(self, query: Query, dollars: Json) -> None:
         """Count what a rewrite cost, whatever becomes of its question."""

@@ -49,10 +49,8 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
 
 
 def _serve(settings: Settings) -> None:
-    from ragbandit.router.api.app import (
-        create_app,  # after what refuses a start, since it takes a second to load
-        make_server,
-    )
+    # After the checks that refuse a start: it takes a second to load.
+    from ragbandit.router.api.app import create_app, make_server
 
     # A failure to open must end the process with our one line, not with a server's traceback.
     router = Router.open(settings)

@@ -31,10 +31,7 @@ _SMALLER: Final = ("mini", "small", "lite", "nano")
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
-    """The models to route between, at most two, the small one first; and why these, in words.
-
-    wanted: the user's names. Raises ConfigError for unknown names, more than two, and if no two of many stand out.
-    """
+    """At most two models, the small one first, and the reason. wanted: names. Raises ConfigError if none stand out."""
     models = {model.name: model for model in server.models}
     names = ", ".join([*list(models)[:MOST_NAMED], *(["..."] if len(models) > MOST_NAMED else [])])
     unknown = [name for name in wanted if name not in models]
@@ -107,10 +104,7 @@ def look_around(
     pipelines: Sequence[str],
     settings: Settings,
 ) -> Surroundings:
-    """The models, documents and pipelines of this machine; documents are indexed.
-
-    wanted: models by name. settings: in force without a file. Raises RagBanditError if a named thing cannot be used.
-    """
+    """The models, documents (indexed) and pipelines of this machine. Raises RagBanditError if one cannot be used."""
     try:
         require_service()
     except ConfigError as error:
@@ -140,11 +134,7 @@ def _pipeline_arm(given: str) -> tuple[str, Params]:
 
 
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
-    """The index that is there, else one that is built of documents. named: they are indexed in any case.
-
-    Documents that nobody named and that cannot be read are left out, and said. Raises ConfigError where a package for
-    them is missing.
-    """
+    """The present index, else a new one of documents. Raises ConfigError without packages, or if `named` fails."""
     folder = Path(settings.data_dir).absolute() / "indexes"
     names = sorted({file.parent.name for file in folder.glob("*/index.json")})
     for name in () if named else sorted(names, key=settings.retriever.index.__ne__):

@@ -277,10 +277,7 @@ class ConversationQueries:
         self.rewriter: Rewriter | None = rewriter_of(settings, store=store)
 
     def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
-        """The query with the question of these messages, within `conversation.rewrite.seconds`. Raises InvalidInput.
-
-        A repeated request, by its id, gets its earlier rewrite. The Future raises nothing.
-        """
+        """The query with the question of these messages; a repeated id gets the same rewrite. Raises InvalidInput."""
         query = with_chat(query, messages, settings=self.settings)
         # A turn of a loop of tools draws no arm and searches nothing.
         if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
@@ -311,10 +308,7 @@ class Stay:
 
 
 def _sticky_turns(query: Query, *, settings: Settings) -> int:
-    """Turns for which this question's session stays on the arm of a draw; 0: this one is drawn in any case.
-
-    With an incumbent every turn is drawn, since its promise is about draws. So is a turn whose arm the caller chose.
-    """
+    """Turns for which a session stays on a drawn arm; 0 if it is drawn: its arm is forced, or there is an incumbent."""
     if query.session is None or query.forced or settings.policy.incumbent is not None:
         return 0
     turns = settings.conversation.sticky_turns if query.sticky_turns is None else query.sticky_turns

@@ -248,8 +248,7 @@ def passage_line(passage: Passage) -> bytes:
 class PassageReader:
     """The passages of a build in batches: each id once, with its line of JSONL, counted and digested.
 
-    progress: called with the number of passages that are done. Raises InvalidInput for an id that was seen, or where
-    there is no passage.
+    progress: called with the number of passages done. Raises InvalidInput for an id seen twice or no passage.
     """
 
     def __init__(self, rows: Iterable[Passage], *, progress: Callable[[int], None] = lambda _: None) -> None:

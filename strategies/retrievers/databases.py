@@ -85,10 +85,9 @@ class DatabaseRetriever(Retriever):
         encoder: "SentenceEncoder | None" = None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> dict[str, Json]:
-        """Make the index, or replace one that this has made, whole or not at all; its `meta`. Connections are closed.
+        """Make the index, or replace one of ours, whole or not at all; its `meta`. Connections are closed.
 
-        Raises InvalidInput for an id seen twice or no passage; ConfigError where the name belongs to something else;
-        ArmFailed if the database fails. Texts are stored as `_storable` makes them.
+        Raises InvalidInput for an id seen twice or no passage, ConfigError for a name in other use, ArmFailed.
         """
         for field, name in self.fields.items():
             if "." in name:

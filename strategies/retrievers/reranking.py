@@ -47,10 +47,7 @@ class RerankedRetriever(Retriever):
         return f"{self._retriever.name}:reranked:{self._rerank.name}:{self._depth}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best by the reranker, with its scores.
-
-        Raises ArmFailed if one of the two fails, or the reranker changes the set of hits or returns unsorted scores.
-        """
+        """The at most k best by the reranker, with its scores. Raises ArmFailed if one fails, or changes hits."""
         if k < 1:
             return ()
         hits = await self._retriever.search(query, k=max(k, self._depth))

@@ -48,10 +48,9 @@ class SentenceEncoder:
         self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"
 
     def encode(self, texts: Sequence[str], *, batch: int = 32) -> npt.NDArray[np.float32]:
-        """(texts, width), each row of length 1. Tokens beyond the model's are not read, as when it was trained.
+        """(texts, width), each row of length 1, of the tokens that the model reads. Safe from several threads.
 
-        Texts of like length share a batch, so that little padding is computed. Safe from several threads, one at a
-        time inside.
+        Texts of similar length share a batch, so that little padding is computed.
         """
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         with self._lock, torch.inference_mode():
@@ -171,10 +170,9 @@ class CrossEncoder(Reranker):
     def score(
         self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
     ) -> npt.NDArray[np.float32]:
-        """(texts,): how well each answers the query. Once `abandoned` is set, those left to do stay 0.
+        """(texts,): how well each answers the query; 0 once `abandoned` is set. Safe from several threads.
 
-        Texts of like length share a batch, so that little padding is computed. Safe from several threads, one at a
-        time inside.
+        Texts of similar length share a batch, so that little padding is computed.
         """
         scores = np.zeros(len(texts), dtype=np.float32)
         with self._lock, torch.inference_mode():

@@ -102,10 +102,7 @@ def read_chat(
 
 
 def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
-    """The texts up to the last question and later words of the system; whether nobody spoke after it.
-
-    If no user says anything, the last text of all is the question: programs ask for titles with a system message.
-    """
+    """The texts up to the question, a user's last or else the last of all; whether only the system spoke after it."""
     last = max((place for place, turn in enumerate(texts) if turn.role == "user"), default=None)
     if last is None:
         return [*texts[:-1], *(replace(turn, role="user") for turn in texts[-1:])], False
@@ -274,10 +271,9 @@ def is_reference(item: Mapping[str, Any]) -> bool:
 
 
 def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
-    """Add an item of a conversation to the messages of a chat.
+    """Add an item of a conversation to the messages of a chat, in which calls of every tool are calls of functions.
 
-    Calls of all kinds of tools and their outputs are calls of functions and their results. Returns the type of an item
-    that no chat model can read, which is left out.
+    Returns the type of an item that no chat model can read, which is left out.
     """
     kind, role = str(item.get("type") or "message"), item.get("role")
     call_id = item.get("call_id") or (item.get("id") if kind == CALL or kind.endswith("_output") else None)

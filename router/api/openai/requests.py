@@ -218,10 +218,7 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
 
 
 def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
-    """Facts of a request in addition to its question and `metadata`.
-
-    `ignored` has the names of parameters that were sent with a value and are not read, and of tools and items left out.
-    """
+    """Facts of a request for its decision, among them the names of ignored parameters, tools and items."""
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")

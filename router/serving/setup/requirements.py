@@ -35,10 +35,7 @@ _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "log
 
 
 def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False) -> StoreError | None:
-    """Why no SQLite store may be begun for these settings where the database is missing or empty; None: it may.
-
-    make: the caller may make a store. new_store: also in a folder with files of a former store.
-    """
+    """The error if these settings have no SQLite database and may not `make` one, or a former store left files."""
     file = sqlite_file(settings)
     if file is None:
         return None
@@ -247,9 +244,9 @@ class EncoderChoice:
 def choices(
     settings: EncoderSettings, *, origin: Mapping[str, Any] | None = None, known: str | None = None
 ) -> list[EncoderChoice]:
-    """The encoder to use; two where only one who has loaded them can say which of them the store began with.
+    """The encoder to use; two if only their loaded weights show with which the store began.
 
-    origin: what the store has in `policies.encoder`. known: the hash of its encoder, where it has no more than that.
+    origin: what the store has in `policies.encoder`. known: the hash of its encoder, if it has only that.
     """
     if origin is not None and settings.model in (AUTO, origin["model"]):
         stand_in = origin["wheel"] is not None

@@ -291,10 +291,9 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
 
 
 def check_schema(database: Database, *, make: bool = True) -> str:
-    """Refuse a database whose schema this version cannot use; with `make` an empty SQLite file is set up on the spot.
+    """The revision of a schema that this version can use; `make` sets up an empty SQLite file.
 
-    A newer schema is accepted where the database says that code of this one may still use it. Returns its revision.
-    Raises StoreError with the command to run.
+    A newer schema is accepted if its database allows this code. Raises StoreError with the command to run.
     """
     with database.read() as connection:
         current = revision_of(connection)

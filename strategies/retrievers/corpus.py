@@ -39,10 +39,9 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
     JSONL, plain or gzipped, is one object {"id", "title", "text", "url"} a line; other fields and blank lines are
-    skipped. A number is taken as its text; a title or url that is missing, null or NaN is empty. See `read_folder` for
-    folders, which are cut into passages, and for `leave_out`.
-    Raises InvalidInput naming the file, the line or row (from 1) and the field: broken JSON, a missing id or text, a
-    value above MAX_PASSAGE, an id used twice.
+    skipped. A number is taken as its text; a title or url that is missing, null or NaN is empty. leave_out: see
+    `read_folder`. Raises InvalidInput naming the file, line or row (from 1) and field: broken JSON, a missing id
+    or text, a value above MAX_PASSAGE, an id used twice.
     """
     source = Path(path)
     if source.is_dir():

@@ -1,7 +1,6 @@
 """Mention counts: how often the passages mention each entity; the table of the `popularity` policy.
 
-`ragbandit index build` writes it beside the index as `popularity.json`. The file is the contract between the two;
-neither imports the other:
+`ragbandit index build` writes it into the index's folder as `popularity.json`, the contract between the two:
 
     {"format": 1, "passages": 8119, "words": 5,
      "mentions": {"barack obama": 12, "poachie range": 1, ...},
@@ -10,14 +9,14 @@ neither imports the other:
 mentions: key -> number of passages that mention it, at least 1. A key is one to `words` words joined by single
 spaces. A word is a run of letters and digits of the NFC form, with apostrophes between letters (U+2019 is written '),
 without a possessive 's at its end, casefolded. No key begins with the, a or an.
-common: sorted words that are no name although a question may write them with a capital.
-passages: how many there are. A table of your own (page views, say) needs the same fields; numbers need not be whole.
+common: sorted words that are not names although a question may write them with a capital. passages: their number.
+A table of your own (page views, say) needs the same fields; numbers need not be whole.
 
-What counts as a mention: the passage's title, without "(...)" at its end, and in title and text every run of words
-that begins and ends with a capitalised word, or ends with a number, and has only such words and name particles ("of",
-"the", "von") between. Parts of a run count for themselves ("president barack obama" mentions "barack obama" and
-"obama"). Words that the texts write more often without a capital are common, and those alone are no key,
-unless as a title of several words. Scripts without capitals have their titles counted alone.
+Mentions are the passage's title, without "(...)" at its end, and in title and text every run of words that begins and
+ends with a capitalised word, or ends with a number, with only such words and name particles ("of", "the", "von")
+between. Parts of a run count too ("president barack obama" mentions "barack obama" and "obama"). Words that the texts
+write more often without a capital are common: they are a key only in a title of several words. In scripts without
+capitals only titles count.
 """
 
 import json

@@ -14,10 +14,7 @@ from ragbandit.strategies.base import Hit, Passage, Retriever, at_once, log_exce
 
 
 class Reranker(Protocol):
-    """Puts hits in a better order. All calls come from one event loop.
-
-    One that has an `async def close(self)` as well is closed with its retriever; a second time must do nothing.
-    """
+    """Puts hits in a better order, on one event loop. Its retriever calls its `async def close(self)`, if any."""
 
     #: tells two rerankers apart: it is kept with every outcome
     name: str

@@ -143,9 +143,9 @@ def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
 
 
 def _is_text(content: object) -> bool:
-    return isinstance(content, str) or (
-        isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content)
-    )
+    if not isinstance(content, list):
+        return isinstance(content, str)
+    return all(isinstance(part, dict) and part.get("type") == "text" for part in content)
 
 
 def _needs(passed: Mapping[str, Any]) -> set[str]:
@@ -193,10 +193,8 @@ class _Reader:
         """The message as text; None if only a model reads its role."""
         role, content, text = message.get("role"), message.get("content"), ""
         if not isinstance(role, str) or role not in _ROLES:
-            remedy = f"use {', '.join(_ROLES)}"
-            self._faults.append(
-                InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
-            )
+            fault, remedy = f"{role!r:.80} is no role of a message", f"use {', '.join(_ROLES)}"
+            self._faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
             return None
         known = _ROLES[role]
         if isinstance(content, str):

@@ -313,10 +313,7 @@ class ResponseBody(OpenAIBody):
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
-        """The parameters as those of a chat completion, and the types of tools and items that are left out.
-
-        before: the messages of the response that it continues. Raises InvalidInput, Unsupported naming the item.
-        """
+        """A chat's parameters, its messages after `before`; types of ignored tools and items. Raises InvalidInput."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages: list[dict[str, Any]] = [*system, *before]
         alone = {"role": "user", "content": self.input}

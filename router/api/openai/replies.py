@@ -429,9 +429,12 @@ class ChatStream:
 
 def _sources(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The passages that the answer saw, as Open WebUI lists them with their text."""
-    sources = []
+    sources = list[dict[str, Any]]()
     for source, url in _cited(outcome, base=base):
-        name, scores = source.title or source.id, {} if source.score is None else {"distances": [source.score]}
-        data = {"source": {"name": name, "url": url}, "metadata": [{"source": url, "name": name}], **scores}
-        sources.append({"type": "source", "data": {**data, "document": [source.text]}})
+        name = source.title or source.id
+        data: dict[str, Any] = {"source": {"name": name, "url": url}, "metadata": [{"source": url, "name": name}]}
+        data["document"] = [source.text]
+        if source.score is not None:
+            data["distances"] = [source.score]
+        sources.append({"type": "source", "data": data})
     return sources

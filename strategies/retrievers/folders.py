@@ -186,7 +186,7 @@ def new_index(target: Path) -> Iterator[Path]:
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     for other in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
-        with _lock(other) as is_left:
+        with suppress(FileNotFoundError), _lock(other) as is_left:  # another build may end meanwhile
             if is_left:  # a build that was killed left it
                 shutil.rmtree(other, ignore_errors=True)
     building.mkdir()

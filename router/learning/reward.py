@@ -101,8 +101,7 @@ class Rules:
     yes_no: bool = False
     #: F1 where a side has no words left: "equal": 1 if neither has, "zero": 0
     empty: Literal["equal", "zero"] = "equal"
-    #: accuracy: gold in the prediction as whole "words" (ours), as a "substring" of normalised text (the papers'), or
-    #: "raw", a substring of lower-cased text (Adaptive-Note)
+    #: gold in the prediction: "words" (ours), "substring" (of normalised text), "raw" (of lower-cased text)
     accuracy: Literal["words", "substring", "raw"] = "substring"
     #: only what follows the last "answer is" is judged, see `last_announced`
     extract: bool = False

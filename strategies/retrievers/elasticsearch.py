@@ -31,8 +31,7 @@ FORMAT = "elasticsearch-1"
 #: how passages are found; see the module
 Search = Literal["words", "meaning"]
 
-#: distinct words of a query that are searched for. The server refuses more than 1,024 clauses in one query, its floor
-#: on small machines, and every word is two, one per field
+#: distinct words of a query that are searched for, each in two fields: small servers take at most 1,024 clauses
 MAX_WORDS = 500
 _BULK_BYTES = 10 * 1024 * 1024
 #: time limit of a build's request, seconds

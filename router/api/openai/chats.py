@@ -126,8 +126,7 @@ def _limit(value: object, *, field: str) -> int | None:
     return whole
 
 
-#: the key of a query's `request` with the messages of a chat that is more than texts, for responses that continue it;
-#: their size in characters if they are too large to be kept
+#: the key of a query's `request` with the messages of a chat that is more than texts, or their size if too large
 SAID: Final = "said"
 #: characters of them that are kept
 MOST_SAID: Final = 262_144

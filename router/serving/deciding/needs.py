@@ -15,8 +15,7 @@ from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Query
 
-#: keys of a query's `request`: what an arm must be able to do for it, what it should do if an arm can, and its tokens,
-#: estimated
+#: keys of a query's `request`: its needs, its optional needs, and an estimate of its tokens
 NEEDS: Final = "needs"
 OPTIONAL: Final = "optional_needs"
 TOKENS: Final = "tokens"

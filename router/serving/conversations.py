@@ -327,7 +327,7 @@ def _stay(newest: Mapping[tuple[str, str], SessionTurn], *, query: Query, turns:
     last = newest.get((query.session or "", query.tenant))
     if last is None or last.turn >= turns:
         return None
-    # A caller, maybe with another key, allowed fewer arms for the last turn: a turn that allows more does not follow it.
+    # A caller, maybe with another key, allowed fewer arms for the last turn: a turn that allows more does not follow.
     if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
         return None
     return Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)

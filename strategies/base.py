@@ -192,7 +192,8 @@ class Retriever(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back connections and threads, when no call is under way. A second time does nothing."""
+        """Give back connections and threads, if there are any, when no call is under way; a second time nothing."""
+        return
 
 
 #: tokens for which prompts are packed, and answers allowed, if a generator's context is not known

@@ -24,18 +24,14 @@ from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
-#: billions of parameters, as names tell them: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
+#: billions of parameters in names: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 #: what the name of a smaller sibling ends with
 _SMALLER: Final = ("mini", "small", "lite", "nano")
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
-    """The models to route between, at most two, the small one first; and why these, in words.
-
-    wanted: their names as the user gave them. Raises ConfigError for a name that is not there, for more than two, and
-    where names do not tell which of many models to take.
-    """
+    """At most two models, the small one first, and the reason. wanted: names. Raises ConfigError if none stand out."""
     models = {model.name: model for model in server.models}
     names = ", ".join([*list(models)[:MOST_NAMED], *(["..."] if len(models) > MOST_NAMED else [])])
     unknown = [name for name in wanted if name not in models]
@@ -58,7 +54,7 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
 
 
 def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
-    """The smallest and the largest where every name tells a size, and they differ; else none."""
+    """The smallest and the largest if every name has a size, and they differ; else none."""
     sizes = [max(map(float, _BILLIONS.findall(model.name)), default=0.0) for model in models]
     if not all(sizes) or len(set(sizes)) == 1:
         return ()
@@ -83,7 +79,7 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What answers can be made of here."""
+    """The models, documents and pipelines that answers can be made of."""
 
     #: arms that are pipelines of other frameworks, by name
     pipelines: Mapping[str, Params]
@@ -95,7 +91,7 @@ class Surroundings:
     picked: str = ""
     #: the packages of the local model are installed
     local: bool = False
-    #: of an index of words: its name, and what is in it, in words
+    #: name and contents, in words, of an index of words
     index: tuple[str, str] | None = None
 
 
@@ -108,11 +104,7 @@ def look_around(
     pipelines: Sequence[str],
     settings: Settings,
 ) -> Surroundings:
-    """What is here; documents are indexed. Where workers cannot run, or two pipelines are named, nothing else counts.
-
-    wanted: models by name. settings: those in force without a file. Raises RagBanditError for what was named and
-    cannot be used.
-    """
+    """The models, documents (indexed) and pipelines of this machine. Raises RagBanditError if one cannot be used."""
     try:
         require_service()
     except ConfigError as error:
@@ -142,11 +134,7 @@ def _pipeline_arm(given: str) -> tuple[str, Params]:
 
 
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
-    """The index that is there, else one that is built of documents. named: they are indexed in any case.
-
-    Documents that nobody named and that cannot be read are left out, and said. Raises ConfigError where a package for
-    them is missing.
-    """
+    """The present index, else a new one of documents. Raises ConfigError without packages, or if `named` fails."""
     folder = Path(settings.data_dir).absolute() / "indexes"
     names = sorted({file.parent.name for file in folder.glob("*/index.json")})
     for name in () if named else sorted(names, key=settings.retriever.index.__ne__):
@@ -173,7 +161,7 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-#: models of OpenAI that reason, and refuse a temperature and stop strings (the generator heeds these itself)
+#: models of OpenAI that reason, and refuse a temperature and stop strings (the generator applies these itself)
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _HEAD: Final = (
     "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
@@ -197,15 +185,12 @@ class Choice:
     topic: str
     why: str
     sections: dict[str, Any]
-    #: what the user should do about it, said in the file alone
+    #: advice for the user, which only the file has
     note: str = ""
 
 
 def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
-    """The choices for these surroundings. preference: a key of WEIGHTS; key_env: variable with the server's key.
-
-    prices: those of the models, in their order; none: they are not known.
-    """
+    """The choices for these surroundings. preference: a key of WEIGHTS. prices: of the models, in order, or none."""
     arms = _arms(here)
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
@@ -229,9 +214,7 @@ def as_yaml(choices: Sequence[Choice]) -> str:
 
 
 def cost_unit(here: Surroundings, *, prices: Prices) -> str:
-    """The cost that is charged: dollars where prices are known, else steps; seconds where pipelines are arms, each of
-    which counts as one step.
-    """
+    """The cost that is charged: seconds with pipelines, of which each is one step, else dollars if prices are known."""
     return "seconds_total" if here.pipelines else "dollars" if prices else "steps"
 
 
@@ -313,9 +296,7 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:
-    """The pipelines; a server's models themselves where nothing is searched, else arms of one model, or of both with
-    the model's size in their names; else two of the caller.
-    """
+    """The arms: pipelines; without an index also the models; with an index searches by them; else two of the caller."""
     arms = dict(here.pipelines)
     if here.models and not here.index:
         if len(here.models) == 1:

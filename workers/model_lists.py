@@ -78,7 +78,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
     try:
         base = httpx.URL(url).copy_with(fragment=None)
         base = base.copy_with(path=base.path.rstrip("/") or "/v1")
-        shown, headers = shown_address(str(base)), {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         timeout = _NAMED_S if source else _GUESSED_S
         asked = base.copy_with(path=f"{base.path}/models")
         response = httpx.get(asked, headers=headers, timeout=timeout, trust_env=bool(source))
@@ -86,10 +86,10 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         fault = f"status {status}" if status else f"{type(error).__name__}: {without_secrets(str(error))}"
+        message = f"{shown_address(url)} gives no list of models: {fault}"
         remedy = "check the address and that the server runs; the key is read from the variable that --key-env names"
-        raise ConfigError(
-            f"{shown_address(url)} gives no list of models: {fault}", field=source, remedy=remedy
-        ) from error
+        raise ConfigError(message, field=source, remedy=remedy) from error
+    shown = shown_address(str(base))
     unread = [f"{row!r:.60}" for row in rows if not _is_name(row.get(name))]
     if unread:
         message = f"{shown}/models: rows without {name} are left out: {', '.join(unread[:MOST_NAMED])}"
@@ -102,10 +102,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
 
 
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """The rows of a list of models, bare or under `data` or `models`, and their key of a model's name.
-
-    Raises ValueError.
-    """
+    """The rows of a list, bare or under `data` or `models`, and their key of a model's name. Raises ValueError."""
     lists = [tree, *(tree.get(name) for name in ("data", "models"))] if isinstance(tree, Mapping) else [tree]
     known = next((rows for rows in lists if isinstance(rows, list)), None)
     if known is None:

@@ -24,18 +24,18 @@ TRUST_S: Final = 3600.0
 
 
 class SteadyClock:
-    """offset: seconds from `monotonic` to `wall` when the clock was right; None: it is right now."""
+    """offset: seconds from `monotonic` to `wall` when the clock was right; by default it is right now."""
 
     def __init__(
         self, *, offset: float | None = None, wall: Clock = time.time, monotonic: Clock = time.monotonic
     ) -> None:
         self._wall, self._monotonic = wall, monotonic
         self.offset = wall() - monotonic() if offset is None else offset
-        #: when the clock was first seen ahead, by `monotonic`; None: it is not ahead
+        #: time by `monotonic` since which the clock is ahead, if it is
         self._ahead_since: float | None = None
 
     def now(self) -> float:
-        """Seconds since 1970: the host's clock, or the time that has really passed where that is ahead of it."""
+        """Seconds since 1970 by the host's clock, or by the monotonic clock if the host's has jumped ahead."""
         wall, passed = self._wall(), self._monotonic()
         ahead_s = wall - passed - self.offset
         if ahead_s <= SLACK_S:

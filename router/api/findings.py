@@ -1,4 +1,4 @@
-"""Findings: what of an installation is not as it should be, and what to do about it.
+"""Findings: faults of an installation, each with its remedy.
 
 `validate`, `status`, /ready and the overview page print them. Every look reads, and changes nothing. `validate` loads
 no database engine and no Redis where none is configured, so their imports stand in the functions.
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 Severity = Literal["warning", "problem"]
 #: parts of /ready without which requests are served: answers and learning are late
 DELAYED: Final = frozenset({"redis", "policy", "learner"})
-#: feedback that waits so long is a warning, and a problem, seconds
+#: age of waiting feedback that is a warning, and a problem, seconds
 LATE_S: Final = 60.0
 STUCK_S: Final = 600.0
-#: clocks that differ by so much are a warning, and a problem, seconds
+#: difference of clocks that is a warning, and a problem, seconds
 APART_S: Final = 1.0
 WRONG_S: Final = 60.0
 #: free bytes of a disk below which it is a warning, and a problem
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
-#: no reply of Redis within that is none, seconds
+#: time limit of a reply of Redis, seconds
 REPLY_S: Final = 3.0
 #: newest rows of the ledger whose costs are looked at
 MOST_ROWS: Final = 20_000
@@ -53,7 +53,7 @@ class Finding:
     severity: Severity
     #: the part or the setting that it is about
     about: str
-    #: what is so, and what that means
+    #: the fault, and its consequence
     what: str
     #: what to do about it; empty where `what` says it
     remedy: str = ""
@@ -65,7 +65,7 @@ class Finding:
 
 
 def tried(about: str, look: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
-    """What a look finds, None: nothing; an error that it raises is itself a problem. means: what that leads to."""
+    """The findings of a look; an error of it is a problem. means: what that leads to."""
     try:
         return list(look() or ())
     except (RagBanditError, OSError, ValueError) as error:
@@ -137,7 +137,7 @@ def of_disk(settings: "Settings") -> Iterator[Finding]:
 
 
 def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]:
-    """What of a ledger's status is no ordinary state. rebuilding: its policy is being learned again."""
+    """Findings of a ledger's status. rebuilding: its policy is being learned again."""
     counts, today = state.counters, state.judge.today
     if not counts.balanced:
         remedy = "run `ragbandit verify`; `ragbandit verify --recount` corrects them"
@@ -162,10 +162,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 
 
 def of_store(database: "Database", *, settings: "Settings", now: float, weigh: bool = True) -> list[Finding]:
-    """What the newest rows say; that alone where the database cannot be read.
-
-    weigh: also compare reward.weight with the labels, and the router with single arms, which reads MOST_ROWS and more.
-    """
+    """Findings of the newest rows. weigh: also compare reward.weight with labels, and routing with single arms."""
     looks = (_schema, *((_weight, _fix) if weigh else ()), _costs, _uneven, _budgets, _failing)
     return tried("database", lambda: chain.from_iterable(look(database, settings, now) for look in looks))
 
@@ -254,9 +251,8 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     newest = select(outcomes.c.decision_id, outcomes.c.made_by, outcomes.c.status)
     newest = newest.where(outcomes.c.made_at > now - 3600.0).order_by(outcomes.c.made_at.desc()).limit(MOST_OUTCOMES)
     recent = newest.subquery()
-    rows = select(decisions.c.arm, recent.c.made_by).join_from(
-        recent, decisions, decisions.c.id == recent.c.decision_id
-    )
+    is_same = decisions.c.id == recent.c.decision_id
+    rows = select(decisions.c.arm, recent.c.made_by).join_from(recent, decisions, is_same)
     rows = rows.where(recent.c.status == "failed", recent.c.made_by.contains(f'"{FAILURE}"'))
     rows = rows.where(decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
@@ -285,11 +281,8 @@ def _connected(settings: "Settings") -> "Iterator[Redis]":
         client.ping()
         yield client
     except (RedisError, OSError) as error:
-        raise QueueError(
-            f"Redis is not reachable: {str(error)[:200]}",
-            field="redis_url",
-            remedy="start it (`ragbandit up` has its own), or correct REDIS_URL; answers are late until then, not lost",
-        ) from error
+        remedy = "start it (`ragbandit up` has its own), or correct REDIS_URL; answers are late until then, not lost"
+        raise QueueError(f"Redis is not reachable: {str(error)[:200]}", field="redis_url", remedy=remedy) from error
     finally:
         client.close()
 
@@ -301,7 +294,7 @@ def ping(settings: "Settings") -> None:
 
 
 def of_processes(settings: "Settings") -> list[Finding]:
-    """Redis, and the processes that say in it that they are there; nothing where none was ever used."""
+    """Findings of Redis and of the processes that are listed in it; [] if no Redis was ever used."""
     if settings.redis_url is None and not Path(settings.data_dir, "redis.log").exists():
         return []
     return tried("Redis", lambda: _of_redis(settings))
@@ -321,9 +314,8 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     except QueueError:
         if settings.redis_url is not None:
             raise
-        yield Finding(
-            "warning", "Redis", "that of `ragbandit up` does not run: no process answers or learns", "start it"
-        )
+        what = "the one of `ragbandit up` does not run: no process answers or learns"
+        yield Finding("warning", "Redis", what, "start it")
         return
     if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
         what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it throws jobs and rates away"

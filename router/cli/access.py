@@ -118,9 +118,7 @@ def _day(at: float | None) -> str:
 
 
 def _public_id(text: str) -> str:
-    """The public id in what was given: it alone, or with rb_ before it. A whole key is no argument: it would be in the
-    shell's history.
-    """
+    """The public id, with or without rb_; a whole key is refused, since the shell would keep it."""
     bare = text.removeprefix("rb_")
     if "_" in bare:
         remedy = "give the part between rb_ and the secret; and rotate that key, for the shell has noted it"

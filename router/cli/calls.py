@@ -38,10 +38,7 @@ _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - 
 
 
 def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Client:
-    """A client of this URL; None: of the service that the configuration describes, on this machine.
-
-    key_env: the environment variable that holds its key; None: RAGBANDIT_API_KEY.
-    """
+    """A client of `url`, else of the configured service on this machine; key_env: variable of its key."""
     if url is None:
         server = configuration.load(config).settings.server
         url = server.model_copy(update={"host": _EVERY.get(server.host, server.host)}).url
@@ -150,7 +147,7 @@ def feedback(
             rating=_rating(rating),
             scale=scale,
             reward=reward,
-            **{name: value for name, value in more.items() if value is not None},  # a service of before knows none
+            **{name: value for name, value in more.items() if value is not None},  # an older service refuses them
         )
         show(reply, as_json=as_json)
 

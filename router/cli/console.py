@@ -1,6 +1,4 @@
-"""Console of the command line: verbs that are loaded when they are called, shared options, and how facts, progress and
-failures are printed.
-"""
+"""Console of the command line: verbs loaded on demand, shared options, printed facts, progress and failures."""
 
 import ast
 import contextlib
@@ -97,17 +95,13 @@ def failing_well() -> Iterator[None]:
     except OSError as error:
         # numpy says "n requested and m written", without a number
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written")
-        if error.filename is None and not full:  # of a socket or a pipe
+        if error.filename is None and not full:  # a socket or a pipe
             raise
         remedy = "check that it is there, and that this user may read and write it"
         if full:  # a write that fails does not name its file
             remedy = "make room on this disk, then run it again"
-        _fail(
-            StoreError(
-                ": ".join(filter(None, (error.filename and str(error.filename), error.strerror or str(error)))),
-                remedy=remedy,
-            )
-        )
+        parts = (error.filename and str(error.filename), error.strerror or str(error))
+        _fail(StoreError(": ".join(filter(None, parts)), remedy=remedy))
 
 
 @contextlib.contextmanager
@@ -121,9 +115,8 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 def _fail(error: RagBanditError) -> NoReturn:
-    errors.print(
-        f"[red]{error.code}[/red] {escape(' '.join(one_line(error).split()))}", soft_wrap=True, highlight=False
-    )
+    line = escape(" ".join(one_line(error).split()))
+    errors.print(f"[red]{error.code}[/red] {line}", soft_wrap=True, highlight=False)
     if isinstance(error, StoreError) and error.lasting:
         from ragbandit.shared.child_process import LASTING, PARENT_VARIABLE  # help does without numpy
 
@@ -142,17 +135,9 @@ def print_json(value: object) -> None:
 
 @contextlib.contextmanager
 def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars, one for each kind of work, with rate and time left; gone at the end; none in a pipe.
-
-    A total of 0 is not known.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
+    """Progress bars with rate and time left, one for each kind of work; none in a pipe. A total of 0 is not known."""
+    what, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
+    columns = (what, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, TaskID] = {}
 
@@ -197,7 +182,7 @@ def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) ->
 
 
 def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[str, object]:
-    """The counts with what each means, without those that are 0."""
+    """The counts above 0, each with its meaning."""
     return {name: f"{counts[name]}  ({meaning})" for name, meaning in meanings.items() if counts[name]}
 
 
@@ -276,7 +261,7 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: st
 
 
 class VerbGroup(NamedTuple):
-    """Verbs under one name: what the help says of them, and the table of them."""
+    """Verbs under one name: their help and their table."""
 
     help: str
     verbs: Mapping[str, str]
@@ -289,7 +274,7 @@ Verbs = Mapping[str, str | VerbGroup]
 class LazyGroup(TyperGroup):
     """Lists its verbs without importing them, and imports the one that is called."""
 
-    #: of the root; a group below it is made with its own
+    #: the root's verbs; a group below it is made with other ones
     verbs: Verbs
     #: title in the help -> the verbs below it
     panels: Mapping[str, Collection[str]] = MappingProxyType({})
@@ -338,7 +323,7 @@ class LazyGroup(TyperGroup):
 
 
 class _Verb(TyperCommand):
-    """A verb: an error of ours ends it with one line, and its help shows no type beside flags."""
+    """A verb: an error of ours ends it with one line, and its help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
         return _without_types(super().get_params(ctx))

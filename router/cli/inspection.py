@@ -46,7 +46,7 @@ from ragbandit.router.storage.sql import counters
 from ragbandit.shared.formats import moment, one_line
 from ragbandit.shared.types import ArmName, PolicyLabel
 
-#: a count that may be 0 -> what it means; those that need something done are findings
+#: a count that may be 0 -> its meaning; counts that demand an action are findings
 _MEANINGS: Final = {
     "defaulted": "learned with the default reward, since no feedback came in time",
     "waiting": "decisions that wait for feedback or an outcome",
@@ -105,14 +105,12 @@ def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
     if champion is None:
         return {}
     algorithm = settings_of(settings, champion).policy.name
-    return {
-        "champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; its own: "
-        f"ragbandit status --label {champion.label}"
-    }
+    own = f"ragbandit status --label {champion.label}"
+    return {"champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; its own: {own}"}
 
 
 def _facts(state: Status) -> dict[str, object]:
-    """The counts and what they mean, without those that are 0."""
+    """The counts above 0, each with its meaning."""
     counted = {**asdict(state.counters), "unanswered": state.unanswered, "unchecked": state.unchecked}
     snapshot = state.snapshot or "none yet"
     return {
@@ -194,7 +192,7 @@ def _health(health: ArmHealth) -> str:
     return f"{health.arm}: {states[health.state]}"
 
 
-#: of the record: what was asked, and by whom
+#: fields of the record about the question
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
 _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
@@ -268,7 +266,7 @@ def report(
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
     result = replace(result, learning=None if state is None else state.line)
     if html is not None:
-        from ragbandit.router.api.ui.operation import report_file  # of the service's pages
+        from ragbandit.router.api.ui.operation import report_file  # it loads the service's pages
 
         html.write_text(report_file(result, mapped=mapped), encoding="utf-8")
     if as_json:

@@ -1,7 +1,4 @@
-"""Verbs `policy show`, `add`, `shadow`, `canary` ... `kill`: versions that roll out by evidence.
-
-They work on the database, so that a switch can be thrown while service, Redis and learner are down.
-"""
+"""Verbs `policy show`, `add` ... `kill`: versions that roll out by evidence, in the database, without a service."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -63,14 +60,10 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
         since = f"by {control.actor} since {moment(control.made_at)}"
         console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
         console.print("ragbandit policy resume takes it back")
-    show_rows(
-        ("name", "state", "share", "since", "waits for", "reason"),
-        (
-            (one.name, one.state, percent(one.weight), moment(one.since), one.waits_for, one.reason)
-            for one in versions.policies
-        ),
-        none="no version yet: the configuration decides (ragbandit policy add --help)",
-    )
+    none = "no version yet: the configuration decides (ragbandit policy add --help)"
+    shown = [(one, percent(one.weight), moment(one.since)) for one in versions.policies]
+    rows = [(one.name, one.state, share, since, one.waits_for, one.reason) for one, share, since in shown]
+    show_rows(("name", "state", "share", "since", "waits for", "reason"), rows, none=none)
 
 
 def add(
@@ -152,11 +145,9 @@ def retire(
         return
     with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
         if label == settings.policy.label:
-            raise Conflict(
-                f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired",
-                field="policy.label",
-                remedy="set policy.label to another one and restart the services first",
-            )
+            message = f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired"
+            remedy = "set policy.label to another one and restart the services first"
+            raise Conflict(message, field="policy.label", remedy=remedy)
         lease_s = settings.learning.lease_s
         batches = _retired(ledger, lease_s=lease_s, report=lambda done: progress("batches", done, done))
     show({"retired": label, "batches": batches}, as_json=as_json)
@@ -172,10 +163,8 @@ def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -
                 return batches
             batches += step == "batch"
             report(batches)
-        raise NotReady(
-            f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now",
-            remedy="stop that learner, or its `ragbandit up`, then try again",
-        )
+        message = f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now"
+        raise NotReady(message, remedy="stop that learner, or its `ragbandit up`, then try again")
     finally:
         ledger.release(holder=holder)
 
@@ -248,9 +237,8 @@ def _changes(given: Sequence[str]) -> dict[str, Any]:
         for name in names[:-1]:
             section = section.setdefault(name, {})
             if not isinstance(section, dict):
-                raise InvalidInput(
-                    f"{name!r:.40} is set as a whole already", field="set", remedy="name each setting once"
-                )
+                message = f"{name!r:.40} is set as a whole already"
+                raise InvalidInput(message, field="set", remedy="name each setting once")
         section[names[-1]] = value
     return changes
 

@@ -58,10 +58,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
-    """Registry name -> params: the configured ones where that policy is configured, and NAME.KEY=VALUE over them.
-
-    names: each may hold several, with commas between. VALUE is a YAML scalar.
-    """
+    """Policy -> params: the configured ones, and NAME.KEY=VALUE over them. names: with commas between several."""
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}
@@ -95,9 +92,8 @@ def parse_weights(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in split_commas([text]))
     except ValueError as error:
-        raise InvalidInput(
-            f"{text!r} is not a list of numbers", field="lambda", remedy="for example 0.03,0.05"
-        ) from error
+        message = f"{text!r} is not a list of numbers"
+        raise InvalidInput(message, field="lambda", remedy="for example 0.03,0.05") from error
 
 
 def split_commas(texts: Sequence[str]) -> list[str]:
@@ -118,6 +114,5 @@ def parse_time(text: str, *, now: float, field: str = "since") -> float:
     try:
         return seconds_of(text)
     except ValueError as error:
-        raise InvalidInput(
-            f"{text!r} is not a time", field=field, remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
-        ) from error
+        message = f"{text!r} is not a time"
+        raise InvalidInput(message, field=field, remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d") from error

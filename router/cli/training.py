@@ -80,8 +80,7 @@ def simulate_verb(
     test: Annotated[Path | None, typer.Option(help="predict these rows; learn all of the table")] = None,
     folds: Annotated[int | None, typer.Option(help="without --test: parts of the table; default 5")] = None,
     weights: Annotated[
-        str | None,
-        typer.Option("--lambda", help="weight of cost while learning, X[,X...]; default reward.weight"),
+        str | None, typer.Option("--lambda", help="weight of cost while learning, X[,X...]; default reward.weight")
     ] = None,
     seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
     total: Annotated[int | None, typer.Option(help="questions in EM's denominator, those not in the table too")] = None,

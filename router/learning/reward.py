@@ -75,8 +75,7 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
 def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
     """1.0 if the prediction contains the words of a gold answer in one piece, else 0.0.
 
-    The papers' Acc is a bare substring, by which "no" is found in "north" and an empty gold in everything; whole
-    words and no empty gold are the difference.
+    Unlike the papers' Acc, a bare substring, it does not find "no" in "north", nor an empty gold in every prediction.
     """
     text = f" {' '.join(words(prediction))} "
     return float(any(f" {' '.join(answer)} " in text for answer in map(words, gold) if answer))
@@ -102,12 +101,11 @@ class Rules:
     yes_no: bool = False
     #: F1 where a side has no words left: "equal": 1 if neither has, "zero": 0
     empty: Literal["equal", "zero"] = "equal"
-    #: accuracy: gold in the prediction as whole "words" (ours), as a "substring" of normalised text (the papers'), or
-    #: "raw", a substring of lower-cased text (Adaptive-Note)
+    #: gold in the prediction: "words" (ours), "substring" (of normalised text), "raw" (of lower-cased text)
     accuracy: Literal["words", "substring", "raw"] = "substring"
     #: only what follows the last "answer is" is judged, see `last_announced`
     extract: bool = False
-    #: of a prediction that begins with "[" or ends with "]" only what stands before its first comma is judged
+    #: a prediction that begins with "[" or ends with "]" is judged up to its first comma
     first_item: bool = False
     #: broken Unicode is repaired first, in prediction and gold, and curly quotes made straight (ftfy)
     repaired: bool = False
@@ -148,10 +146,7 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairRules:
-    """Metrics of ASQA, long answers to questions with several readings: str_em and str_hit (ALCE).
-
-    A gold is one list of short answers per reading.
-    """
+    """Metrics of ASQA (ALCE): str_em and str_hit. A gold has one list of short answers per reading of the question."""
 
     #: only the first line is judged (ALCE; Adaptive-Note's code judges everything, citation marks included)
     first_line: bool = True
@@ -159,7 +154,7 @@ class PairRules:
     citations: bool = True
 
     def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
-        """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if that is all of them."""
+        """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if every reading has one."""
         text = prediction.strip().partition("\n")[0] if self.first_line else prediction
         text = normalise(_CITATION.sub("", text) if self.citations else text)
         hits = [any(normalise(answer) in text for answer in answers) for answers in gold]
@@ -189,9 +184,8 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
 def rules_of(family: str) -> Rules | PairRules:
     """The rules of that name. Raises InvalidInput with the known names."""
     if family not in FAMILIES:
-        raise InvalidInput(
-            f"{family!r} is unknown", field="family", remedy=known_choices(sorted(FAMILIES), given=family)
-        )
+        message = f"{family!r} is unknown"
+        raise InvalidInput(message, field="family", remedy=known_choices(sorted(FAMILIES), given=family))
     return FAMILIES[family]
 
 
@@ -228,10 +222,7 @@ _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 
 
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:
-    """Quality in [0, 1] of one feedback (for kind "reward": its value, whatever the bounds allow).
-
-    A failed or blank answer has quality 0 by any label: a miss, however lenient the measure.
-    """
+    """Quality of one feedback, of a label in [0, 1]. A failed or blank answer has quality 0 by any label."""
     if feedback.kind == "label":
         assert isinstance(feedback.value, tuple)
         assert outcome is not None, "the learner waits for the outcome before it reads a label"
@@ -266,11 +257,7 @@ def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
 
 
 def explicit_reward(
-    feedback: Sequence[Feedback],
-    *,
-    outcome: Outcome | None,
-    settings: "RewardSettings",
-    how: Aggregate,
+    feedback: Sequence[Feedback], *, outcome: Outcome | None, settings: "RewardSettings", how: Aggregate
 ) -> Reward:
     """The reward that the collected feedback gives. Feedback of kind "reward" has its cost inside already.
 

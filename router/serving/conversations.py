@@ -35,12 +35,11 @@ _GAP: Final = " [...] "
 
 
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
-    """The query that asks what these messages ask, the oldest first; the last of user and assistant must be the user's.
+    """The query with the question of these messages, the oldest first; the last one without the system's is the user's.
 
-    `text` is the last user message; `asked` is the same where user or assistant have said something before it, on which
-    it may lean. Blank messages do not count. What was left out of `messages`, or shortened, is counted in
-    `request.history`: {"left_out": 12, "shortened": 1}. Raises InvalidInput where there is no question, and for what is
-    no text.
+    `text` is the last user message, and so is `asked` if a user or an assistant spoke before. Blank ones do not count.
+    `request.history` counts messages that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises
+    InvalidInput without a question, and for a message that is not text.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
     spoken: list[Message] = []
@@ -50,11 +49,9 @@ def with_chat(query: Query, messages: Sequence[Message], *, settings: Conversati
             spoken.append(each)
     turns = [message for message in spoken if message.role != "system"]
     if not turns or turns[-1].role != "user":
-        raise InvalidInput(
-            "the last message with text is not the user's" if turns else "no message of a user has text",
-            field="messages",
-            remedy="end the list with the question, a message of the role user",
-        )
+        message = "the last message with text is not the user's" if turns else "no message of a user has text"
+        remedy = "end the list with the question, a message of the role user"
+        raise InvalidInput(message, field="messages", remedy=remedy)
     question = checked_text(turns.pop().text, field="messages")
     system = "\n\n".join(message.text for message in spoken if message.role == "system")
     kept, lost = _kept(system, turns, settings=settings)
@@ -66,11 +63,10 @@ def with_chat(query: Query, messages: Sequence[Message], *, settings: Conversati
 def _kept(
     system: str, turns: Sequence[Message], *, settings: ConversationSettings
 ) -> tuple[tuple[Message, ...], dict[str, Json]]:
-    """What is kept of the words of the system and of the turns before the question, and what was lost, by how.
+    """The messages before the question that fit into the settings, and how many were left out or shortened.
 
-    Kept are the system's words first, then the last `conversation.turns` messages of user and assistant, together at
-    most `conversation.chars` characters: of the system at most half of them. What does not fit loses its middle, or is
-    left out from the oldest on.
+    The system's words come first, in at most half of `conversation.chars` characters, then `conversation.turns` of the
+    last messages. A message that does not fit loses its middle; the oldest are left out.
     """
     instructions, shortened = [], 0
     room = settings.chars
@@ -152,7 +148,7 @@ def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
 
 
 class Rewriter:
-    """Asks one chat model, from one event loop; every rewrite has an end. store: knows the rewrites of before."""
+    """Asks one chat model, from one event loop; every rewrite has an end. store: has earlier rewrites."""
 
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings, store: DecisionStore) -> None:
         self.model = chosen.model
@@ -167,15 +163,14 @@ class Rewriter:
         self._rest_until = 0.0
         #: rewrites since the start, by result: "rewritten", "unchanged", or the reason of the failure
         self.results: Counter[str] = Counter()
-        #: "prompt" and "completion" tokens of them all, where the server told
+        #: sum of their "prompt" and "completion" tokens, as far as the server reports them
         self.tokens: Counter[str] = Counter()
 
     async def rewritten(self, query: Query) -> Query:
-        """The query with a question that stands alone, as it was where that failed, within the seconds of the setting.
+        """The query with a question that needs no context, or unchanged if the rewrite failed. Raises nothing.
 
-        A request that has come before, by its id, gets the rewrite of then. `request.rewrite` has the facts: {"by":
-        model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens": 12, "dollars": 0.0001, "failed": the reason,
-        "repeated": true}; what is not known, or not so, is left out. Raises nothing.
+        `request.rewrite` has the known facts: {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens":
+        12, "dollars": 0.0001, "failed": the reason, "repeated": true for a repeated request}.
         """
         text, facts = None, dict[str, Json](by=self.model)
         if len(query.text) > MAX_QUESTION:
@@ -202,7 +197,7 @@ class Rewriter:
         try:
             async with asyncio.timeout(self.settings.seconds):
                 if query.id is not None and self._store.text == "full":  # else the store has no texts
-                    with suppress(Exception):  # a store that cannot be read says so when the decision is made
+                    with suppress(Exception):  # the decision reports a store that cannot be read
                         before = await asyncio.to_thread(self._decided_text, DecisionId(query.id))
                 if before is not None:
                     return before, {"repeated": True}
@@ -243,9 +238,8 @@ class Rewriter:
         if self._failed_in_row >= _FAILURES:
             self._rest_until = time.monotonic() + _REST_S
             facts = {"action": "rewrite", "failed": failed, "model": self.model}
-            log.warning(
-                "questions of conversations are not rewritten for a while: the model does not answer", extra=facts
-            )
+            message = "questions of conversations are not rewritten for a while: the model does not answer"
+            log.warning(message, extra=facts)
 
     async def _book(self, query: Query, dollars: Json) -> None:
         """Count what a rewrite cost, whatever becomes of its question."""
@@ -264,7 +258,7 @@ class Rewriter:
 
 
 def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
-    """The rewriter of these settings; None: nobody rewrites."""
+    """The rewriter of these settings, if they have one."""
     rewrite = settings.conversation.rewrite
     chosen = rewrite.generator or settings.generator
     if rewrite.by == "off" or chosen.name != "openai" or importlib.util.find_spec("openai") is None:
@@ -283,11 +277,7 @@ class ConversationQueries:
         self.rewriter: Rewriter | None = rewriter_of(settings, store=store)
 
     def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
-        """The query with the question of these messages, and what is kept of the others.
-
-        A request that has come before, by its id, gets the rewrite of then: its decision stands. The Future raises
-        nothing, and comes within `conversation.rewrite.seconds`. Raises InvalidInput.
-        """
+        """The query with the question of these messages; a repeated id gets the same rewrite. Raises InvalidInput."""
         query = with_chat(query, messages, settings=self.settings)
         # A turn of a loop of tools draws no arm and searches nothing.
         if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
@@ -306,7 +296,7 @@ class Stay:
     first: DecisionId
     #: place of this turn since the draw, the drawn one being 1
     turn: int
-    #: turns that stay, the drawn one among them; 0: as long as it saves
+    #: turns that stay, with the drawn one; 0: as long as a stay saves
     turns: int
     #: where it stays for the cached prefix: what another arm would gain, and what staying saves, in reward
     prefix: Mapping[str, float] = field(default_factory=dict)
@@ -318,10 +308,7 @@ class Stay:
 
 
 def _sticky_turns(query: Query, *, settings: Settings) -> int:
-    """Turns for which this question's session stays on the arm of a draw; 0: this one is drawn in any case.
-
-    With an incumbent every turn is drawn, since its promise is about draws. So is a turn whose arm the caller chose.
-    """
+    """Turns for which a session stays on a drawn arm; 0 if it is drawn: its arm is forced, or there is an incumbent."""
     if query.session is None or query.forced or settings.policy.incumbent is not None:
         return 0
     turns = settings.conversation.sticky_turns if query.sticky_turns is None else query.sticky_turns
@@ -340,8 +327,7 @@ def _stay(newest: Mapping[tuple[str, str], SessionTurn], *, query: Query, turns:
     last = newest.get((query.session or "", query.tenant))
     if last is None or last.turn >= turns:
         return None
-    # A turn for which fewer arms were allowed is its caller's choice, maybe of another key: no turn follows it that
-    # leaves more to the policy.
+    # A caller, maybe with another key, allowed fewer arms for the last turn: a turn that allows more does not follow.
     if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
         return None
     return Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)

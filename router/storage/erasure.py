@@ -1,13 +1,11 @@
 """Erasure: texts about decisions become blank; what was learned stays.
 
-Blank are the question, its context, the answer, the trace, messages of errors, labels, who rated, a judge's reasons,
-the ids of other systems that were linked to it, and texts among the policy's facts; features too where that is asked.
-Probabilities, the arm, rewards, costs, ratings and the order of the ledger stay. A decision that still waits is closed:
-nothing can be learned of it any more, and no worker answers it.
+Blank are the question, its context, the answer, the trace, messages of errors, labels, raters, reasons of a judge, ids
+of other systems, and texts among the policy's facts; on request also features. Probabilities, the arm, rewards,
+costs, ratings and the order of the ledger stay. A decision that waits is closed: it is neither learned nor answered.
 
-An erasure has an entry in the audit log, written before anything is erased. The same request again does what one that
-was interrupted has left; an erased decision says so in its facts (`types.ERASED`), so that `verify` tells it from a
-damaged one. The judge does not see it any more.
+An entry in the audit log is written first. The same request again completes an interrupted one. An erased decision has
+`types.ERASED` in its facts, by which `verify` distinguishes it from a damaged one. The judge does not see it.
 """
 
 import json
@@ -60,7 +58,7 @@ _REASON: Final = "erased before it was learned"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The decisions that are meant: all of what is given must hold. Raises InvalidInput where nothing is given."""
+    """The decisions to erase: all given conditions must hold. Raises InvalidInput if none is given."""
 
     decision: str | None = None
     tenant: str | None = None
@@ -119,7 +117,7 @@ class Erased:
 
     #: in the database
     decisions: int
-    #: of these, the ones that a ledger still waited for: they are closed
+    #: number of these that a ledger waited for, which are closed
     waiting: int
 
 
@@ -166,10 +164,7 @@ def erase(
 def _erase_batch(
     database: Database, meant: ColumnElement[bool], *, is_one: bool, after: str, features: bool, now: float
 ) -> tuple[str, int, int] | None:
-    """The last id that was looked at, how many were erased and how many of these waited; None after the last.
-
-    is_one: whether one decision is meant, with its loop.
-    """
+    """The last id read, the number of erased decisions and of those that waited; None after the last batch."""
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
@@ -212,7 +207,7 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
-    """Blank these decisions and all that is about them."""
+    """Blank decisions and all texts about them."""
     ids = [row["id"] for row in rows]
     connection.execute(update(answer_queue).where(answer_queue.c.decision_id.in_(ids)).values(chat=None))
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})

@@ -14,7 +14,6 @@ from ragbandit.router.storage.rows.conversion import (
     arms_value,
     canonical,
     json_object,
-    object_or_empty,
     of_known,
     reward_at,
     scores_value,
@@ -28,7 +27,6 @@ from ragbandit.shared.types import (
     CANCELLED,
     IMPORTED,
     KILLED,
-    LABEL_QUEUE,
     LATENCY_EDGES,
     NAMED_ID,
     STICKY,
@@ -67,7 +65,7 @@ def hour_of(seconds: float) -> int:
 
 
 class Deltas(dict[Key, dict[str, Any]]):
-    """What is to be added to rows of `arm_hours`."""
+    """Amounts to be added to rows of `arm_hours`."""
 
     def add(self, key: Key, **amounts: Any) -> None:
         """Add amounts, by the names of ArmTotals, to a row."""
@@ -79,7 +77,7 @@ class Deltas(dict[Key, dict[str, Any]]):
                 row[name] = row[name] + amount if name in row else amount
 
     def took(self, key: Key, seconds: float) -> None:
-        """Add an outcome that took so long."""
+        """Add an outcome of this duration."""
         at = bisect_left(LATENCY_EDGES, seconds)
         latency = [int(number == at) for number in range(len(LATENCY_EDGES) + 1)]
         self.add(key, seconds=seconds, fastest=seconds, slowest=seconds, latency=latency)
@@ -89,10 +87,8 @@ def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> 
     """The rows of one policy with since <= hour < until, by hour and arm. A range of the primary key."""
     here = arm_hours.c.policy == policy, arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
     rows = connection.execute(select(arm_hours).where(*here).order_by(arm_hours.c.hour, arm_hours.c.arm))
-    return [
-        ArmHour(policy=PolicyLabel(policy), hour=row.hour, arm=ArmName(row.arm), totals=totals_value(row.totals))
-        for row in rows
-    ]
+    label = PolicyLabel(policy)
+    return [ArmHour(policy=label, hour=row.hour, arm=ArmName(row.arm), totals=totals_value(row.totals)) for row in rows]
 
 
 def summed(
@@ -125,10 +121,7 @@ def totals_value(text: str) -> ArmTotals:
 
 
 def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
-    """Add them to the rows, in the caller's write transaction, which alone writes here (it holds the lease).
-
-    What belongs to an hour that is deleted goes to EVER alone.
-    """
+    """Add them to the rows, in a write transaction of the lease's holder; of a deleted hour only to EVER."""
     oldest, sums = hour_of(now) - KEPT, Deltas()
     for (policy, hour, arm), amounts in deltas.items():
         sums.add((policy, EVER, arm), **amounts)
@@ -153,10 +146,7 @@ _BOTH: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def add_excess(deltas: Deltas, decision: Mapping[str, Any], *, policy: str, hour: int, stage: SampleStage) -> None:
-    """Count one row, in the hour of its decision; nothing of one that had no choice, or whose draw cannot be read.
-
-    decision: with the columns arm, arms and pmf.
-    """
+    """Count a draw of `decision` (arm, arms, pmf) in its hour, unless it had no choice or cannot be read."""
     try:
         arms, pmf = arms_value(decision["arms"]), scores_value(decision["pmf"]) or ()
         chances = {arm: float(p) for arm, p in zip(arms, pmf, strict=True) if 0.0 < p < 1.0}
@@ -181,10 +171,7 @@ def rewards_reader(label: str) -> str:
 def next_rewards(
     connection: Connection, *, label: str, weight: float, seen: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """The next updates of a ledger, `limit` at most: where the reader is after them, what they add, if there is more.
-
-    connection: of a read transaction. weight: reward.weight, at which rewards are summed.
-    """
+    """The next `limit` updates of a ledger after `seen`: the new position, what they add, whether more may follow."""
     columns = [updates.c[name] for name in _UPDATE] + [decisions.c[name] for name in _DECISION]
     query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == label, updates.c.seq > int(seen.get("seq", 0)))
@@ -215,7 +202,7 @@ SETTLED_S: Final = 20.0
 RECHECKED_S: Final = 900.0
 #: columns of a decision that its draw is read of
 _DRAW: Final = ("arm", "arms", "pmf")
-#: column of a row that is counted -> what its request holds where it is so
+#: column of a row that is counted -> the text in its request that sets it
 _MARKS: Final = {"was_forced": '"forced":true', "was_named": f'"{NAMED_ID}":true'}
 #: table -> its key, and the totals that count its rows
 _COUNTED: Final = {decisions: ("id", ("decided",)), outcomes: ("decision_id", ("answered", "failed", "cancelled"))}
@@ -281,17 +268,9 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
             if row["was_named"]:
                 add_excess(deltas, row, policy=key[0], hour=key[1], stage="named")
-                _add_asked(deltas, row["facts"], key=key)
         else:
             _count_outcome(key, row, deltas)
             add_excess(deltas, row, policy=key[0], hour=hour_of(row["decided_at"]), stage="ended")
-
-
-def _add_asked(deltas: Deltas, facts: str, *, key: Key) -> None:
-    """Count whether the label queue asks for a decision."""
-    queue = object_or_empty(facts).get(LABEL_QUEUE, {}) if _has(facts, LABEL_QUEUE) else {}
-    if 0.0 < (q := float(queue.get("q", 0.0))) < 1.0:
-        deltas.add(key, asked_excess=bool(queue.get("asked")) - q, asked_spread=q * (1.0 - q))
 
 
 def _has(facts: str, key: str) -> bool:
@@ -354,7 +333,7 @@ LEASE_S: Final = 60.0
 class Progress:
     """How far the totals have come."""
 
-    #: the last decision that was counted was made then; None: none was
+    #: time of the last decision that was counted, if there is one
     decided_to: float | None
     #: seconds by which the totals are behind the newest decision; 0 while all are counted
     behind_s: float
@@ -376,10 +355,7 @@ class Extender:
         self._forgot_at = -1
 
     def extend(self, *, seconds: float = 5.0) -> bool:
-        """Read on for so long, or until all is read; True while there is more, False too where another one reads.
-
-        Raises StoreError, with no row counted twice.
-        """
+        """Read on for `seconds`; True if more is left, False also if another process reads. Raises StoreError."""
         if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return False
         give_up = time.monotonic() + seconds
@@ -409,7 +385,7 @@ class Extender:
         return to != seen and self._write(reader, deltas, to=to) and more
 
     def _write(self, reader: str, deltas: Deltas, *, to: Mapping[str, Any]) -> bool:
-        """False if somebody else holds the lease, and may have read on."""
+        """False if another process holds the lease, and may have read on."""
         now = self.clock()
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):

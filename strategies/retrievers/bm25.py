@@ -65,11 +65,10 @@ _analyzer = _Analyzer()
 def build_index(
     rows: Iterable[Passage], folder: Path | str, *, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, Json]:
-    """Index passages into a folder, replacing the index that is there; returns what `index.json` says.
+    """Index passages into an index that replaces the folder once it is complete; the facts of `index.json`.
 
-    Built beside the folder and renamed into place when complete: a crash leaves the old index or none, never half
-    of one. `progress` is called with the number of passages read so far, every 1,000 and at the end.
-    Raises InvalidInput for an id seen twice or no passage at all, ConfigError if the folder holds something else.
+    progress: called with the number of passages read, every 1,000 and at the end. Raises InvalidInput for an id seen
+    twice or no passage, ConfigError if the folder holds something else.
     """
     terms: dict[str, list[list[int]]] = {field: [] for field in _FIELDS}
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}
@@ -93,10 +92,9 @@ def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: 
 
 
 class Bm25Retriever(FolderRetriever):
-    """Searches the index in a folder for passages that share a term with the query.
+    """Searches the index in a folder for passages that share a term with the query; see FolderRetriever.
 
-    `meta` has format, number of passages, sha256 of the passages as stored, created_at (seconds since the epoch) and
-    settings. Raises what FolderRetriever raises.
+    `meta` has format, number of passages, sha256 of the passages as stored, created_at (seconds) and settings.
     """
 
     kind = "bm25"

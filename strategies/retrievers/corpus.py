@@ -1,7 +1,4 @@
-"""Passages before they are indexed: a corpus of JSONL or Parquet, or a folder of documents that is cut into passages.
-
-Documents are text, Markdown, HTML and PDF, cut where paragraphs and sentences end.
-"""
+"""Passages before they are indexed: a corpus of JSONL or Parquet, or documents that are cut into passages."""
 
 import hashlib
 import json
@@ -25,7 +22,7 @@ from ragbandit.strategies.base import Passage
 
 log = logging.getLogger("ragbandit.documents")
 
-#: of a passage at most: some 130 words, which every encoder reads whole
+#: most characters of a passage: about 130 words, which every encoder reads whole
 CHARACTERS = 800
 #: characters of a field of a corpus at most
 MAX_PASSAGE: Final = 1_000_000
@@ -42,10 +39,9 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
     JSONL, plain or gzipped, is one object {"id", "title", "text", "url"} a line; other fields and blank lines are
-    skipped. A number is taken as its text; a title or url that is missing, null or NaN is empty. See `read_folder` for
-    folders, which are cut into passages, and for `leave_out`.
-    Raises InvalidInput naming the file, the line or row (from 1) and the field: broken JSON, a missing id or text, a
-    value above MAX_PASSAGE, an id used twice.
+    skipped. A number is taken as its text; a title or url that is missing, null or NaN is empty. leave_out: see
+    `read_folder`. Raises InvalidInput naming the file, line or row (from 1) and field: broken JSON, a missing id
+    or text, a value above MAX_PASSAGE, an id used twice.
     """
     source = Path(path)
     if source.is_dir():
@@ -57,11 +53,8 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
         passage = _read_row(row, where=f"{source}, {unit} {number}")
         first = first_rows.setdefault(passage.id, number)
         if first != number:
-            raise InvalidInput(
-                f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}",
-                field="id",
-                remedy="give every passage its own",
-            )
+            message = f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}"
+            raise InvalidInput(message, field="id", remedy="give every passage its own")
         yield passage
 
 
@@ -125,12 +118,10 @@ def log_left_out(name: str, reason: str, /) -> None:
 def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_left_out) -> Iterator[Passage]:
     """The passages of all documents under a folder, in the order of their paths.
 
-    A passage has at most CHARACTERS of them; its id is the document's path in the folder, "#" and its number from 1,
-    its url that path, its title the document's own (of Markdown "title:" in the front matter, which is no text, or the
-    first heading of the first level), or the name of its file. Whatever gives no text is left out: files of other
-    kinds, what cannot be read (a broken PDF, text that is not UTF-8), what holds no text (a scanned PDF), files above
-    MAX_DOCUMENT, folders behind a link, and files outside of the folder, to which a link leads.
-    leave_out: called with the path in the folder and the reason; the log names each where none is given.
+    A passage has at most CHARACTERS characters. Its id is the document's path in the folder, "#" and its number from 1;
+    its url is that path; its title is the document's (in Markdown "title:" of the front matter, or the first heading of
+    level 1) or the name of the file. Left out are files of other kinds, without readable text or above MAX_DOCUMENT,
+    folders behind a link, and files outside of the folder. leave_out: called with the path and the reason.
     Raises InvalidInput if no document is left; ConfigError without the packages.
     """
     documents, root = 0, os.path.realpath(folder)
@@ -168,7 +159,7 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
     if read is None:
         raise InvalidInput(f"not one of {', '.join(_READERS)}")
     if not path.is_file():
-        raise InvalidInput("it is no file, or a link to none")
+        raise InvalidInput("it is no file")
     if path.stat().st_size > MAX_DOCUMENT:
         raise InvalidInput(f"it has more than {MAX_DOCUMENT >> 20} MiB")
     return read(path)
@@ -195,7 +186,7 @@ def _front_matter(text: str) -> tuple[str, str]:
     if match is None or _BLANK_LINE.search(match[1]):  # "Note: read this." is a mapping, and a paragraph as well
         return "", text
     try:
-        # Of this loader every scalar is a text: a title of 1984 is no number, and one of 2024-05-01 no date.
+        # This loader makes every scalar a text, also a title of 1984 or 2024-05-01.
         given = yaml.load(match[1], Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings alone
     except (yaml.YAMLError, RecursionError):
         return "", text
@@ -235,7 +226,7 @@ def _pdf(path: Path) -> tuple[str, str]:
         reader = library.PdfReader(path)
         title = (reader.metadata.title or "").strip() if reader.metadata else ""
         return title or path.stem, "\n\n".join(page.extract_text() for page in reader.pages)
-    except Exception as error:  # of a broken file pypdf raises whatever its parts do
+    except Exception as error:  # pypdf raises errors of any kind for a broken file
         raise InvalidInput(f"it cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -256,8 +247,7 @@ def passage_line(passage: Passage) -> bytes:
 class PassageReader:
     """The passages of a build in batches: each id once, with its line of JSONL, counted and digested.
 
-    progress: called with the number of passages that are done. Raises InvalidInput for an id that was seen, or where
-    there is no passage.
+    progress: called with the number of passages done. Raises InvalidInput for an id seen twice or no passage.
     """
 
     def __init__(self, rows: Iterable[Passage], *, progress: Callable[[int], None] = lambda _: None) -> None:
@@ -275,7 +265,7 @@ class PassageReader:
             raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
 
     def facts(self) -> dict[str, Json]:
-        """What an index says of its passages: their number, the sha256 of their lines, when it was made."""
+        """Facts for an index: number of passages, sha256 of their lines, time."""
         return {"passages": len(self._seen), "sha256": self._digest.hexdigest(), "created_at": time.time()}
 
     def _line(self, passage: Passage) -> bytes:

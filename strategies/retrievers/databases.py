@@ -1,7 +1,4 @@
-"""Passages in a database, PostgreSQL, Qdrant or Elasticsearch: what these have in common.
-
-The passages are those of an index that `build` made, which says so itself, or your own, under names that you give.
-"""
+"""Passages in a database (PostgreSQL, Qdrant, Elasticsearch): what the three retrievers have in common."""
 
 import asyncio
 from abc import abstractmethod
@@ -56,10 +53,7 @@ class DatabaseRetriever(Retriever):
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")
 
     def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
-        """Itself, ready to search: by the vectors of the encoder that made those which are there. Raises ConfigError.
-
-        encoder: None where texts are searched by their words.
-        """
+        """Itself, ready to search by the vectors of `encoder`; None: by words. Raises ConfigError."""
         try:
             with self._in_our_words(ConfigError):
                 self._read()
@@ -91,48 +85,37 @@ class DatabaseRetriever(Retriever):
         encoder: "SentenceEncoder | None" = None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> dict[str, Json]:
-        """Make the index, or replace one that this has made, whole or not at all; its `meta`. Connections are closed.
+        """Make the index, or replace one of ours, whole or not at all; its `meta`. Connections are closed.
 
-        Raises InvalidInput for an id seen twice or no passage; ConfigError where the name belongs to something else;
-        ArmFailed if the database fails. Texts are stored as `_storable` makes them.
+        Raises InvalidInput for an id seen twice or no passage, ConfigError for a name in other use, ArmFailed.
         """
         for field, name in self.fields.items():
             if "." in name:
                 remedy = "give a plain name: a path into JSON is for passages of your own"
                 raise ConfigError(f"{name!r} has a dot", field=f"retriever.fields.{field}", remedy=remedy)
         facts: dict[str, Json] = {"model": encoder and encoder.name, "width": encoder and encoder.width}
+        reader = PassageReader(rows, progress=progress)
+
+        def batches() -> Batches:
+            for batch in reader.batches(BATCH):
+                passages = [self._stored(passage) for passage, _ in batch]
+                texts = [model_text(passage.text, title=passage.title) for passage in passages]
+                yield passages, None if encoder is None else encoder.encode(texts)
+            facts.update(reader.facts())
+
         try:
             with self._in_our_words(ArmFailed):
-                self._fill(self._batches(rows, encoder=encoder, facts=facts, progress=progress), facts=facts)
+                self._fill(batches(), facts=facts)
         finally:
             self._disconnect()
         return facts
-
-    def _batches(
-        self,
-        rows: Iterable[Passage],
-        *,
-        encoder: "SentenceEncoder | None",
-        facts: dict[str, Json],
-        progress: Callable[[int], None],
-    ) -> Batches:
-        """Batches of passages with their vectors; at the end the facts have their number and sha256."""
-        reader = PassageReader(rows, progress=progress)
-        for batch in reader.batches(BATCH):
-            passages = [self._stored(passage) for passage, _ in batch]
-            texts = [model_text(passage.text, title=passage.title) for passage in passages]
-            yield passages, None if encoder is None else encoder.encode(texts)
-        facts |= reader.facts()
 
     def _stored(self, passage: Passage) -> Passage:
         values = {name: getattr(passage, name) for name in ("id", "title", "text", "url")}
         return replace(passage, **{name: self._storable(value) for name, value in values.items() if value is not None})
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages; a query without a letter or digit finds nothing. Runs in a thread.
-
-        Raises ArmFailed if the database does not answer in time, or refuses.
-        """
+        """The at most k best passages; none for a query without letters and digits. Raises ArmFailed."""
         if k < 1 or not any(character.isalnum() for character in query):
             return ()
         search = self._in_our_words(ArmFailed)(partial(self._search, query, k=k))

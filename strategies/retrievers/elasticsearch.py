@@ -31,11 +31,10 @@ FORMAT = "elasticsearch-1"
 #: how passages are found; see the module
 Search = Literal["words", "meaning"]
 
-#: distinct words of a query that are searched for. The server refuses more than 1,024 clauses in one query, its floor
-#: on small machines, and every word is two, one per field
+#: distinct words of a query that are searched for, each in two fields: small servers take at most 1,024 clauses
 MAX_WORDS = 500
 _BULK_BYTES = 10 * 1024 * 1024
-#: of one request of a build
+#: time limit of a build's request, seconds
 _BUILD_S: Final = 30.0
 #: bytes, a limit of the server
 _LONGEST_ID = 512
@@ -48,8 +47,7 @@ _REMEDIES: Final = (
     ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
     ("[forbidden/", "remove the block that the reason names: PUT /_all/_settings or PUT /_cluster/settings"),
     ("cluster_block", "wait until the cluster has a master and has recovered; GET /_cluster/health shows it"),
-    ("mapping", "the index has another mapping: build it again with `ragbandit index build`"),
-    ("mapper", "the index has another mapping: build it again with `ragbandit index build`"),
+    ("mapp", "the index has another mapping: build it again with `ragbandit index build`"),
     ("<413>", "shorten the passages, or raise http.max_content_length of the server or the limit of the proxy"),
     ("<429>", "the server is overloaded: try again later, or give it more memory"),
     ("<50", "the server or a proxy in front of it is not ready: try again later, and see its log"),
@@ -68,21 +66,15 @@ class ElasticsearchRetriever(DatabaseRetriever):
 
     timeout_s: of one request, which the client sends three times while the server is busy or unreachable. `name` has
     the search between kind and sha256. Equal scores of words come in the order indexed; of a query beyond 500 distinct
-    words the first 500 are searched for; k above 10,000, the server's window, is refused. Raises ConfigError for a url
-    that is none.
+    words the first 500 are searched for; k above 10,000, the server's window, is refused. Raises ConfigError if the
+    url cannot be read.
     """
 
     kind = "elasticsearch"
     errors: ClassVar[tuple[type[Exception], ...]] = (ApiError, TransportError, BulkIndexError)
 
     def __init__(
-        self,
-        url: str,
-        *,
-        index: str,
-        search: Search = "words",
-        api_key: str | None = None,
-        timeout_s: float = 10.0,
+        self, url: str, *, index: str, search: Search = "words", api_key: str | None = None, timeout_s: float = 10.0
     ) -> None:
         check_address(url, field="retriever.url", remedy=_URL_REMEDY)
         super().__init__(index=index, label=f"elasticsearch:{search}")
@@ -105,9 +97,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
         self.width = meta.get("width")
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
-        return self._matching(query, k=k) if self._encoder is None else super()._search(query, k=k)
-
-    def _matching(self, query: str, *, k: int) -> list[Hit]:
+        if self._encoder is not None:
+            return super()._search(query, k=k)
         in_query = words(query)
         if len(in_query) > MAX_WORDS:
             query = " ".join(list(dict.fromkeys(in_query))[:MAX_WORDS])
@@ -124,14 +115,12 @@ class ElasticsearchRetriever(DatabaseRetriever):
     def _hits(self, **body: Any) -> list[Hit]:
         reply = self._client.search(index=self.index, source_includes=_FIELDS, track_total_hits=False, **body)
         try:
-            return [
-                Hit(passage=self._passage(row["_source"]), score=float(row["_score"])) for row in reply["hits"]["hits"]
-            ]
+            rows = reply["hits"]["hits"]
+            return [Hit(passage=self._passage(row["_source"]), score=float(row["_score"])) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
-            raise ArmFailed(
-                f"the index {self.index!r} replied what is no result: {error!r}",
-                remedy="is it Elasticsearch that answers there, and did `ragbandit index build` make the index?",
-            ) from error
+            message = f"the index {self.index!r} replied something else than hits: {error!r}"
+            remedy = "is it Elasticsearch that answers there, and did `ragbandit index build` make the index?"
+            raise ArmFailed(message, remedy=remedy) from error
 
     def _count(self) -> int:
         return int(self._client.count(index=self.index)["count"])
@@ -174,7 +163,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
             if named not in ([first], [second]):
                 raise self._not_ours(self.index)
             live, building = named[0], second if named == [first] else first
-        if client.indices.exists(index=building):  # of a build that was cut off
+        if client.indices.exists(index=building):  # a build that was cut off left it
             if "ragbandit" not in client.indices.get_mapping(index=building)[building]["mappings"].get("_meta", {}):
                 raise self._not_ours(building)
             client.indices.delete(index=building)

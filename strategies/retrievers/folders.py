@@ -30,10 +30,7 @@ META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
 
 
 class PassageFile:
-    """The passages of an index in a folder, memory-mapped, by position from 0.
-
-    Raises OSError or ValueError where the files are missing or do not belong together.
-    """
+    """The passages of an index in a folder by position from 0, memory-mapped. Raises OSError, ValueError."""
 
     def __init__(self, folder: Path) -> None:
         self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
@@ -53,11 +50,11 @@ class FolderRetriever(Retriever):
     """A retriever whose index is a folder.
 
     `meta` is what its `index.json` says. `name` is the kind and the first 12 digits of the sha256 of the passages, so
-    that an outcome tells which corpus it was made from.
+    that every outcome names its corpus.
     Raises ConfigError, with the command that builds the index, if there is none, or it is damaged or of another format.
     """
 
-    #: of `retriever.name`
+    #: the value of the setting `retriever.name`
     kind: ClassVar[str]
     #: version of the folder's layout and of how words are made
     format: ClassVar[int | str]
@@ -80,7 +77,7 @@ class FolderRetriever(Retriever):
 
     @classmethod
     def read_meta(cls, folder: Path) -> dict[str, Json]:
-        """The facts in `index.json`. Raises ConfigError, with the command that builds it, if it is no index of ours."""
+        """The facts in `index.json`. Raises ConfigError, with the command that builds it, for anything else."""
         file = folder / META
         if not file.is_file():
             raise cls._fault(folder, "holds no index")
@@ -96,14 +93,8 @@ class FolderRetriever(Retriever):
         return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages, best first; equal scores in the order indexed.
-
-        Runs in a thread. Raises ArmFailed if the files cannot be read any more.
-        """
+        """The at most k best passages, best first; equal scores as indexed. Raises ArmFailed."""
         return await asyncio.to_thread(self._search, query, k=k)
-
-    async def close(self) -> None:
-        """Nothing to give back: the mapped files go with the object."""
 
     @abstractmethod
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
@@ -132,10 +123,7 @@ class FolderRetriever(Retriever):
 
 
 class CurrentIndex(Retriever):
-    """The index that is in a folder now: after a build the next search opens the new one, whole.
-
-    If that cannot be opened, the log says why, and the earlier index is searched. reader: raises ConfigError.
-    """
+    """The newest index in a folder that can be opened: after a build the next search opens the new one."""
 
     def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
         self._file, self._reader, self._lock = folder / META, reader, threading.Lock()
@@ -147,9 +135,6 @@ class CurrentIndex(Retriever):
         """`FolderRetriever.search` of the current index."""
         return await (await asyncio.to_thread(self._current)).search(query, k=k)
 
-    async def close(self) -> None:
-        """Nothing to give back: the mapped files go with the object."""
-
     def _version_now(self) -> tuple[int, int, int] | None:
         """Another value after every build; None while there is no index."""
         with suppress(OSError):
@@ -160,16 +145,14 @@ class CurrentIndex(Retriever):
     def _current(self) -> FolderRetriever:
         with self._lock:
             version = self._version_now()
-            if version in (None, self._version):
-                return self._index
-            self._version = version
-            try:
-                index = self._reader()
-            except ConfigError as error:
-                log.warning("the new index cannot be opened, the earlier index is searched: %s", error)
-                return self._index
-            if self._version_now() == version:  # otherwise its files may be of two builds: the next search opens it
-                self._index, self.name = index, index.name
+            if version not in (None, self._version):
+                self._version = version
+                try:
+                    index = self._reader()
+                    if self._version_now() == version:  # otherwise its files may be of two builds
+                        self._index, self.name = index, index.name
+                except ConfigError as error:
+                    log.warning("the new index cannot be opened, the earlier index is searched: %s", error)
             return self._index
 
 
@@ -196,41 +179,38 @@ def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[P
 
 @contextmanager
 def new_index(target: Path) -> Iterator[Path]:
-    """An empty folder beside an index's place, which takes that place at the end of the block: the old index or none.
-
-    Raises ConfigError where something stands there that is no index.
-    """
+    """An empty folder that replaces `target` at the end. Raises ConfigError if that is something else than an index."""
     if target.exists() and not (target / META).is_file() and not (target.is_dir() and not any(target.iterdir())):
         fault = f"{target} exists and is no index"
         raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     for other in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
-        _locked(other, remove=True)
+        with suppress(FileNotFoundError), _lock(other) as is_left:  # another build may end meanwhile
+            if is_left:  # a build that was killed left it
+                shutil.rmtree(other, ignore_errors=True)
     building.mkdir()
-    lock = _locked(building)
     try:
-        yield building
-        replace_folder(target, by=building)
+        with _lock(building):
+            yield building
+            replace_folder(target, by=building)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
 
 
-def _locked(folder: Path, *, remove: bool = False) -> int | None:
-    """An open lock on a folder, which the kernel ends with the process; None if a process holds one.
-
-    remove: remove the folder of a process that has ended instead, as one that was killed leaves it.
-    """
+@contextmanager
+def _lock(folder: Path) -> Iterator[bool]:
+    """A lock on a folder; whether this process got it. The kernel ends it with the process."""
     opened = os.open(folder, os.O_RDONLY)
-    with suppress(OSError):
+    try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not remove:
-            return opened
-        shutil.rmtree(folder, ignore_errors=True)
-    os.close(opened)
-    return None
+        is_free = True
+    except OSError:
+        is_free = False
+    try:
+        yield is_free
+    finally:
+        os.close(opened)
 
 
 def write_meta(folder: Path, facts: dict[str, Json]) -> dict[str, Json]:

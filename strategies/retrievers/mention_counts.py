@@ -1,7 +1,6 @@
 """Mention counts: how often the passages mention each entity; the table of the `popularity` policy.
 
-`ragbandit index build` writes it beside the index as `popularity.json`. The file is the contract between the two;
-neither imports the other:
+`ragbandit index build` writes it into the index's folder as `popularity.json`, the contract between the two:
 
     {"format": 1, "passages": 8119, "words": 5,
      "mentions": {"barack obama": 12, "poachie range": 1, ...},
@@ -10,14 +9,14 @@ neither imports the other:
 mentions: key -> number of passages that mention it, at least 1. A key is one to `words` words joined by single
 spaces. A word is a run of letters and digits of the NFC form, with apostrophes between letters (U+2019 is written '),
 without a possessive 's at its end, casefolded. No key begins with the, a or an.
-common: sorted words that are no name although a question may write them with a capital.
-passages: how many there are. A table of your own (page views, say) needs the same fields; numbers need not be whole.
+common: sorted words that are not names although a question may write them with a capital. passages: their number.
+A table of your own (page views, say) needs the same fields; numbers need not be whole.
 
-What counts as a mention: the passage's title, without "(...)" at its end, and in title and text every run of words
-that begins and ends with a capitalised word, or ends with a number, and has only such words and name particles ("of",
-"the", "von") between. Parts of a run count for themselves ("president barack obama" mentions "barack obama" and
-"obama"). Words that the texts write more often without a capital are common, and those alone are no key,
-unless as a title of several words. Scripts without capitals have their titles counted alone.
+Mentions are the passage's title, without "(...)" at its end, and in title and text every run of words that begins and
+ends with a capitalised word, or ends with a number, with only such words and name particles ("of", "the", "von")
+between. Parts of a run count too ("president barack obama" mentions "barack obama" and "obama"). Words that the texts
+write more often without a capital are common: they are a key only in a title of several words. In scripts without
+capitals only titles count.
 """
 
 import json
@@ -33,7 +32,7 @@ from ragbandit.shared.files import whole_file
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 
-#: of the table; another one is refused by the policy
+#: version of the table; the policy refuses others
 FORMAT = 1
 #: the table's name in the folder of an index
 FILE = "popularity.json"
@@ -60,7 +59,7 @@ _FUNCTION_WORDS = frozenset(_PLAIN_WORDS.split())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PassageWord:
-    """A word of a passage."""
+    """A word in a passage."""
 
     word: str
     #: it has a capital letter
@@ -71,7 +70,7 @@ class _PassageWord:
 
 
 def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
-    """The table as the file holds it. Raises InvalidInput where there is no passage, as of a pipe that was read."""
+    """The table of the file. Raises InvalidInput without passages, as from a pipe that was read before."""
     mentions, capital, plain = Counter[str](), Counter[str](), Counter[str]()
     titles, count = set[str](), 0
     for passage in passages:
@@ -85,33 +84,21 @@ def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
         remedy = "give a file, or --no-popularity"
         raise InvalidInput("the passages cannot be read a second time", field="corpus", remedy=remedy)
     common = _FUNCTION_WORDS.union(word for word, times in plain.items() if times > capital[word])
-    return {
-        "format": FORMAT,
-        "passages": count,
-        "words": WORDS,
-        "mentions": {
-            key: times
-            for key, times in sorted(mentions.items())
-            if key not in common and (key in titles or not common.issuperset(key.split()))
-        },
-        "common": sorted(common),
-    }
+    names = {key for key in mentions.keys() - common if key in titles or not common.issuperset(key.split())}
+    counts = {key: mentions[key] for key in sorted(names)}
+    return {"format": FORMAT, "passages": count, "words": WORDS, "mentions": counts, "common": sorted(common)}
 
 
 def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:
-    """Count and write `popularity.json` into an index's folder, whole or not at all; the file's path.
-
-    Raises ConfigError if the folder cannot be written, and what reading the passages raises.
-    """
+    """Count and write `popularity.json` into an index's folder, whole; its path. Raises ConfigError."""
     table = count_mentions(passages)
     path = Path(folder, FILE)
     try:
         with whole_file(path, durable=False) as beside, beside.open("w", encoding="utf-8") as file:
             json.dump(table, file, ensure_ascii=False, separators=(",", ":"))
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error}", field="retriever.index", remedy="make the folder writable"
-        ) from error
+        message = f"{path} cannot be written: {error}"
+        raise ConfigError(message, field="retriever.index", remedy="make the folder writable") from error
     return path
 
 
@@ -140,7 +127,7 @@ def _stretches(text: str) -> Iterator[list[_PassageWord]]:
     """The text cut where no name goes on, as words."""
     first = True
     for place, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
-        if place % 2:  # a mark: after a comma the sentence goes on; after any other mark another one may begin
+        if place % 2:  # a mark: after each but a comma a sentence may begin
             first = first or piece != ","
             continue
         stretch = []

@@ -1,7 +1,4 @@
-"""Passages in a table or view of PostgreSQL with the extension pgvector, searched by meaning.
-
-What an index of ours is stands in the table's comment, as JSON. Connections are psycopg's, in SQLAlchemy's pool.
-"""
+"""Passages in PostgreSQL with pgvector, searched by meaning. A table's comment has the facts of an index of ours."""
 
 # ruff: noqa: S608 - every name in a statement is quoted by psycopg, and every value is a parameter
 import json
@@ -23,7 +20,7 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
-#: names of columns where none are given; a dot reaches into a column of JSON. Title and url need not be there
+#: default names of columns; a dot reaches into a column of JSON. Title and url may be missing
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
 #: distance -> operator of pgvector, and its class of operators in an index without the type
 _OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
@@ -43,10 +40,9 @@ _HAS_GRAPH: Final = """
 
 
 class PgvectorRetriever(DatabaseRetriever):
-    """dsn: a connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector, not those an index names.
+    """dsn: a connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector, not those of an HNSW index.
 
-    timeout_s: of connecting, and of a search.
-    Raises ConfigError, which does not show it, for a dsn that is none.
+    timeout_s: of connecting, and of a search. Raises ConfigError without the dsn if that cannot be read.
     """
 
     kind = "pgvector"
@@ -65,12 +61,9 @@ class PgvectorRetriever(DatabaseRetriever):
         super().__init__(index=index, fields=fields)
         self.exact, self.distance = exact, distance
         self._timeout_ms = round(timeout_s * 1000)
-        self._target: dict[str, Any] = {
-            "connect_timeout": max(2, round(timeout_s)),
-            "tcp_user_timeout": self._timeout_ms,
-        }
+        limits: dict[str, Any] = {"connect_timeout": max(2, round(timeout_s)), "tcp_user_timeout": self._timeout_ms}
         try:
-            self._target |= conninfo_to_dict(dsn)
+            self._target = limits | conninfo_to_dict(dsn)
         except psycopg.Error:  # its text repeats the dsn
             remedy = "set the variable to postgresql://USER:PASSWORD@HOST/DATABASE"
             raise ConfigError("no connection string", field="retriever.dsn_env", remedy=remedy) from None
@@ -93,7 +86,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
     @contextmanager
     def _begin(self, **limits: object) -> Iterator[Callable[..., Any]]:
-        """What asks within one transaction with these settings."""
+        """A function that runs statements in one transaction with these settings."""
         with self._engine.begin() as connection:
             for name, value in limits.items():
                 connection.exec_driver_sql(f"SET LOCAL {name.replace('__', '.')} = {value}")
@@ -173,7 +166,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
 
 def _facts(comment: str | None) -> dict[str, Json]:
-    """What a comment of ours says; empty where it is somebody else's."""
+    """The facts in a comment of ours; empty for another comment."""
     try:
         facts = json.loads(comment or "{}")
     except ValueError:

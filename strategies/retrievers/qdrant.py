@@ -17,9 +17,9 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
 
-#: keys of the payload where none are given; a dot reaches into an object
+#: default keys of the payload; a dot reaches into an object
 KEYS: Final = {"title": "title", "text": "text", "url": "url"}
-#: of these less is nearer
+#: distances of which the smaller one is nearer
 _FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
 #: points of our indexes, by the ids of their passages
 _NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
@@ -28,10 +28,10 @@ _CANDIDATES: Final = 100
 
 
 class QdrantRetriever(DatabaseRetriever):
-    """url: of a server, a folder that this process alone may use, or ":memory:". index: a collection or an alias.
+    """url: of a server, a folder for one process, or ":memory:". index: a collection or an alias.
 
     fields: keys of payloads, and with "vector" the name of a vector. Without "id" a passage's id is its point's.
-    timeout_s: of one request. Raises ConfigError for a url that is none.
+    timeout_s: of one request. Raises ConfigError if the url cannot be read.
     """
 
     kind = "qdrant"
@@ -106,7 +106,7 @@ class QdrantRetriever(DatabaseRetriever):
         if live not in (None, first, second) or (live is None and client.collection_exists(self.index)):
             raise self._not_ours(self.index)
         building = second if live == first else first
-        if client.collection_exists(building):  # of a build that was cut off
+        if client.collection_exists(building):  # a build that was cut off left it
             if "ragbandit" not in (client.get_collection(building).config.metadata or {}):
                 raise self._not_ours(building)
             client.delete_collection(building)
@@ -118,7 +118,8 @@ class QdrantRetriever(DatabaseRetriever):
             for passage, vector in zip(passages, [] if vectors is None else vectors.tolist(), strict=True):
                 payload = {key: getattr(passage, field) for field, key in keys.items()}
                 whole = {self._using: vector} if self._using else vector
-                points.append(models.PointStruct(id=_point_id(passage.id), payload=payload, vector=whole))
+                key = str(uuid.uuid5(_NAMESPACE, passage.id))  # Qdrant takes only numbers and UUIDs
+                points.append(models.PointStruct(id=key, payload=payload, vector=whole))
             client.upsert(building, points=points, wait=True)
         client.update_collection(building, metadata={"ragbandit": facts})
         if client.get_collection(building).config.metadata is None:
@@ -145,11 +146,6 @@ class QdrantRetriever(DatabaseRetriever):
             remedy = "put a key that may read and write the collection into the variable of retriever.api_key_env"
             return kind(f"Qdrant refuses us: {error.reason_phrase}", field="retriever.api_key_env", remedy=remedy)
         return kind(f"Qdrant refuses the request: {error}", field="retriever.url", remedy="see the Qdrant server's log")
-
-
-def _point_id(passage_id: str) -> str:
-    """The id of a passage's point: Qdrant takes numbers and UUIDs alone."""
-    return str(uuid.uuid5(_NAMESPACE, passage_id))
 
 
 def _value(payload: Mapping[str, Any] | None, key: str) -> Any:

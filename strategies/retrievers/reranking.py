@@ -14,26 +14,21 @@ from ragbandit.strategies.base import Hit, Passage, Retriever, at_once, log_exce
 
 
 class Reranker(Protocol):
-    """Puts hits in a better order. All calls come from one event loop.
-
-    One that has an `async def close(self)` as well is closed with its retriever; a second time must do nothing.
-    """
+    """Puts hits in a better order, on one event loop. Its retriever calls its `async def close(self)`, if any."""
 
     #: tells two rerankers apart: it is kept with every outcome
     name: str
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The same hits with scores of its own, best first. What it raises is an ArmFailed to whoever searched."""
+        """The same hits with scores of its own, best first. Any exception makes the search an ArmFailed."""
         ...
 
 
 class RerankedRetriever(Retriever):
-    """Asks a retriever for `depth` hits, or for k where that is more, reranks them and gives the k best.
+    """Asks a retriever for `depth` hits, or for k if that is more, reranks them and gives the k best.
 
-    A passage that the retriever puts in the last place may be the reranker's first, so `depth` is how far down the
-    reranker looks, and what it costs. Where the retriever finds nothing the reranker is not asked.
-    `name` is the retriever's with ":reranked:", the reranker's name, ":" and the depth: another depth finds others.
-    Raises InvalidInput for a depth below 1.
+    The reranker may put the last of these first, so a larger depth finds and costs more. It is not asked without hits.
+    `name` has both names and the depth. Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, retriever: Retriever, *, rerank: Reranker, depth: int = 50) -> None:
@@ -49,11 +44,7 @@ class RerankedRetriever(Retriever):
         return f"{self._retriever.name}:reranked:{self._rerank.name}:{self._depth}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best by the reranker, with its scores.
-
-        Raises ArmFailed if the retriever does, if the reranker raises, or if it returns other hits than it was given,
-        one twice, fewer, or scores that are no numbers or rise.
-        """
+        """The at most k best by the reranker, with its scores. Raises ArmFailed if one fails, or changes hits."""
         if k < 1:
             return ()
         hits = await self._retriever.search(query, k=max(k, self._depth))
@@ -63,7 +54,7 @@ class RerankedRetriever(Retriever):
             ranked = await self._rerank(query, hits)
         except RagBanditError:
             raise
-        except Exception as error:  # of the user's own class: whatever it may be
+        except Exception as error:  # the user's class may raise anything
             name = self._rerank.name
             log_exception(error, of=f"the reranker {name}", action="rerank_failed", reranker=name)
             message = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
@@ -96,13 +87,11 @@ class RerankedRetriever(Retriever):
         return hits
 
     def _failed(self, fault: str) -> ArmFailed:
-        return ArmFailed(
-            f"the reranker {self._rerank.name} {fault}",
-            remedy="return every hit that was given, once and with its passage as it is, best first, its score beside",
-        )
+        remedy = "return every hit that was given, once and with its passage as it is, best first, each with its score"
+        return ArmFailed(f"the reranker {self._rerank.name} {fault}", remedy=remedy)
 
 
-#: of reciprocal rank fusion, as its authors set it
+#: constant of reciprocal rank fusion, as its authors set it
 CONSTANT = 60
 
 
@@ -124,13 +113,10 @@ def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
 
 
 class HybridRetriever(Retriever):
-    """Asks two retrievers at the same time and fuses what they find.
+    """Asks two retrievers of the same corpus at the same time and fuses their hits by id.
 
-    Each is asked for `depth` hits, or for k where that is more: a passage that is tenth in both lists may be first in
-    the joined one. Both must index the same corpus, for passages are joined by id.
-    A search fails if either retriever fails: half an answer under the name of both would mislead whoever compares.
-    `name` is "hybrid:" and both names with "+" between them.
-    Raises InvalidInput for a depth below 1.
+    Each gives `depth` hits, or k if that is more: a passage that is tenth in both lists may be first in the joined one.
+    A search fails if either fails. `name` has both names. Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50) -> None:
@@ -201,9 +187,6 @@ class NoRetriever(Retriever):
         """Raises ArmFailed."""
         del query, k
         raise ArmFailed("the arm searched, and its class says retrieves = False", remedy="remove that from the class")
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 def _words(text: str) -> frozenset[str]:

@@ -27,14 +27,11 @@ _TOKENS = 256
 
 
 class SentenceEncoder:
-    """Reads the folder's model once and encodes texts with it.
+    """Encodes texts with the model in a folder, a Hugging Face model with a tokenizer.
 
-    The folder is a Hugging Face model with a tokenizer. Its `modules.json`, where there is one, says how the vectors
-    of tokens become one: mean over the tokens, which is also taken where nothing is said, or that of the first token.
-    Vectors are always of length 1, so that their inner product is the cosine. name: kept in the index and compared when
-    it is opened.
-    Source: Reimers and Gurevych 2019, "Sentence-BERT".
-    Raises ConfigError if the folder holds no model, or a kind of pooling that is not known here.
+    A vector is the mean over the tokens, or the first token's, by the folder's `modules.json`. Its length is 1:
+    the inner product of two is their cosine. name: kept in the index and compared when it is opened.
+    Source: Reimers and Gurevych 2019, "Sentence-BERT". Raises ConfigError without a model, and for another pooling.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
@@ -51,10 +48,9 @@ class SentenceEncoder:
         self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"
 
     def encode(self, texts: Sequence[str], *, batch: int = 32) -> npt.NDArray[np.float32]:
-        """(texts, width), each row of length 1. Tokens beyond the model's are not read, as when it was trained.
+        """(texts, width), each row of length 1, of the tokens that the model reads. Safe from several threads.
 
-        Texts of like length share a batch, so that little padding is computed. Safe from several threads, one at a
-        time inside.
+        Texts of similar length share a batch, so that little padding is computed.
         """
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         with self._lock, torch.inference_mode():
@@ -107,11 +103,8 @@ def _takes_first_token(folder: Path) -> bool:
         return True
     if chosen == {"pooling_mode_mean_tokens"}:
         return False
-    raise ConfigError(
-        f"{folder} pools by {sorted(chosen)}",
-        field="retriever.model",
-        remedy="give a model that takes the mean of the tokens, or the first one",
-    )
+    remedy = "give a model that takes the mean of the tokens, or the first one"
+    raise ConfigError(f"{folder} pools by {sorted(chosen)}", field="retriever.model", remedy=remedy)
 
 
 def _read(file: Path) -> Any:
@@ -125,7 +118,7 @@ def _read(file: Path) -> Any:
 
 #: tokens read of a pair where neither tokenizer nor model says
 _CROSS_ENCODER_TOKENS = 512
-#: a tokenizer that was not told its model's length says 10^30
+#: a tokenizer without its model's length has 10^30
 _UNTOLD = 1_000_000
 #: pairs in one forward pass
 _PAIRS = 16
@@ -134,14 +127,12 @@ _CHARACTERS_PER_TOKEN = 32
 
 
 class CrossEncoder(Reranker):
-    """Reads the folder's model once and scores passages with it, each read together with the question.
+    """Scores passages with the model in a folder, each read together with the question.
 
-    The folder is a Hugging Face model with one output for a pair of texts, its weights in safetensors, and a tokenizer.
-    A score is that output as it is, with no activation: any real number, higher is better. Of a pair that is too long
-    the longer text is cut, which is the passage, or both where each fills more than half of what the model reads.
-    `name` is the given name or the folder's, and the first 12 digits of the weights' sha256.
-    Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT".
-    Raises ConfigError if the folder holds no such model, or not all of its weights.
+    The folder has a Hugging Face model with one output for a pair of texts, in safetensors, and a tokenizer.
+    A score is that output without an activation: any real number, higher is better. A pair that is too long loses the
+    end of the longer text. `name` is the given name or the folder's, and 12 digits of the weights' sha256.
+    Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT". Raises ConfigError without such a model.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
@@ -162,11 +153,7 @@ class CrossEncoder(Reranker):
         self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The hits, best first; equal scores in the order given.
-
-        Runs in a thread, which ends at its next forward pass if nobody waits any more. Raises ArmFailed if the model
-        fails.
-        """
+        """The hits, best first; equal scores in the order given. Raises ArmFailed if the model fails."""
         texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
         abandoned = threading.Event()
         try:
@@ -183,10 +170,9 @@ class CrossEncoder(Reranker):
     def score(
         self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
     ) -> npt.NDArray[np.float32]:
-        """(texts,): how well each answers the query. Once `abandoned` is set, those left to do stay 0.
+        """(texts,): how well each answers the query; 0 once `abandoned` is set. Safe from several threads.
 
-        Texts of like length share a batch, so that little padding is computed. Safe from several threads, one at a
-        time inside.
+        Texts of similar length share a batch, so that little padding is computed.
         """
         scores = np.zeros(len(texts), dtype=np.float32)
         with self._lock, torch.inference_mode():
@@ -200,14 +186,9 @@ class CrossEncoder(Reranker):
         """(B,): the output for the query with each of the B texts."""
         size = self._tokens * _CHARACTERS_PER_TOKEN
         # "longest_first" and not "only_second": a question longer than the model would leave no passage to cut.
-        read = self._tokenizer(
-            [clean(query)[:size]] * len(texts),
-            [clean(text)[:size] for text in texts],
-            truncation="longest_first",
-            max_length=self._tokens,
-            padding=True,
-            return_tensors="pt",
-        ).to(self._device)
+        queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
+        how = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
+        read = self._tokenizer(queries, passages, **how).to(self._device)
         outputs: npt.NDArray[np.float32] = self._model(**read).logits.view(len(texts)).cpu().numpy()
         return outputs
 
@@ -225,11 +206,7 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
 
 
 def _longest(tokenizer: Any, model: Any) -> int:
-    """Tokens of a pair that the model has positions for.
-
-    RoBERTa and its like count positions from behind the number of the padding token: of the 514 that their config
-    names 512 can be read.
-    """
+    """Tokens of a pair that have positions: RoBERTa's begin after the padding token's number (512 of 514)."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 0]
     for name, layer in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):
@@ -238,11 +215,8 @@ def _longest(tokenizer: Any, model: Any) -> int:
 
 
 def _unfit(folder: Path, *, fault: str) -> ConfigError:
-    return ConfigError(
-        f"{folder} {fault}",
-        field="retriever.rerank",
-        remedy="give a cross-encoder with one output, for example cross-encoder/ms-marco-MiniLM-L-6-v2",
-    )
+    remedy = "give a cross-encoder with one output, for example cross-encoder/ms-marco-MiniLM-L-6-v2"
+    return ConfigError(f"{folder} {fault}", field="retriever.rerank", remedy=remedy)
 
 
 #: version of the folder's layout; another one cannot be read
@@ -262,10 +236,10 @@ def build_index(
     encoder: SentenceEncoder,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Json]:
-    """Encode passages into a folder, replacing the index that is there; returns what `index.json` says.
+    """Encode passages into an index that replaces the folder once it is complete; the facts of `index.json`.
 
-    Built beside the folder and renamed into place when complete. `progress` is called with the number of passages done.
-    Raises InvalidInput for an id seen twice or no passage, ConfigError if the folder holds something else.
+    progress: called with the number of passages done. Raises InvalidInput for an id seen twice or no passage,
+    ConfigError if the folder holds something else.
     """
     reader = PassageReader(rows, progress=progress)
     with new_index(Path(folder)) as building:
@@ -280,13 +254,10 @@ def build_index(
 class DenseRetriever(FolderRetriever):
     """Searches the index in a folder with the encoder that it was built with.
 
-    Every vector is compared, so the result is exact, up to about a million passages. The vectors are kept as float16
-    and memory-mapped: half the disk, several workers share the pages, and a rounding of 0.001 in a cosine changes no
-    ranking that a model of this size can justify.
-    `meta` has format, number of passages, sha256 of the passages as stored, created_at, model and width. Every query
-    with a letter or digit in it finds something, for some passages are always the nearest; scores are cosines, from -1
-    to 1. Of a long query the model reads its first tokens, 256 for most.
-    Raises what FolderRetriever raises, and ConfigError for an index of another model.
+    Every vector is compared, so the result is exact, up to about a million passages. Vectors are memory-mapped float16:
+    half the disk, and several workers share the pages. `meta` has format, number of passages, sha256 of the passages as
+    stored, created_at, model and width. Scores are cosines; every query with a letter or digit finds the nearest
+    passages. Raises what FolderRetriever raises, and ConfigError for an index of another model.
     """
 
     kind = "dense"

@@ -1,6 +1,6 @@
 """Command `ragbandit index`: build, inspect and search the index of any retriever."""
 
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,14 +19,12 @@ from ragbandit.router.cli.console import (
 )
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
 from ragbandit.strategies.retrievers.mention_counts import write_popularity
 from ragbandit.workers.wiring.retrievers import Facts, index_folder, kind_of, make_retriever, search_once, with_choice
 
 IndexOption = Annotated[
-    str | None,
-    typer.Option("--index", help="name or folder, to which dense adds -dense; default: the configured one"),
+    str | None, typer.Option("--index", help="name or folder, to which dense adds -dense; default: the configured one")
 ]
 RetrieverOption = Annotated[
     str | None,
@@ -55,25 +53,21 @@ def build(
 def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) -> Facts:
     """Build the configured index from a corpus, with a progress bar; the facts of it. popularity: count mentions."""
     kind = kind_of(settings)
-    left_out: set[str] = set()
-    rows = _reading(corpus, left_out=left_out)
-    with interruptible("stopped; the same command starts from the beginning"), bars(errors) as progress:
-        facts = kind.built(rows, lambda done: progress("passages indexed", done, 0))
-        if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
-            progress("counting mentions", 0, 0)
-            facts = {**facts, "popularity": str(write_popularity(rows(), index_folder(settings)))}
-    return {**facts, "left_out": len(left_out)} if corpus.is_dir() else facts
-
-
-def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:
-    """A function that reads the corpus at every call. A document that is left out is logged and counted once."""
+    chosen, left_out = settings.retriever, set[str]()
+    parts = (chosen.first, chosen.second) if chosen.name == "hybrid" else (chosen.name,)
 
     def leave_out(where: str, reason: str) -> None:
-        if where not in left_out:
+        if where not in left_out:  # the corpus is read twice
             left_out.add(where)
             log_left_out(where, reason)
 
-    return lambda: read_corpus(corpus, leave_out=leave_out)
+    rows = partial(read_corpus, corpus, leave_out=leave_out)
+    with interruptible("stopped; the same command starts from the beginning"), bars(errors) as progress:
+        facts = kind.built(rows, lambda done: progress("passages indexed", done, 0))
+        if popularity and "bm25" in parts:  # the policy looks for its table in that folder
+            progress("counting mentions", 0, 0)
+            facts = {**facts, "popularity": str(write_popularity(rows(), index_folder(settings)))}
+    return {**facts, "left_out": len(left_out)} if corpus.is_dir() else facts
 
 
 def search(
@@ -103,8 +97,3 @@ def search(
 
 def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> Settings:
     return with_choice(configuration.load(config).settings, retriever=retriever, index=index_name)
-
-
-def _parts(settings: Settings) -> tuple[str, ...]:
-    chosen = settings.retriever
-    return (chosen.first, chosen.second) if chosen.name == "hybrid" else (chosen.name,)

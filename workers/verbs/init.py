@@ -1,4 +1,4 @@
-"""Verb `init`: a first config.yaml out of what is on this machine, and what the user says it is worth."""
+"""Verb `init`: a first config.yaml from this machine's models and documents, and the user's choice."""
 
 import os
 import sys
@@ -56,7 +56,8 @@ def init(
     prices = [parsed_price(text) for text in price or []]
     asks = not (yes or prefer) and sys.stdin.isatty()
     if not (asks or yes or prefer):
-        raise _nobody_to_ask()
+        remedy = f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {_worths(unit='steps')}"
+        raise ConfigError("there is no terminal to ask what a right answer is worth", field="--prefer", remedy=remedy)
     here = look_around(
         url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or [], settings=settings
     )
@@ -78,27 +79,16 @@ def init(
 
 def _check_target(file: Path, *, force: bool) -> None:
     if file.exists() and not force:
-        raise ConfigError(
-            f"{file} is there already", field="--config", remedy="overwrite it with --force, or name another"
-        )
-
-
-def _nobody_to_ask() -> ConfigError:
-    worths = ", ".join(f"{name} ({worth(name, unit='steps')})" for name in WEIGHTS)
-    return ConfigError(
-        "there is no terminal to ask what a right answer is worth",
-        field="--prefer",
-        remedy=f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {worths}",
-    )
+        message = f"{file} is there already"
+        raise ConfigError(message, field="--config", remedy="overwrite it with --force, or name another")
 
 
 def _asked_prices(here: Surroundings) -> list[dict[str, float]]:
-    """The prices of two models, as the user gives them; none where one is not known."""
+    """The prices of two models, as the user gives them; [] if one is unknown."""
     prices = list[dict[str, float]]()
     if len(here.models) == 2:
-        console.print(
-            escape(f"{here.server.url if here.server else ''} has two models, {here.picked}."), highlight=False
-        )
+        url = here.server.url if here.server else ""
+        console.print(escape(f"{url} has two models, {here.picked}."), highlight=False)
     for model in here.models if len(here.models) == 2 else ():
         question = f"Price of {model.name} in dollars per million tokens, INPUT/OUTPUT (Enter: unknown)"
         given = Prompt.ask(escape(question), default="", show_default=False, console=console)
@@ -108,11 +98,14 @@ def _asked_prices(here: Surroundings) -> list[dict[str, float]]:
     return prices
 
 
+def _worths(*, unit: str) -> str:
+    return ", ".join(f"{name} ({worth(name, unit=unit)})" for name in WEIGHTS)
+
+
 def _preference(*, unit: str) -> str:
     """The answer to the question of what a right answer is worth."""
-    worths = ", ".join(f"{name} ({worth(name, unit=unit)})" for name in WEIGHTS)
     means = " (a step is one round of search and generation)" if unit == "steps" else ""
-    question = f"What is a right answer worth{means}? {worths}"
+    question = f"What is a right answer worth{means}? {_worths(unit=unit)}"
     return Prompt.ask(question, choices=list(WEIGHTS), default=_BALANCED, show_choices=False, console=console)
 
 

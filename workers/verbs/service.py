@@ -50,10 +50,8 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
 
 
 def _serve(settings: Settings) -> None:
-    from ragbandit.router.api.app import (
-        create_app,  # after what refuses a start, since it takes a second to load
-        make_server,
-    )
+    # After the checks that refuse a start: it takes a second to load.
+    from ragbandit.router.api.app import create_app, make_server
 
     # The server first: it configures logging, which no thread of the router may do at the same time. The router before
     # the server runs: a failure to open must end the process with our one line, not with a server's traceback.
@@ -86,9 +84,8 @@ def worker(
     """Take jobs: answer decisions, judge answers, learn from feedback."""
     unknown = [name for name in queue or () if name not in QUEUES]
     if unknown:
-        raise ConfigError(
-            f"unknown queue {unknown[0]!r}", field="queue", remedy=known_choices(QUEUES, given=unknown[0])
-        )
+        message = f"unknown queue {unknown[0]!r}"
+        raise ConfigError(message, field="queue", remedy=known_choices(QUEUES, given=unknown[0]))
     settings = configuration.load(config).settings
     set_log_format(settings.log.format)
     configured = [name for name in QUEUES if name != "judge" or settings.judge.generator is not None]

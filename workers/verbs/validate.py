@@ -1,4 +1,4 @@
-"""Verb `validate`. It is to be quick: only where one is configured it loads a database engine or Redis."""
+"""Verb `validate`. It is quick: it loads a database engine or Redis only if one is configured."""
 
 import contextlib
 import json
@@ -77,10 +77,7 @@ def validate(
 
 
 def check_settings(settings: Settings) -> EncoderChoice:
-    """Refuse settings that no process here could start with; the encoder. Nothing is tried or fetched.
-
-    Raises ConfigError.
-    """
+    """The encoder. Raises ConfigError for settings that cannot start here; nothing is tried or fetched."""
     check_arms(settings)
     check_generators(settings, fetch=False)
     check_judge(settings, fetch=False)
@@ -93,7 +90,7 @@ def check_settings(settings: Settings) -> EncoderChoice:
 
 
 def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
-    """What the settings say together, and what is found where they can be tried; the names of what was tried."""
+    """Findings of the settings and of attempts to use them; the names of the attempts."""
     start, late = "`ragbandit up` and `ragbandit serve` do not start", "the service starts without it, and answers wait"
     attempts: dict[str, tuple[Callable[[], None], str]] = {
         "data_dir": (partial(check_data_dir, settings), start),
@@ -152,7 +149,7 @@ def _model_servers(settings: Settings) -> dict[str, str]:
 
 
 def _encoder(settings: Settings) -> EncoderChoice:
-    """The encoder of a service on this store; where that cannot be read, that of a new one."""
+    """The encoder of a service on this store; if the store cannot be read, of a service on a new one."""
     if settings.encoder.model == AUTO and has_store(settings):
         from ragbandit.router.serving.setup.bootstrap import choose_encoder
 

@@ -248,8 +248,8 @@ class PolicyControl:
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 #: rows of which the arms are counted: decisions under ids that callers named, all, those with an outcome, those that
-#: were judged, and those under named ids that the label queue asks for
-SampleStage = Literal["named", "drawn", "ended", "judged", "asked"]
+#: were judged
+SampleStage = Literal["named", "drawn", "ended", "judged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -297,13 +297,10 @@ class ArmTotals:
     quality: float = 0.0
     cost: float = 0.0
 
-    #: by how much oftener the arm was drawn than the probabilities promise, and the variance of that: over decisions
-    #: under ids that callers named, all, those with an outcome, those that were judged (storage/totals/excesses.py)
+    #: draws of the arm beyond the number that the probabilities promise, and the variance of that number: over
+    #: decisions under ids that callers named, all, those with an outcome, those that were judged
     named_excess: float = 0.0
     named_spread: float = 0.0
-    #: the same of those of them that the label queue asks for, beyond their q
-    asked_excess: float = 0.0
-    asked_spread: float = 0.0
     drawn_excess: float = 0.0
     drawn_spread: float = 0.0
     ended_excess: float = 0.0

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from ragbandit.router.api.openai.replies import Unsupported
@@ -15,17 +15,14 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
-#: parameters with tools -> those that choose among them
+#: parameter with tools -> parameter with the choice among them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
 #: characters of a usual text per token
 _CHARS_PER_TOKEN: Final = 4
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
-    """A message as OpenAI's clients send it, as JSON Schema. texts: types of the parts that every arm reads.
-
-    more: other properties of the message.
-    """
+    """A message as OpenAI's clients send it, as JSON Schema. texts: types of the parts that every arm reads."""
     text = {"type": {"enum": list(texts)}, "text": {"type": "string"}}
     parts = {"type": "array", "items": {"type": "object", "required": list(text), "properties": text}}
     content = {"anyOf": [{"type": "null"}, {"type": "string"}, parts]}
@@ -33,7 +30,7 @@ def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -
 
 
 #: roles of OpenAI's messages -> ours; None: only a model reads it
-_ROLES: Final[Mapping[object, Literal["system", "user", "assistant"] | None]] = {
+_ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -41,11 +38,11 @@ _ROLES: Final[Mapping[object, Literal["system", "user", "assistant"] | None]] = 
     "tool": None,
     "function": None,
 }
-#: types of parts with text -> the key of the text
-_TEXTS: Final = {"text": "text", "refusal": "refusal"}
+#: types of parts with text, which have it under the same name
+_TEXTS: Final = ("text", "refusal")
 #: types of other parts -> text of the question in their place, and what an arm must take for them
 _OTHERS: Final = {"image_url": ("[image]", "images"), "input_audio": ("[audio]", "audio"), "file": ("[file]", "files")}
-MESSAGE: Final = message_schema(roles=[str(role) for role in _ROLES], texts=["text"])
+MESSAGE: Final = message_schema(roles=list(_ROLES), texts=["text"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,37 +52,11 @@ class Chat:
     #: the conversation as texts, the last of it the question
     turns: tuple[Message, ...]
     #: messages and parameters as they came, by the names of chat completions
-    sent: Mapping[str, Any] = field(default_factory=dict)
-    #: what an arm must be able to do for it, and what it should do if an arm can, sorted
-    needs: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    #: ids of the calls of tools whose results end it
-    results: tuple[str, ...] = ()
-    #: whether an arm of this service passes chats on
-    passed: bool = False
+    sent: Mapping[str, Any]
+    #: entries of the query's `request`
+    facts: Mapping[str, Json]
     #: tools and items that were left out, by their types
     ignored: tuple[str, ...] = ()
-    #: texts of `turns` that had more than MAX_TEXT characters
-    clipped: int = 0
-
-    @property
-    def facts(self) -> dict[str, Json]:
-        """Entries of the query's `request`.
-
-        The hash distinguishes requests that ask the same question with other parameters.
-        """
-        facts: dict[str, Json] = {
-            NEEDS: list(self.needs),
-            OPTIONAL: list(self.optional),
-            "clipped": self.clipped or None,
-        }
-        if self.passed:
-            messages: Any = self.sent["messages"]
-            texts = {**self.sent, "messages": [_without_data(each) for each in messages]}
-            facts[TOKENS] = len(json.dumps(texts, ensure_ascii=False)) // _CHARS_PER_TOKEN
-        if self.passed and (len(self.sent) > 1 or self.needs or self.results):
-            facts[CHAT_HASH] = body_hash(self.sent)
-        return facts
 
 
 def read_chat(
@@ -103,38 +74,35 @@ def read_chat(
     values = {name: (_limit if name in _LIMITS else storable)(sent[name], field=name) for name in names}
     params = {name: value for name, value in values.items() if value is not None}
     messages = storable(sent["messages"], field=at)
-    reader = _Reader(passed=passed)
+    needs, faults = _needs(params), list[InvalidInput]()
+    reader = _Reader(needs=needs, faults=faults)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
-    results = tuple(results_of(messages))
+    if faults and not passed:
+        raise faults[0]
+    results = results_of(messages)
     texts = [turn for turn in turns if turn is not None and turn.text.strip()]
     cut, asks = _to_question(texts)
     texts = cut if passed or results else texts  # a chat that ends with no question is refused
-    if passed and not (asks or results):
-        reader.needs.add(CHAT)
-    clipped = [len(turn.text) > MAX_TEXT for turn in texts if passed]
-    if any(clipped):
-        question = next((turn.text for turn in reversed(texts) if turn.role == "user"), "")
-        reader.needs |= {CHAT} if len(question) > MAX_TEXT else set()
+    question = next((turn.text for turn in reversed(texts) if turn.role == "user"), "")
+    if passed and (faults or len(question) > MAX_TEXT or not (asks or results)):
+        needs.add(CHAT)
+    clipped = sum(len(turn.text) > MAX_TEXT for turn in texts if passed)
+    if clipped:
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
-    needs = reader.needs | _needs(params)
     offered = any(params.get(tools) and params.get(choice) != "none" for tools, choice in _TOOLS.items())
-    return Chat(
-        turns=tuple(texts),
-        sent={"messages": messages, **params},
-        needs=tuple(sorted(needs)),
-        optional=("tools",) if offered and "tools" not in needs else (),
-        results=results,
-        passed=passed,
-        ignored=tuple(ignored),
-        clipped=sum(clipped),
-    )
+    optional: list[Json] = ["tools"] if offered and "tools" not in needs else []
+    facts: dict[str, Json] = {NEEDS: [*sorted(needs)], OPTIONAL: optional, "clipped": clipped or None}
+    whole = {"messages": messages, **params}
+    if passed:
+        shown = {**whole, "messages": [_without_data(each) for each in messages]}
+        facts[TOKENS] = len(json.dumps(shown, ensure_ascii=False)) // _CHARS_PER_TOKEN
+    if passed and (params or needs or results):
+        facts[CHAT_HASH] = body_hash(whole)  # the same question with other parameters is another request
+    return Chat(turns=tuple(texts), sent=whole, facts=facts, ignored=tuple(ignored))
 
 
 def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
-    """The texts up to the last question and later words of the system; whether nobody spoke after it.
-
-    If no user says anything, the last text of all is the question: programs ask for titles with a system message.
-    """
+    """The texts up to the question, a user's last or else the last of all; whether only the system spoke after it."""
     last = max((place for place, turn in enumerate(texts) if turn.role == "user"), default=None)
     if last is None:
         return [*texts[:-1], *(replace(turn, role="user") for turn in texts[-1:])], False
@@ -158,8 +126,7 @@ def _limit(value: object, *, field: str) -> int | None:
     return whole
 
 
-#: the key of a query's `request` with the messages of a chat that is more than texts, for responses that continue it;
-#: their size in characters if they are too large to be kept
+#: the key of a query's `request` with the messages of a chat that is more than texts, or their size if too large
 SAID: Final = "said"
 #: characters of them that are kept
 MOST_SAID: Final = 262_144
@@ -175,9 +142,9 @@ def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
 
 
 def _is_text(content: object) -> bool:
-    return isinstance(content, str) or (
-        isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content)
-    )
+    if not isinstance(content, list):
+        return isinstance(content, str)
+    return all(isinstance(part, dict) and part.get("type") == "text" for part in content)
 
 
 def _needs(passed: Mapping[str, Any]) -> set[str]:
@@ -196,10 +163,7 @@ _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(value: Any, *, field: str) -> Any:
-    """The value with U+FFFD for characters that cannot be stored: a broken one would make every later turn an error.
-
-    Raises InvalidInput for what no JSON of a model's server has.
-    """
+    """The value with U+FFFD for characters that no store takes. Raises InvalidInput for other values than JSON's."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         return _whole(value) if "\\u0000" in text or _BROKEN.search(text) else value
@@ -219,32 +183,27 @@ def _whole(value: Any) -> Any:
 
 
 class _Reader:
-    """Reads messages as texts, and collects in `needs` what an arm must be able to do for them.
+    """Reads messages as texts; collects in `needs` and `faults` what an arm must do and what only a model can read."""
 
-    passed: an arm passes chats on: what cannot be read here is a need, and no error.
-    """
-
-    def __init__(self, *, passed: bool) -> None:
-        self._passed = passed
-        self.needs = set[str]()
+    def __init__(self, *, needs: set[str], faults: list[InvalidInput]) -> None:
+        self._needs, self._faults = needs, faults
 
     def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
         """The message as text; None if only a model reads its role."""
-        role = message.get("role")
+        role, content, text = message.get("role"), message.get("content"), ""
         if not isinstance(role, str) or role not in _ROLES:
-            remedy = f"use {', '.join(map(str, _ROLES))}"
-            self._unread(InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy))
+            fault, remedy = f"{role!r:.80} is no role of a message", f"use {', '.join(_ROLES)}"
+            self._faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
             return None
-        content, known = message.get("content"), _ROLES[role]
-        if isinstance(content, str) or content is None:  # null: an assistant that called a tool
-            text = content or ""
+        known = _ROLES[role]
+        if isinstance(content, str):
+            text = content
         elif isinstance(content, list):
             parts = enumerate(content)
             text = "\n".join(self._part(part, at=f"{at}.content.{n}", asks=known == "user") for n, part in parts)
-        else:
+        elif content is not None:  # null: an assistant that called a tool
             fault = f'"{at}.content" must be text or a list of parts'
-            self._unread(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
-            text = ""
+            self._faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
         return None if known is None else Message(role=known, text=text)
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:
@@ -255,25 +214,20 @@ class _Reader:
         kind = _PARTS.get(kind, kind) if isinstance(kind, str) else repr(kind)
         if kind in _OTHERS:
             shown, need = _OTHERS[kind]
-            self.needs.add(need)
+            self._needs.add(need)
             return shown
-        if isinstance(text := part.get(key := _TEXTS.get(kind, "text")), str):
+        key = kind if kind in _TEXTS else "text"
+        if isinstance(text := part.get(key), str):
             return text
         if not asks:
             return ""
-        if kind in _TEXTS:
-            self._unread(InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string"))
-        else:
+        error = InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
+        if kind not in _TEXTS:
             message = f"parts of messages are {', '.join((*_TEXTS, *_OTHERS))}, not {kind:.40}"
             remedy = "send the text of it, as a part of the type text"
-            self._unread(Unsupported(message, field=f"{at}.type", remedy=remedy))
+            error = Unsupported(message, field=f"{at}.type", remedy=remedy)
+        self._faults.append(error)
         return f"[{kind:.40}]"
-
-    def _unread(self, error: InvalidInput) -> None:
-        """Note that only a model can read this. Raises the error if no arm passes chats on."""
-        if not self._passed:
-            raise error
-        self.needs.add(CHAT)
 
 
 def _without_data(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,10 +268,9 @@ def is_reference(item: Mapping[str, Any]) -> bool:
 
 
 def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
-    """Add an item of a conversation to the messages of a chat.
+    """Add an item of a conversation to the messages of a chat, in which calls of every tool are calls of functions.
 
-    Calls of all kinds of tools and their outputs are calls of functions and their results. Returns the type of an item
-    that no chat model can read, which is left out.
+    Returns the type of an item that no chat model can read, which is left out.
     """
     kind, role = str(item.get("type") or "message"), item.get("role")
     call_id = item.get("call_id") or (item.get("id") if kind == CALL or kind.endswith("_output") else None)
@@ -359,7 +312,7 @@ def _result(output: object, *, at: str) -> object:
     parts = [output] if isinstance(output, Mapping) else output
     known = [_item_part(part, at=at) for part in parts] if isinstance(parts, list) else [parts]
     kinds = [str(part.get("type")) for part in known if isinstance(part, Mapping)]
-    return known if len(kinds) == len(known) and {*kinds} <= _TEXTS.keys() | _OTHERS.keys() else json.dumps(output)
+    return known if len(kinds) == len(known) and {*kinds} <= {*_TEXTS, *_OTHERS} else json.dumps(output)
 
 
 def _item_part(part: object, *, at: str) -> object:
@@ -402,11 +355,8 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
         name, wanted = _called_name(choice), choice.get("type")
         if wanted == "allowed_tools":
             allowed = choice.get("tools")
-            names = [
-                _called_name(each)
-                for each in (allowed if isinstance(allowed, list) else ())
-                if isinstance(each, Mapping)
-            ]
+            known = allowed if isinstance(allowed, list) else []
+            names = [_called_name(each) for each in known if isinstance(each, Mapping)]
             functions = [each for each in functions if each["function"].get("name") in names]
             name, wanted = None, choice.get("mode") or "auto"
     runs_itself = wanted not in ("none", "auto", "required", "function", None)

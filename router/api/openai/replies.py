@@ -44,7 +44,7 @@ _PARAMS: Final[Mapping[str, str | None]] = {
     "decision_id": "Idempotency-Key",
     "tenant": None,
 }
-#: the same, those of a response
+#: our names of fields -> those of a response
 _RESPONSE_PARAMS: Final = {
     **_PARAMS,
     "question": "input",
@@ -107,13 +107,11 @@ _FAULTS: Final[Mapping[FailureKind, tuple[int, str]]] = {
 
 
 def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
-    """What is wrong with an outcome that is no answer; None if it is one.
-
-    What the server of an arm did keeps its class; any other failure is ours.
-    """
+    """The error of an outcome without an answer, in the class of its cause; None if there is an answer."""
     arm, failure = f"the arm {decision.arm!r}", failure_of(outcome.made_by)
     remedy = f"GET /v1/decisions/{decision.id} has what it did"
-    if outcome.status == "exhausted" and outcome.stop_reason == OUT_OF_SECONDS and not _has_content(outcome):
+    is_late = outcome.status == "exhausted" and outcome.stop_reason == OUT_OF_SECONDS
+    if is_late and not (outcome.answer or message_of(outcome)):
         message = f"{arm} wrote nothing within its time limit"
         return ServerFault(message, failure=Failure(kind="timeout"), remedy=remedy)
     if outcome.status != "failed":
@@ -126,13 +124,9 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
     message = f"{arm} failed: {outcome.error or outcome.stop_reason}"
     if outcome.stop_reason in ("request_refused", "question_too_long"):
         return InvalidInput(message)
-    return (
-        ArmFailed(message, remedy=remedy) if failure is None else ServerFault(message, failure=failure, remedy=remedy)
-    )
-
-
-def _has_content(outcome: Outcome) -> bool:
-    return bool(outcome.answer or message_of(outcome))
+    if failure is None:
+        return ArmFailed(message, remedy=remedy)
+    return ServerFault(message, failure=failure, remedy=remedy)
 
 
 def is_openai_path(path: str) -> bool:
@@ -147,10 +141,7 @@ def error_in_reply(error: RagBanditError) -> dict[str, Any]:
 
 
 def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple[int, dict[str, Any]]:
-    """The status and the body of an error of ours ({"code", "message", "field", "remedy"}) as OpenAI has them.
-
-    path: of the request; the parameters of a response have names of their own.
-    """
+    """The status and the body that OpenAI has for an error of ours. path: of the request, for names of parameters."""
     status = 400 if status == 422 else status
     field, remedy, message = error["field"], error["remedy"], error["message"]
     params = _RESPONSE_PARAMS if path.startswith(RESPONSES) else _PARAMS
@@ -164,10 +155,7 @@ def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple
 
 
 def openai_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply of an error on a path of OpenAI's.
-
-    A fault of ours may have come after the decision: clients are told not to ask again by themselves.
-    """
+    """The reply to an error on a path of OpenAI's. After a fault of ours clients must not repeat the request."""
     status, body = as_openai_error(status, error, path=scope["path"])
     more = {"x-should-retry": "false"} if status == 500 else {}
     return JsonReply(body, status, {**more, **(headers or {})})
@@ -187,7 +175,7 @@ class OpenAIErrorReply(TypedDict):
 OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
 
 
-#: of these paths, for the OpenAPI document
+#: error replies of these paths, for the OpenAPI document
 ERRORS: Final = errors(OpenAIErrorReply, (401, 403, 404, 409, 413, 422, 429, 500, 503))
 STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
 
@@ -206,7 +194,7 @@ class Facts(TypedDict):
     forced: bool
     """Whether the request chose the arm; nothing is then learned from it."""
     cost_weight: float | None
-    """Weight of cost that it was served at; null: that of the setting `reward.weight`."""
+    """Weight of cost that it was served at; null: the setting `reward.weight`."""
     price: str | None
     """Name of that price (setting `cost_weights`): the one that was wanted, or the default of the key or tenant."""
     policy: str
@@ -281,9 +269,14 @@ def model_name(decision: Decision) -> str:
     return f"ragbandit/{decision.arm}"
 
 
-def fingerprint(decision: Decision) -> str:
-    """What decided: the ledger's label, and the snapshot of the policy."""
-    return f"{decision.policy}:{decision.version}"
+def _head(decision: Decision) -> dict[str, Any]:
+    """The fields that a completion and its chunks have in common."""
+    return {
+        "id": f"{COMPLETION_PREFIX}{decision.id}",
+        "created": int(decision.made_at),
+        "model": model_name(decision),
+        "system_fingerprint": f"{decision.policy}:{decision.version}",
+    }
 
 
 def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
@@ -299,7 +292,7 @@ def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
 
 
 def finish_of(outcome: Outcome) -> FinishReason:
-    """Why the answer ends: what the model's server says of a chat that was passed on."""
+    """Why the answer ends: the reason of the model's server, if the chat was passed on to one."""
     passed = outcome.reply.get("finish_reason")
     if outcome.status == "answered" and passed in get_args(FinishReason):
         return cast(FinishReason, passed)
@@ -307,16 +300,13 @@ def finish_of(outcome: Outcome) -> FinishReason:
 
 
 def message_of(outcome: Outcome) -> dict[str, Any]:
-    """What a model's message has beside the text, and its `logprobs`; {} of an arm that passes no chats on."""
+    """The fields of a model's message without the text, and its `logprobs`; {} if the arm passes no chats on."""
     message = outcome.reply.get("message")
     return dict(message) if isinstance(message, Mapping) else {}
 
 
 def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
-    """Each passage and where it can be read; one without a place of its own: in the decision's record.
-
-    Clients drop a citation without a URL. base: URL of this service, as everywhere here.
-    """
+    """Each passage and its URL, else that of its place in the decision's record: clients drop citations without one."""
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
     for number, source in enumerate(outcome.sources, start=1):
         yield source, source.url or f"{record}#{number}"
@@ -324,26 +314,15 @@ def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
 
 def annotations_of(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The passages as OpenAI's citations. Which words rest on which of them is not known: each spans the answer."""
-    return [
-        {
-            "type": "url_citation",
-            "url_citation": {
-                "url": url,
-                "title": source.title or source.id,
-                "start_index": 0,
-                "end_index": len(outcome.answer or ""),
-            },
-        }
-        for source, url in _cited(outcome, base=base)
-    ]
+    span = {"start_index": 0, "end_index": len(outcome.answer or "")}
+    cited = [{"url": url, "title": source.title or source.id, **span} for source, url in _cited(outcome, base=base)]
+    return [{"type": "url_citation", "url_citation": each} for each in cited]
 
 
 def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
     """What a completion has of its decision."""
-    passages = [
-        {"id": source.id, "title": source.title, "url": url, "score": source.score}
-        for source, url in _cited(outcome, base=base)
-    ]
+    cited = _cited(outcome, base=base)
+    passages = [{"id": one.id, "title": one.title, "url": url, "score": one.score} for one, url in cited]
     return filled(
         Facts,
         outcome,
@@ -367,16 +346,14 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
         "annotations": annotations_of(outcome, base=base),
         **passed,
     }
-    return {
-        "id": f"{COMPLETION_PREFIX}{decision.id}",
+    whole: Any = {
+        **_head(decision),
         "object": "chat.completion",
-        "created": int(decision.made_at),
-        "model": model_name(decision),
         "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": logprobs}],
         "usage": usage_of(outcome.cost, saved=saved),
-        "system_fingerprint": fingerprint(decision),
         "ragbandit": facts_of(decision, outcome, base=base),
     }
+    return cast(ChatCompletion, whole)
 
 
 #: the last event of every stream
@@ -386,18 +363,12 @@ DONE: Final = b"data: [DONE]\n\n"
 class ChatStream:
     """The chunks of the answer to a decision, each as the bytes of an event. base: URL of this service.
 
-    include_usage: the request asked for a chunk of it; then every other one says that it is not that. open_webui: the
-    client shows what the arm does, and gets the sources with their texts instead of citations.
+    include_usage: the last chunk has the usage, every other one a null. open_webui: the client shows what the arm does,
+    and gets the sources with their texts instead of citations.
     """
 
     def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
-        self._head: dict[str, Any] = {
-            "id": f"{COMPLETION_PREFIX}{decision.id}",
-            "object": "chat.completion.chunk",
-            "created": int(decision.made_at),
-            "model": model_name(decision),
-            "system_fingerprint": fingerprint(decision),
-        }
+        self._head = {**_head(decision), "object": "chat.completion.chunk"}
         self._include_usage = include_usage
         self.decision, self._base, self._open_webui = decision, base, open_webui
         self._shown: str | None = None
@@ -458,15 +429,12 @@ class ChatStream:
 
 def _sources(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The passages that the answer saw, as Open WebUI lists them with their text."""
-    return [
-        {
-            "type": "source",
-            "data": {
-                "source": {"name": source.title or source.id, "url": url},
-                "document": [source.text],
-                "metadata": [{"source": url, "name": source.title or source.id}],
-                **({} if source.score is None else {"distances": [source.score]}),
-            },
-        }
-        for source, url in _cited(outcome, base=base)
-    ]
+    sources = list[dict[str, Any]]()
+    for source, url in _cited(outcome, base=base):
+        name = source.title or source.id
+        data: dict[str, Any] = {"source": {"name": name, "url": url}, "metadata": [{"source": url, "name": name}]}
+        data["document"] = [source.text]
+        if source.score is not None:
+            data["distances"] = [source.score]
+        sources.append({"type": "source", "data": data})
+    return sources

@@ -7,7 +7,7 @@ names are kept with the decision.
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -124,10 +124,10 @@ class OpenAIBody(BaseModel):
     stream: bool | None = None
     """Send the answer in pieces, as server-sent events."""
     cost_weight: Price = None
-    """What one unit of cost is worth in right answers, or the name of a price: as of /v1/route; for clients
+    """What one unit of cost is worth in right answers, or the name of a price, as for /v1/route; for clients
     that can add no field there is the model `auto:<price>`."""
     aim: Aim = None
-    """In place of `cost_weight`, as of /v1/route."""
+    """In place of `cost_weight`, as for /v1/route."""
     failover: bool | None = None
     """false: no other arm answers if the drawn one fails; else as the setting `server.failover` has it."""
     metadata: Annotated[dict[str, str] | None, limits(_METADATA)] = None
@@ -141,7 +141,7 @@ class OpenAIBody(BaseModel):
     tool_choice: str | dict[str, Any] | None = None
     """Which of them it calls. `none`: any arm may answer."""
     top_logprobs: Annotated[int | None, limits(minimum=0, maximum=20)] = None
-    """Log-probabilities of so many tokens at each place."""
+    """Number of tokens at each place that get log-probabilities."""
 
 
 class ChatBody(OpenAIBody):
@@ -181,17 +181,16 @@ def query_of(
 ) -> Query:
     """The query of a request, still without its question and what was said before.
 
-    chat: what it asks for. key: the id that its decision is to have. session: its conversation, where no header names
-    one. facts: what else is kept of it, beside the names of ignored parameters, the user and metadata, in whose place
-    they come. Raises InvalidInput naming the parameter, as the request has it, ModelNotFound, Forbidden.
+    chat: what it asks for. key: the id that its decision is to have. session: its conversation if no header names one.
+    facts: what else is kept of it; they replace the names of ignored parameters, the user and metadata. Raises
+    InvalidInput naming the parameter, as the request has it, ModelNotFound, Forbidden.
     """
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
     named = None if model.arm is None else (model.arm,)
     arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
-    kept = _facts(body, metadata=metadata, left_out=chat.ignored) | chat.facts
-    kept |= {**noted_prices(request, tenant=tenant), **facts}
+    kept = {**_facts(body, chat=chat), "metadata": dict(metadata), **noted_prices(request, tenant=tenant), **facts}
     named_in = (request.headers.get(name, "").strip() for name in _SESSIONS)
     return Query(
         id=None if key is None else DecisionId(key),
@@ -218,22 +217,20 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
     return model.price if body.cost_weight is None else body.cost_weight
 
 
-def _facts(body: OpenAIBody, *, metadata: Mapping[str, str], left_out: Sequence[str]) -> dict[str, Json]:
-    """What is kept of a request beside its question."""
+def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
+    """Facts of a request for its decision, among them the names of ignored parameters, tools and items."""
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
-    ignored = _ignored(body, left_out=left_out)
-    own: dict[str, Json] = {"surface": "openai", "ignored": ignored, "metadata": dict(metadata)}
-    own[FAILOVER] = False if body.failover is False else None
-    return {**own, "user": user[:_LONGEST_USER] if user else None}
-
-
-def _ignored(body: OpenAIBody, *, left_out: Sequence[str]) -> list[str]:
-    """Names of the parameters that were sent with a value and are not read, and of tools and items left out."""
     sent = {name for name, value in (body.model_extra or {}).items() if value is not None} - PASSED_PARAMETERS
-    sent |= {*left_out}
-    return sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in sent})[:_MOST_IGNORED]
+    ignored = sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in (*sent, *chat.ignored)})
+    return {
+        "surface": "openai",
+        "ignored": [*ignored[:_MOST_IGNORED]],
+        FAILOVER: False if body.failover is False else None,
+        "user": user[:_LONGEST_USER] if user else None,
+        **chat.facts,
+    }
 
 
 def check_supported(body: ChatBody) -> None:

@@ -68,26 +68,25 @@ class ResponseStream:
         reply = response(self.decision, outcome, base=self._base, saved=saved)
         last: list[bytes] = []
         for item in reply["output"]:
-            if item["type"] != CALL:
+            where = self._where(item["id"])
+            if item["type"] == CALL:
+                fields = {name: item[name] for name in ("name", "arguments")}
+                last.append(self._event("function_call_arguments.done", **where, **fields))
+            else:
                 item["content"].sort(key=lambda part: self._content_index(part["type"]))
-            last += self._ended_call(item) if item["type"] == CALL else self._ended_parts(item)
+                last += [event for part in item["content"] for event in self._ended(part)]
+            last.append(self._event("output_item.done", output_index=where["output_index"], item=item))
         reply["output"].sort(key=lambda item: self._items.index(item["id"]))
         return [*created, *begun, *last, *self._last(reply)]
 
-    def _ended_parts(self, item: Mapping[str, Any]) -> list[bytes]:
-        """The last events of a message or of reasoning."""
-        events = []
-        for part in item["content"]:
-            kind = part["type"]
-            text = {name: value for name, value in part.items() if name not in ("type", "annotations")}
-            for number, one in enumerate(part.get("annotations", ())):
-                added = "output_text.annotation.added"
-                events.append(self._in_part(added, of=kind, annotation_index=number, annotation=one))
-            events += [
-                self._in_part(f"{kind}.done", of=kind, **text),
-                self._in_part("content_part.done", of=kind, part=part),
-            ]
-        return [*events, self._event("output_item.done", output_index=self._items.index(item["id"]), item=item)]
+    def _ended(self, part: Mapping[str, Any]) -> list[bytes]:
+        """The last events of a part of a message or of reasoning."""
+        kind, added = part["type"], "output_text.annotation.added"
+        text = {name: value for name, value in part.items() if name not in ("type", "annotations")}
+        cited = enumerate(part.get("annotations", ()))
+        events = [self._in_part(added, of=kind, annotation_index=place, annotation=one) for place, one in cited]
+        done = self._in_part(f"{kind}.done", of=kind, **text)
+        return [*events, done, self._in_part("content_part.done", of=kind, part=part)]
 
     def _called(self, call: Mapping[str, Any]) -> list[bytes]:
         """The events of a piece of a call: its item, once its id is known, and its arguments."""
@@ -102,11 +101,6 @@ class ResponseStream:
             where = self._where(self._calls[index])
             events.append(self._event("function_call_arguments.delta", **where, delta=arguments))
         return events
-
-    def _ended_call(self, item: Mapping[str, Any]) -> list[bytes]:
-        where = self._where(item["id"])
-        done = self._event("function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
-        return [done, self._event("output_item.done", output_index=where["output_index"], item=item)]
 
     def _added(self, item: Mapping[str, Any]) -> list[bytes]:
         """The events of an item that begins."""

@@ -60,7 +60,7 @@ class ResponseReply(TypedDict):
     if the model's server sends its thoughts. A `function_call` for each call of a tool. [] if it failed, and before
     there is an answer."""
     usage: dict[str, Any] | None
-    """Tokens over all of the arm's calls: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as of a chat
+    """Tokens over all of the arm's calls: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as in a chat
     completion; null while there is no answer."""
     metadata: dict[str, str]
     """As the request had it."""
@@ -72,7 +72,7 @@ class ResponseReply(TypedDict):
     """The decision behind the answer; missing while there is none."""
 
 
-#: of ids that are made here: LangChain knows by it that an id is that of a response
+#: prefix of our ids, by which LangChain recognises the id of a response
 ID_PREFIX: Final = "resp_"
 #: the key of a query's `request` with the namespaces of its functions
 NAMESPACES: Final = "namespaces"
@@ -129,19 +129,19 @@ def response(
     fault = None if outcome is None else fault_of(decision, outcome)
     error = error if fault is None else error_in_reply(fault)
     status, request = _status(outcome, failed=error is not None), decision.query.request
+    reason = None if outcome is None else _INCOMPLETE.get(finish_of(outcome))
+    system = [each.text for each in decision.query.messages if each.role == "system"]
     reply: dict[str, Any] = {
         "id": decision.id,
         "object": "response",
         "created_at": int(decision.made_at),
         "completed_at": int(outcome.made_at) if outcome is not None and status == "completed" else None,
         "status": status,
-        "incomplete_details": {"reason": _INCOMPLETE[finish_of(outcome)]}
-        if outcome and status == "incomplete"
-        else None,
+        "incomplete_details": {"reason": reason} if status == "incomplete" else None,
         "error": None if error is None else {"code": error["code"], "message": error["message"]},
         "model": model_name(decision),
         "previous_response_id": request.get("previous_response_id"),
-        "instructions": _instructions(decision),
+        "instructions": next(iter(system), None) if request.get("instructions") else None,
         "output": [],
         "usage": None,
         "metadata": request.get("metadata") or {},
@@ -166,9 +166,8 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
     calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
     items = []
     if reasoning := reasoning_of(passed):
-        items.append(
-            reasoning_item(decision) | {"status": "completed", "content": [item_part("reasoning_text", reasoning)]}
-        )
+        content = [item_part("reasoning_text", reasoning)]
+        items.append(reasoning_item(decision) | {"status": "completed", "content": content})
     if outcome.answer or passed.get("refusal") or not calls:
         items.append(message(decision, outcome, base=base))
     return [*items, *calls]
@@ -251,11 +250,6 @@ def _status(outcome: Outcome | None, *, failed: bool) -> ResponseStatus:
     return "incomplete" if finish_of(outcome) in _INCOMPLETE else "completed"
 
 
-def _instructions(decision: Decision) -> str | None:
-    sent = decision.query.request.get("instructions")
-    return next((each.text for each in decision.query.messages if sent and each.role == "system"), None)
-
-
 def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
     usage = dict(usage_of(outcome.cost, saved=saved))
     for name, theirs in (("prompt", "input"), ("completion", "output")):
@@ -319,10 +313,7 @@ class ResponseBody(OpenAIBody):
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
-        """The parameters as those of a chat completion, and the types of tools and items that are left out.
-
-        before: the messages of the response that it continues. Raises InvalidInput, Unsupported naming the item.
-        """
+        """A chat's parameters, its messages after `before`; types of ignored tools and items. Raises InvalidInput."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages: list[dict[str, Any]] = [*system, *before]
         alone = {"role": "user", "content": self.input}

@@ -14,10 +14,7 @@ from ragbandit.router.storage.rows.conversion import body_hash
 
 
 def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, str | None]:
-    """The hash of a conversation; and the key of the calls whose results end it, None if there are no such calls.
-
-    begin: the hash of the caller, or of the first `start` messages.
-    """
+    """The hash of a conversation; the key of the calls whose results end it, or None. begin: hash before `start`."""
     results = results_of(messages)
     asked = max(0, len(messages) - len(results) - 1)  # the message with the calls
     calls = _call_ids(messages[asked]) if results else []

@@ -114,7 +114,7 @@ _WEEK_H: Final = 7 * 24
 _MONDAY_H: Final = 3 * 24
 #: relative differences that are bet on
 _BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
-_STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged", "asked")
+_STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged")
 _COUNTS: Final = (
     *(f"{stage}_{kind}" for stage in _STAGES for kind in ("excess", "spread")),
     *("decided", "answered", "failed", "cancelled", "learned"),
@@ -158,7 +158,7 @@ def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) ->
         favoured = _favoured(
             {arm: pair for arm, pair in sums.items() if pair[1] > 0.0},
             alpha=alpha / len(_STAGES),
-            matters=0.0 if stage in ("named", "asked", "drawn") else MATTERS,
+            matters=0.0 if stage in ("named", "drawn") else MATTERS,
         )
         if favoured is not None:
             more, less = favoured
@@ -197,12 +197,6 @@ def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, more: Ar
         oftener = f"under ids that callers named, arm {more} was drawn more often and {less} less often"
         why = "callers choose ids by what they draw, or repeat questions until another arm comes, or rows are lost"
         return f"{oftener} than the logged probabilities promise: {why}; no comparison of arms counts"
-    if stage == "asked":
-        oftener = (
-            f"under ids that callers named, labels are asked for more often of arm {more} and less often of {less}"
-        )
-        why = "callers choose ids by this draw, or rows are lost"
-        return f"{oftener} than the logged probabilities promise: {why}; labels do not speak of all questions"
     if stage == "drawn":
         one = arms[less]
         promised = one.decided - one.drawn_excess

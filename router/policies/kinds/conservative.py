@@ -1,28 +1,24 @@
-"""A policy held back to an incumbent arm, so that at every moment from the 100th question on the reward collected is at
-least (1 - harm) times what always playing the incumbent would have collected.
+"""A policy held back to an incumbent arm: from the 100th question on the reward collected is always at least
+(1 - harm) times the reward of playing only the incumbent.
 
 Conservative bandits (Wu, Shariff, Lattimore, Szepesvari 2016; with features: Kazerouni et al. 2017) play the incumbent
-until what was earned pays for the worst that the next draw may do. Stage-wise ones (Khezeli and Bitar 2020; Moradipari
-et al. 2020) ask of every single decision that it keeps (1 - harm) of the incumbent's reward. Here:
+until the surplus pays for the worst next draw. Stage-wise ones (Khezeli and Bitar 2020; Moradipari et al. 2020) demand
+(1 - harm) of the incumbent's reward of every single decision. Here:
 
-- The incumbent is mixed in (draw.py), instead of played in the place of the policy: propensities stay exact, and an arm
-  that the policy may draw keeps a chance.
-- Feedback comes late, and many decisions are out before the first of them is learned. So the condition is on one
-  decision, and counts no others. With slack s, the reward that may still be lost by what the ledger contains, and
-  theta = ln(1 / CONFIDENCE) / s, a decision must keep
+- The incumbent is mixed into the policy's draw (draw.py): propensities stay exact, and other arms keep a chance.
+- Feedback comes late, after many further decisions. So the condition is on one decision. With slack s, the reward that
+  may still be lost according to the ledger, and theta = ln(1 / CONFIDENCE) / s, a decision must keep
 
       E exp(theta * (loss - credit)) <= 1,      credit = half of its own allowance, harm * the incumbent's mean.
 
   As s shrinks theta grows, and the share of the policy goes to 0.
 - The expected loss is the incumbent's score less the arm's; the rewards' variance is that of the ledger's rows, for
   either arm. So E exp(theta * loss) = exp(theta * (score_incumbent - score_arm) + theta^2 * variance), a Gaussian's.
-  If the policy has a posterior (`deviations`), half a deviation of the difference is taken off an arm's score: an arm
-  without rows is not as good as its prior mean.
-  If the policy has no scores, the arms' mean rewards replace them; an arm without rows has 0.
-- What was lost is estimated without the policy: a row of another arm lost the incumbent's mean reward less its own
-  reward; a row of the incumbent lost (reward - mean) * (1 / propensity - 1). The second corrects for questions on which
-  the incumbent is left because it answers them better or worse than others. Wrong scores cost slack, and a small slack
-  holds the policy back.
+  With a posterior (`deviations`) half a deviation of the difference is taken off an arm's score, since an arm without
+  rows may be worse than its prior mean. Without scores the arms' mean rewards replace them, 0 for an arm without rows.
+- The loss is estimated without the policy: a row of another arm lost the incumbent's mean reward less its own reward; a
+  row of the incumbent lost (reward - mean) * (1 / propensity - 1), which corrects for the choice of questions on which
+  the incumbent is left. Wrong scores cost slack, and a small slack holds the policy back.
 
 This is no proof. For a fixed theta, exp(theta * sum of (loss - credit)) would be a supermartingale, and Ville's
 inequality would bound the losses beyond the slack; but theta changes with every learned row, scores and variance are
@@ -72,7 +68,7 @@ MOST: Final = 1000
 _MEMORY: Final = 1000.0
 #: largest weight 1 / propensity of a row of the incumbent
 _MOST_WEIGHT: Final = 10.0
-#: share of the rewards' standard deviation that stands for the incumbent's mean reward where that is nearer to 0
+#: share of the rewards' standard deviation that replaces the incumbent's mean reward if this is nearer to 0
 _LEAST_SCALE: Final = 0.1
 #: what a state keeps of a shortfall, in this order
 _NUMBERS: Final = (
@@ -82,10 +78,7 @@ _NUMBERS: Final = (
 
 
 class Shortfall:
-    """The tally of one ledger against one incumbent.
-
-    harm: share of the incumbent's reward that may be lost.
-    """
+    """The tally of one ledger against one incumbent. harm: share of the incumbent's reward that may be lost."""
 
     def __init__(self, incumbent: ArmName, *, harm: float) -> None:
         self.incumbent, self.harm = incumbent, harm
@@ -100,7 +93,7 @@ class Shortfall:
         self._weight = self._rewards = self._squares = 0.0
         #: the same of quality and of cost, and the weight between them, faded over all rows
         self._quality = self._cost = self._price = 0.0
-        #: rows of the incumbent of before it changed
+        #: rows of the incumbent that were learned before it changed
         self.before = 0
         #: squares of all rewards
         self._all_squares = 0.0
@@ -180,10 +173,7 @@ class Shortfall:
             self._lost = lost / self._ratio
 
     def restart(self) -> None:
-        """The incumbent is another arm from now on: its mean reward restarts, what was lost stays.
-
-        Until it has KNOWN outcomes again nothing else is tried.
-        """
+        """The incumbent is another arm now: its mean reward restarts, what was lost stays."""
         self.before = self.rows.get(self.incumbent, 0)
         self._weight = self._rewards = self._squares = self._quality = self._cost = 0.0
 
@@ -294,7 +284,7 @@ class ConservativePolicy(HasParams):
         return {**super().arms_named, **inside}
 
     def __getattr__(self, name: str) -> Any:
-        """What the policy inside says of itself, where it does."""
+        """Attributes that only the policy inside has."""
         if name in _INSIDE:
             return getattr(self.inner, name)
         raise AttributeError(name)
@@ -344,12 +334,9 @@ class ConservativePolicy(HasParams):
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The inner policy's state, its arrays under "inner/", and the shortfall's numbers."""
         arrays, facts = self.inner.state()
-        return {f"{_INNER}{name}": array for name, array in arrays.items()} | self.shortfall.state(), {
-            "updates": facts["updates"],
-            "seen": facts["seen"],
-            "inner": facts,
-            **({"incumbent_before": self.shortfall.before} if self.shortfall.before else {}),
-        }
+        whole = {f"{_INNER}{name}": array for name, array in arrays.items()} | self.shortfall.state()
+        before: dict[str, Json] = {"incumbent_before": self.shortfall.before} if self.shortfall.before else {}
+        return whole, {"updates": facts["updates"], "seen": facts["seen"], "inner": facts, **before}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; the inner policy checks its own part."""

@@ -1,19 +1,18 @@
-"""Which decisions people are asked to label: those whose label would change most, each by a probability that is logged.
+"""Decisions that people are asked to label: those whose label changes most, each by a probability that is logged.
 
-For learning a label changes most where the two best arms are near each other and little is known of their difference;
-for the report where the decision weighs most in the difference to always the arm a (of the holdback, or the incumbent).
-Of a question whose posterior samples have the difference D of the two best arms, and whose arm was drawn with the
-probability p,
+A label changes learning most if the two best arms are close and their difference is uncertain; it changes the report
+most if the decision weighs most in the difference to the arm a (of the holdback, or the incumbent). If D is the
+difference of the two best arms in posterior samples, and the arm was drawn with the probability p,
 
     learning = sd(D) * share of the samples in which the second is ahead,    estimate = |1 - [arm = a] / p|,
     use = learning / its mean + estimate / its mean,    q = clip(c * use, LEAST * share, 1),
 
 share = labels a day / decisions a day, means over the newest questions, and c such that q is `share` on average there.
-What is not known, since a policy has no such samples or there is no arm a, counts as alike for all.
+Without samples, or without an arm a, that part is the same for all questions.
 
-Learning and estimates weigh each label by share / q (`label_weight`): so weighted, labels speak of all questions and
-not of the doubtful ones alone (Horvitz and Thompson 1952). Whoever cannot weigh, replay and the evidence of versions,
-takes the uniform part of the queue alone: what the draw would have taken at the least q.
+Learning and estimates weigh each label by share / q (`label_weight`), so that labels represent all questions (Horvitz
+and Thompson 1952). Replay and the evidence of versions, which do not weigh, take only the uniform part of the queue:
+the labels that the least q would have drawn.
 """
 
 import time
@@ -34,7 +33,7 @@ from ragbandit.shared.types import Matrix
 
 #: questions whose uses c follows from
 _NEWEST: Final = 300
-#: decisions whose times the traffic of a day follows from, where a day has more
+#: most decisions that are counted for the traffic of a day
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
 #: the traffic is counted again after that long, seconds
@@ -84,7 +83,7 @@ class LabelSampler:
 
 
 def _learning(output: PolicyOutput) -> float:
-    """What a label of this question may change in what is learned; 1 where nothing tells."""
+    """How much a label of this question may change what is learned; 1 if the policy has no posterior."""
     if output.scores is None or output.deviations is None or len(output.scores) < 2:
         return 1.0
     first, second = np.argsort(-np.array(output.scores), kind="stable")[:2]
@@ -105,7 +104,7 @@ def scaled(parts: Matrix, *, share: float) -> tuple[float, float]:
 
 
 def _decisions_per_day(database: Database, *, now: float) -> float:
-    """Of the last day, or at the pace of the newest _COUNTED where there were more."""
+    """Decisions of the last day; if more than _COUNTED, by the pace of the newest ones."""
     made_at = decisions.c.made_at
     with database.read() as connection:
         edge = connection.execute(select(made_at).order_by(made_at.desc()).offset(_COUNTED - 1).limit(1)).scalar()

@@ -15,8 +15,7 @@ from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Query
 
-#: keys of a query's `request`: what an arm must be able to do for it, what it should do if an arm can, and its tokens,
-#: estimated
+#: keys of a query's `request`: its needs, its optional needs, and an estimate of its tokens
 NEEDS: Final = "needs"
 OPTIONAL: Final = "optional_needs"
 TOKENS: Final = "tokens"
@@ -56,10 +55,7 @@ def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
 def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
-    """Arms that are not to answer this query -> what they lack, sorted; {} where all may.
-
-    What is optional counts where one of the arms can do it.
-    """
+    """Arms that may not answer this query -> the needs that they lack. An optional need counts if an arm meets it."""
     given = (query.request.get(key) for key in (NEEDS, OPTIONAL))
     hard, soft = ({str(need) for need in needs} if isinstance(needs, list) else set[str]() for needs in given)
     tokens = query.request.get(TOKENS)
@@ -91,7 +87,7 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
 
 
 def as_text(query: Query) -> Query:
-    """The query of a chat for an arm that reads the question alone: the parameters that it cannot use are named."""
+    """The query of a chat for an arm that reads only the question; parameters that it cannot use are in `ignored`."""
     known = query.request.get("ignored")
     unused = query.chat.keys() - {"messages"}
     ignored = sorted({*(known if isinstance(known, list) else ()), *unused})

@@ -1,7 +1,4 @@
-"""Bootstrap: from settings to databases, encoders, queues and learners. Only this module picks concrete classes.
-
-Also who may reach the service without keys, and the record of the settings that it ran with.
-"""
+"""Bootstrap: databases, encoders, queues and learners of settings. Only this module picks concrete classes."""
 
 import contextlib
 import importlib.util
@@ -49,26 +46,17 @@ log = logging.getLogger("ragbandit.bootstrap")
 
 
 def open_database(settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True) -> Database:
-    """The database of these settings, its schema checked. Raises StoreError, and ConfigError for what it lies in.
-
-    make, new_store, writes: see `connect_database`.
-    """
-    database = connect_database(settings, make=make, new_store=new_store, writes=writes)
-    try:
-        check_schema(database)
-    except BaseException:
-        database.close()
-        raise
-    return database
+    """`connect_database`, with its schema checked."""
+    return connect_database(settings, make=make, new_store=new_store, writes=writes, checked=True)
 
 
 def connect_database(
-    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True
+    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True, checked: bool = False
 ) -> Database:
-    """The database of these settings, of whatever schema. Raises StoreError, and ConfigError for what it lies in.
+    """The database of these settings. Raises StoreError, ConfigError.
 
     make: make the file of SQLite if it is missing. new_store: also if a former store left files there. writes: refuse
-    a database that can only be read; without it such a database is opened for reading.
+    a database that can only be read; without it such a database is opened for reading. checked: check its schema.
     """
     writable = check_database_file(settings, make=make, writes=writes)
     refusal = refusal_to_begin(settings, make=make, new_store=new_store)
@@ -80,6 +68,8 @@ def connect_database(
             with database.read() as connection:
                 if not inspect(connection).get_table_names():
                     raise refusal
+        if checked:
+            check_schema(database)
     except BaseException:
         database.close()
         raise
@@ -125,7 +115,7 @@ def _fitting(
 
 
 def encoder_of(settings: Settings) -> Encoder:
-    """`make_encoder` for the store of these settings, where there is one. Raises ConfigError, StoreError."""
+    """`make_encoder` for the store of these settings, if they have one. Raises ConfigError, StoreError."""
     if not has_store(settings):
         return make_encoder(settings.encoder)
     with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
@@ -143,10 +133,7 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
-    """The encoder of what this ledger learns from: as registered, else of the newest decision; None in a new store.
-
-    Raises StoreError.
-    """
+    """The encoder of this ledger: as registered, else of its newest decision; None if new. Raises StoreError."""
     registered = ledger.registered()
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
@@ -169,7 +156,7 @@ def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice, *, know
 
 
 def judge_sample(settings: Settings) -> JudgeSample | None:
-    """Which decisions wait for the configured judge; None: there is none, or none are to be judged."""
+    """Which decisions wait for the configured judge; None if there is no judge, or its share is 0."""
     chosen = settings.judge
     if chosen.generator is None or chosen.share == chosen.first == 0:
         return None
@@ -184,10 +171,8 @@ def make_jobs(settings: Settings) -> Jobs:
     """
     expected = settings.redis_url is not None or redis_runs(settings)
     if not expected:
-        log.info(
-            "no Redis is running: /v1/answer waits until one is; the learner finds feedback by polling the database",
-            extra={"action": "jobs"},
-        )
+        late = "/v1/answer waits until one is; the learner finds feedback by polling the database"
+        log.info("no Redis is running: %s", late, extra={"action": "jobs"})
     missing = [name for name in ("redis", "rq") if importlib.util.find_spec(name) is None]
     if missing:
         if settings.redis_url is not None:
@@ -213,10 +198,7 @@ def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learn
 
 @contextlib.contextmanager
 def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
-    """A ledger of the store of these settings, which may be one that can only be read.
-
-    Raises StoreError if there is no store, or of another version.
-    """
+    """A ledger of the store of these settings, also of one that can only be read. Raises StoreError."""
     with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
         yield Ledger(database, label=PolicyLabel(label))
 
@@ -236,13 +218,11 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings, *, now: float) -> None:
-    """Refuse to listen where other machines reach the service while it has no key and
-    nobody signs in. Raises ConfigError, StoreError.
-    """
+    """Refuse a service that other machines reach without keys and sign-in. Raises ConfigError, StoreError."""
     server = settings.server
-    hosts = {"server.host": server.host} | (
-        {} if server.admin_port is None else {"server.admin_host": server.admin_host}
-    )
+    hosts = {"server.host": server.host}
+    if server.admin_port is not None:
+        hosts["server.admin_host"] = server.admin_host
     exposed = {field: host for field, host in hosts.items() if not is_loopback(host)}
     if not exposed or server.open or server.trusted_header is not None:
         return
@@ -251,12 +231,10 @@ def check_exposure(settings: Settings, *, now: float) -> None:
         with contextlib.closing(open_database(settings, make=False)) as database:
             if KeyStore(database).in_force(now=now).unrevoked:
                 return
-    raise ConfigError(
-        f"the service would listen on {host or 'every address'} without API keys; everyone who can reach it could read "
-        "every question and teach the policy",
-        field=field,
-        remedy=f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. docs/security.md says more",
-    )
+    harm = "everyone who can reach it could read every question and teach the policy"
+    message = f"the service would listen on {host or 'every address'} without API keys; {harm}"
+    remedy = f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. docs/security.md says more"
+    raise ConfigError(message, field=field, remedy=remedy)
 
 
 #: the action of these entries; their facts have the settings that are not the defaults, without secrets
@@ -264,10 +242,7 @@ CONFIG_USED = "config.use"
 
 
 def record_config(database: Database, settings: Settings, *, actor: str | None = None) -> None:
-    """Add an entry if this host's service ran with other settings before. Raises StoreError.
-
-    actor: who brought them; None: the process that starts.
-    """
+    """Add an entry if this host's service had other settings before. actor: default the process. Raises StoreError."""
     host = socket.gethostname()
     facts: dict[str, object] = {"settings": changed_settings(settings)}
     target = f"host:{host}"

@@ -35,10 +35,7 @@ _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "log
 
 
 def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False) -> StoreError | None:
-    """Why no SQLite store may be begun for these settings where the database is missing or empty; None: it may.
-
-    make: the caller may make a store. new_store: also in a folder with files of a former store.
-    """
+    """The error if these settings have no SQLite database and may not `make` one, or a former store left files."""
     file = sqlite_file(settings)
     if file is None:
         return None
@@ -49,13 +46,10 @@ def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False)
         places.append(file.with_name(f"{file.name}-wal"))
     remains = sorted({str(place) for place in places if _has_bytes(place)})
     if remains and not new_store:
-        return StoreError(
-            f"the database {file} is missing or empty, and a former store left {', '.join(remains)}: a new one would "
-            "have none of its decisions and API keys",
-            field=_field(settings),
-            remedy=f"{RESTORE}, or correct the path; to begin a new store, run: ragbandit migrate --new-store",
-            lasting=True,
-        )
+        left = f"a former store left {', '.join(remains)}: a new one would have none of its decisions and API keys"
+        remedy = f"{RESTORE}, or correct the path; to begin a new store, run: ragbandit migrate --new-store"
+        message = f"the database {file} is missing or empty, and {left}"
+        return StoreError(message, field=_field(settings), remedy=remedy, lasting=True)
     if make:
         return None
     remedy = "check the path; `ragbandit up` and `ragbandit migrate` make a database"
@@ -73,10 +67,7 @@ def _has_bytes(path: Path) -> bool:
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse a database, Redis, workers or a folder's URL whose package is missing. Raises ConfigError.
-
-    None of them is imported.
-    """
+    """Refuse settings whose packages are missing; none is imported. Raises ConfigError."""
     if settings.database_url is not None:
         from sqlalchemy.engine import make_url
 
@@ -140,10 +131,7 @@ def check_data_dir(settings: Settings) -> None:
 
 
 def check_database_file(settings: Settings, *, make: bool, writes: bool = True) -> bool:
-    """Refuse a SQLite database that this user cannot use; whether it can be written. Raises ConfigError.
-
-    make: also make its folder. writes: also refuse one that can only be read.
-    """
+    """Whether the SQLite database can be written. make: make its folder. Raises ConfigError if it cannot be used."""
     if (file := sqlite_file(settings)) is None:
         return True
     field = _field(settings)
@@ -155,10 +143,7 @@ def check_database_file(settings: Settings, *, make: bool, writes: bool = True) 
 
 
 def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
-    """A lock on the folder of a SQLite store, which one service at a time holds; None where the store is elsewhere.
-
-    at: URL of the service. Raises ConfigError that names the process which holds it.
-    """
+    """A lock on the folder of a SQLite store, for one service at a time; None for other stores. Raises ConfigError."""
     file = sqlite_file(settings)
     if file is None:
         return None
@@ -167,20 +152,15 @@ def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
 
 
 def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
-    """An open file that only one process holds, and that says which; the kernel lets go of it however that ends.
-
-    Raises ConfigError where another process holds it.
-    """
+    """An open file that names this process, which holds it until it ends. Raises ConfigError if another one does."""
     opened = append_private(file)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         opened.close()
-        raise ConfigError(
-            f"another `{process}` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}",
-            field=field,
-            remedy="stop it, or give this one a data_dir of its own; several services take PostgreSQL",
-        ) from error
+        message = f"another `{process}` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}"
+        remedy = "stop it, or give this one a data_dir of its own; several services take PostgreSQL"
+        raise ConfigError(message, field=field, remedy=remedy) from error
     # Left out on a full disk, where the lock itself holds all the same.
     with contextlib.suppress(OSError):
         opened.truncate(0)
@@ -234,11 +214,11 @@ CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.l
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderChoice:
-    """An encoder, and why it is this one."""
+    """An encoder, and the reason for the choice."""
 
     #: HASHING, a local folder or a hub name
     model: str
-    #: as of `weights.resolve`
+    #: as in `weights.resolve`
     stand_in: bool | None = None
     reason: str
     #: the store has it in `policies.encoder`
@@ -250,10 +230,7 @@ class EncoderChoice:
         return f"{self.model}{of_wheel}: {self.reason}"
 
     def check(self, *, weights: bool = False) -> None:
-        """Refuse one whose packages are not installed. Nothing is imported, fetched or asked. Raises ConfigError.
-
-        weights: also one whose weights are sure not to be found.
-        """
+        """Raises ConfigError if its packages, or with `weights` surely its weights, are missing. Nothing is loaded."""
         if self.model == HASHING:
             return
         missing = _missing()
@@ -267,16 +244,20 @@ class EncoderChoice:
 def choices(
     settings: EncoderSettings, *, origin: Mapping[str, Any] | None = None, known: str | None = None
 ) -> list[EncoderChoice]:
-    """The encoder to use; two where only one who has loaded them can say which of them the store began with.
+    """The encoder to use; two if only their loaded weights show with which the store began.
 
-    origin: what the store has in `policies.encoder`. known: the hash of its encoder, where it has no more than that.
+    origin: what the store has in `policies.encoder`. known: the hash of its encoder, if it has only that.
     """
     if origin is not None and settings.model in (AUTO, origin["model"]):
         stand_in = origin["wheel"] is not None
         return [EncoderChoice(model=origin["model"], stand_in=stand_in, reason=_BEGAN, pinned=True)]
     model = settings.model
     if model == AUTO and known is None:
-        return [_fitting()]
+        missing = _missing()
+        if missing is None:
+            return [EncoderChoice(model=DEFAULT_ENCODER, reason="torch is installed")]
+        reason = f"style and words, without a model, since {missing} is not installed"
+        return [EncoderChoice(model=HASHING, reason=reason)]
     if model == AUTO:
         counted = HashingEncoder(dimension=settings.dimension).hash
         if known in (counted, half_hash(counted)):
@@ -284,13 +265,6 @@ def choices(
         model = DEFAULT_ENCODER
     first = EncoderChoice(model=model, reason="it is configured" if settings.model != AUTO else _BEGAN)
     return [first, replace(first, stand_in=True)] if known and has_stand_in(model) else [first]
-
-
-def _fitting() -> EncoderChoice:
-    missing = _missing()
-    if missing is None:
-        return EncoderChoice(model=DEFAULT_ENCODER, reason="torch is installed")
-    return EncoderChoice(model=HASHING, reason=f"style and words, without a model, since {missing} is not installed")
 
 
 def _missing() -> str | None:

@@ -3,12 +3,10 @@
 SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
 two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 
-Schema window: which releases may use one database at the same time, so that hosts are upgraded one by one. Each
-migration names in `oldest_code` the oldest schema whose code goes on while the migration runs and after it. One that
-only adds keeps the value of the one before; one that removes or renames what code reads, or that old code could not
-write beside, raises it. A database carries the value of its newest migration beside its revision, as `code_from`. So a
-release may meet a newer schema: it looks there whether it may stay, since it cannot know later migrations. The sessions
-of PostgreSQL are named by the schema of their code, so that a migration sees whom it would break.
+Schema window: releases that may use one database at the same time, so that hosts are upgraded one by one. Each
+migration names in `oldest_code` the oldest schema whose code survives it; one that removes or renames what this code
+needs raises the value. The database has the value of its newest migration in `code_from`, which a release reads if it
+meets a newer schema. Sessions of PostgreSQL are named by their code's schema, so that a migration sees whom it breaks.
 """
 
 import secrets
@@ -48,7 +46,7 @@ SHARDS = 16
 #: between two tries of a writer of SQLite, seconds. SQLite by itself soon waits 25 to 100 ms between two, and finds the
 #: database taken again each time where another process writes often.
 LOCK_RETRY_S = 0.002
-#: of libpq, each unless DATABASE_URL sets it: a connection whose packets nobody acknowledges is closed within 10 s
+#: parameters of libpq unless DATABASE_URL sets them: a connection without acknowledgements is closed within 10 s
 POSTGRES_OPTIONS = {
     "connect_timeout": 5,
     "tcp_user_timeout": 5000,
@@ -58,7 +56,7 @@ POSTGRES_OPTIONS = {
     "keepalives_count": 2,
     "application_name": f"{SESSION}{SCHEMA_REVISION}",
 }
-#: of a session of PostgreSQL; those in the `options` of DATABASE_URL come after them, and hold
+#: parameters of a session of PostgreSQL; the `options` of DATABASE_URL override them
 SESSION_OPTIONS = {
     "lock_timeout": int(LOCK_WAIT_S * 1000),
     "statement_timeout": 120_000,
@@ -87,7 +85,7 @@ class Database:
         """make: an empty file of SQLite if there is none. read_only: of SQLite, `write` is refused."""
         parsed = make_url(url)
         self.url = parsed
-        #: the last one; None: none has failed
+        #: the last failed write
         self.failed_write: FailedWrite | None = None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         #: the rows of `counters` that this process moves; drawn, as in containers all may have the same process id
@@ -110,7 +108,8 @@ class Database:
         self._reader = self.engine
         if self.is_sqlite:  # whose readers see one state anyway
             if self.file is not None:
-                event.listen(self.engine, "do_connect", partial(_connect_sqlite, self.file))
+                connect = self.file.connect
+                event.listen(self.engine, "do_connect", lambda _dialect, _record, _given, options: connect(options))
             event.listen(self.engine, "connect", partial(_prepare_sqlite, self.file))
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
@@ -136,7 +135,7 @@ class Database:
             self.check_file()  # before the commit: a row in a file that no path names is lost
 
     def damages(self, *, most: int) -> list[str]:
-        """What SQLite itself finds damaged in its file, which it reads whole; so many places at most."""
+        """At most `most` places that SQLite finds damaged in its file, which it reads whole."""
         if not self.is_sqlite:
             return []
         try:
@@ -178,9 +177,8 @@ class Database:
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
             damaged = is_damaged(getattr(error, "orig", None))
             remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
-            raise StoreError(
-                f"the database failed: {reason}", remedy=f"nothing was written; {remedy}", lasting=damaged
-            ) from error
+            message = f"the database failed: {reason}"
+            raise StoreError(message, remedy=f"nothing was written; {remedy}", lasting=damaged) from error
 
 
 def overwrite_freed(connection: Connection) -> None:
@@ -194,12 +192,6 @@ def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parame
     ours = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
     options = f"{ours} {parameters.get('options', '')}".strip()
     parameters.update({**POSTGRES_OPTIONS, **parameters, "options": options})
-
-
-def _connect_sqlite(
-    file: StoreFile, _dialect: Dialect, _record: object, _given: object, options: dict[str, Any]
-) -> Any:
-    return file.connect(options)
 
 
 def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) -> None:
@@ -222,10 +214,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _wait_for_lock(driver: Any, statement: str, *, last_try: Callable[[str], object]) -> None:
-    """Run `statement`, again every LOCK_RETRY_S while others lock the file, for LOCK_WAIT_S at most.
-
-    last_try runs it after that, or after another error, and raises what is wrong.
-    """
+    """Run `statement`, for LOCK_WAIT_S again if the file is locked; `last_try` runs it last, and raises its error."""
     give_up = time.monotonic() + LOCK_WAIT_S
     driver.execute("PRAGMA busy_timeout=0")
     try:
@@ -281,10 +270,7 @@ def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path)
 
 
 def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
-    """Run the migrations up to `revision` in the caller's write transaction. Raises StoreError.
-
-    exports: the folder to which the rows of dropped tables are written.
-    """
+    """Run migrations in the caller's transaction. exports: folder for rows of dropped tables. Raises StoreError."""
     from alembic import command  # here, since every process opens a database and few change its schema
     from alembic.config import Config
     from alembic.util.exc import CommandError
@@ -296,11 +282,8 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
     try:
         command.upgrade(config, revision)
     except CommandError as error:
-        raise StoreError(
-            f"the database cannot be migrated: {error}",
-            field="database_url",
-            remedy="install the version of ragbandit that made it, or a newer one",
-        ) from error
+        remedy = "install the version of ragbandit that made it, or a newer one"
+        raise StoreError(f"the database cannot be migrated: {error}", field="database_url", remedy=remedy) from error
     if reached := revision_of(connection):
         # Which code may use the schema that the database has now.
         oldest = max(oldest for step, oldest in steps().items() if step <= reached)
@@ -308,10 +291,9 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
 
 
 def check_schema(database: Database, *, make: bool = True) -> str:
-    """Refuse a database whose schema this version cannot use; with `make` an empty SQLite file is set up on the spot.
+    """The revision of a schema that this version can use; `make` sets up an empty SQLite file.
 
-    A newer schema is accepted where the database says that code of this one may still use it. Returns its revision.
-    Raises StoreError with the command to run.
+    A newer schema is accepted if its database allows this code. Raises StoreError with the command to run.
     """
     with database.read() as connection:
         current = revision_of(connection)
@@ -323,18 +305,13 @@ def check_schema(database: Database, *, make: bool = True) -> str:
         return migrate(database)
     present = "no schema" if current is None else f"schema {current}"
     oldest = "" if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to "
-    raise StoreError(
-        f"the database has {present}, this version needs {oldest}{SCHEMA_REVISION}",
-        field="database_url",
-        remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
-    )
+    message = f"the database has {present}, this version needs {oldest}{SCHEMA_REVISION}"
+    remedy = "install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate"
+    raise StoreError(message, field="database_url", remedy=remedy)
 
 
 def wait_for_schema(database: Database, *, seconds: float) -> str:
-    """Wait until the schema is one that this version can use; returns its revision.
-
-    A database that cannot be reached is waited for too. Raises StoreError of the last try when the time is over.
-    """
+    """Wait for the database and a schema that this version can use; its revision. Raises the last StoreError."""
     give_up = time.monotonic() + seconds
     while True:
         try:
@@ -346,20 +323,14 @@ def wait_for_schema(database: Database, *, seconds: float) -> str:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision that Alembic has written down; None where there is no schema of ours.
-
-    Raises StoreError for a database of version 0.x.
-    """
+    """Alembic's revision; None without a schema of ours. Raises StoreError for a database of version 0.x."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
     columns = {column["name"] for column in inspect(connection).get_columns("alembic_version")}
     if revision is not None and "code_from" not in columns:  # its revisions count other migrations
-        raise StoreError(
-            f"this database cannot be used: {BEFORE_1_0}",
-            field="database_url",
-            remedy="begin with an empty database, and import what was exported there",
-        )
+        remedy = "begin with an empty database, and import what was exported there"
+        raise StoreError(f"this database cannot be used: {BEFORE_1_0}", field="database_url", remedy=remedy)
     return revision
 
 
@@ -380,28 +351,20 @@ def _to_come(current: str | None) -> dict[str, str]:
 
 
 def _last_safe(current: str, *, needed: str) -> str:
-    """The newest migration up to which code of the schema `current` survives; `current` where it survives no more.
-
-    Raises StoreError where that is before `needed`, the schema without which this release cannot start.
-    """
+    """The newest migration that code of the schema `current` survives. Raises StoreError if it is before `needed`."""
     to_come = _to_come(current)
     breaks = next((revision for revision, oldest in to_come.items() if oldest > current), None)
     last = max((revision for revision in to_come if breaks is None or revision < breaks), default=current)
     if breaks is not None and last < needed:
-        raise StoreError(
-            f"this release needs schema {needed}, and migration {breaks} on the way cannot be run while processes of "
-            f"schema {current} serve: it takes code of schema {to_come[breaks]} or newer",
-            field="database_url",
-            remedy="upgrade by way of a release between the two, or stop all processes and run: ragbandit migrate",
-        )
+        serving = f"while processes of schema {current} serve: it takes code of schema {to_come[breaks]} or newer"
+        message = f"this release needs schema {needed}, and migration {breaks} on the way cannot be run {serving}"
+        remedy = "upgrade by way of a release between the two, or stop all processes and run: ragbandit migrate"
+        raise StoreError(message, field="database_url", remedy=remedy)
     return last
 
 
 def _check_connected(connection: Connection, *, current: str | None) -> None:
-    """Refuse migrations that processes which are connected to PostgreSQL now would not survive. Raises StoreError.
-
-    Processes on SQLite are not seen.
-    """
+    """Refuse migrations that connected processes of PostgreSQL would not survive. Raises StoreError."""
     to_come = _to_come(current)
     if connection.dialect.name != "postgresql" or not to_come:
         return
@@ -413,11 +376,9 @@ def _check_connected(connection: Connection, *, current: str | None) -> None:
     names = connection.execute(query, {"ours": f"{SESSION}%"}).scalars()
     older = sorted(schema for name in names if (schema := str(name).removeprefix(SESSION)) < needed)
     if older:
-        raise StoreError(
-            f"processes of schema {', '.join(older)} use the database, and what is to come takes {needed} or newer",
-            field="database_url",
-            remedy="upgrade or stop them first; `ragbandit migrate --pre` runs what they survive",
-        )
+        message = f"processes of schema {', '.join(older)} use the database, and a migration takes {needed} or newer"
+        remedy = "upgrade or stop them first; `ragbandit migrate --pre` runs what they survive"
+        raise StoreError(message, field="database_url", remedy=remedy)
 
 
 def _may_use(connection: Connection) -> bool:
@@ -427,15 +388,11 @@ def _may_use(connection: Connection) -> bool:
 
 
 def _give_way_first(connection: Connection) -> None:
-    """Let this transaction wait for locks shorter than requests do, however long its statements run (PostgreSQL).
-
-    Of two migrations at once one gives way too: in an empty database there is no table yet that would keep them apart.
-    """
+    """Let this transaction wait for locks shorter than requests do, and for other migrations (PostgreSQL)."""
     # A large table takes longer than the time limit of a statement of ours.
     connection.execute(text("SET LOCAL statement_timeout = 0"))
-    timeout_ms = connection.execute(
-        text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
-    ).scalar_one()
+    setting = text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
+    timeout_ms = connection.execute(setting).scalar_one()
     connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(timeout_ms) * _BEFORE_DEADLOCK))}"))
     connection.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
 

@@ -39,20 +39,15 @@ class StoreFile:
         self._immutable = False
 
     def make(self) -> None:
-        """An empty file if there is none: it holds questions and answers, and SQLite would let everybody read it.
-
-        The -wal and -shm files of SQLite get its mode.
-        """
+        """Make an empty file if there is none, which only its owner can read; SQLite's other files get its mode."""
         try:
             private_folder(self.path.parent)
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except OSError as error:
-            raise StoreError(
-                f"{self.path} cannot be made: {error.strerror}",
-                field="database_url",
-                remedy="set database_url, or data_dir which it follows, to a place that can be written",
-            ) from error
+            message = f"{self.path} cannot be made: {error.strerror}"
+            remedy = "set database_url, or data_dir which it follows, to a place that can be written"
+            raise StoreError(message, field="database_url", remedy=remedy) from error
 
     def connect(self, parameters: Mapping[str, Any]) -> sqlite3.Connection:
         """A connection to the file, which is never made here. Raises sqlite3.Error."""
@@ -76,10 +71,7 @@ class StoreFile:
         return connection
 
     def check(self, *, every_s: float = 0.0) -> None:
-        """Refuse to go on if the path names another file than at the first call, or none. Raises StoreError.
-
-        every_s: look again only if the last look is so old, and the file was opened before.
-        """
+        """Raises StoreError if the path names another file than first, or none. every_s: age of the last look."""
         now = time.monotonic()
         if every_s and (self._identity is None or now < self._looked + every_s):
             return
@@ -91,10 +83,7 @@ class StoreFile:
         if self._identity is None:
             self._identity = identity
         if identity is None or identity != self._identity:
-            raise StoreError(
-                f"the database {self.path} {fault}",
-                remedy="nothing was written, and a service ends; put the folder back or restore a backup, then "
-                "start the service again",
-                lasting=True,
-            )
+            ends = "nothing was written, and a service ends"
+            remedy = f"{ends}; put the folder back or restore a backup, then start the service again"
+            raise StoreError(f"the database {self.path} {fault}", remedy=remedy, lasting=True)
         self._looked = now

@@ -50,13 +50,6 @@ def test_the_sentence_says_which_side_is_favoured_and_by_how_much():
             },
             "under ids that callers named, arm dear was drawn more often and cheap less often than",
         ),
-        "asked": (
-            {
-                "cheap": ArmTotals(asked_excess=-50.0, asked_spread=20.0),
-                "dear": ArmTotals(asked_excess=50.0, asked_spread=20.0),
-            },
-            "under ids that callers named, labels are asked for more often of arm dear and less often of cheap than",
-        ),
         "lost": (
             totals(p=0.5, drawn=0.9),
             "arm cheap was drawn 9,000 times where the logged probabilities promise 9,500",

@@ -253,9 +253,9 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
         "c.docx": "not one of .txt, .md, .html, .htm, .pdf",
         "d.txt": "it holds no text",
         "e.md": "it holds no text",
-        "f.txt": "it is no file, or a link to none",
+        "f.txt": "it is no file",
         "g": "a link to a folder is not followed",
-        "h.txt": "it is no file, or a link to none",
+        "h.txt": "it is no file",
         "i.txt": "it is a link to a file outside of the folder",
         "j.txt": "it has more than 64 MiB",
     }

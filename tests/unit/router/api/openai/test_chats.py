@@ -56,7 +56,7 @@ def test_the_question_of_a_chat(messages, question, needs):
     """
     chat = read(*messages)
     asked = [turn for turn in chat.turns if turn.role != "system"][-1]
-    assert (asked.role, asked.text, chat.needs) == ("user", question, needs)
+    assert (asked.role, asked.text, chat.facts["needs"]) == ("user", question, [*needs])
     assert chat.sent["messages"] == messages
 
 
@@ -74,9 +74,9 @@ def test_long_texts_and_broken_characters():
     """Long texts are sent whole and kept without their middle; what no store takes is a replacement character."""
     long, half = "x" * (MAX_TEXT + 5), {"role": "tool", "tool_call_id": "c1", "content": "4\ud83d\x00"}
     chat = read({"role": "system", "content": long}, HI)
-    assert (chat.needs, chat.facts["clipped"], chat.sent["messages"][0]["content"]) == ((), 1, long)
+    assert (chat.facts["needs"], chat.facts["clipped"], chat.sent["messages"][0]["content"]) == ([], 1, long)
     assert max(len(turn.text) for turn in chat.turns) == MAX_TEXT
-    assert read({"role": "user", "content": long}, {"role": "system", "content": "?"}).needs == ("chat",)
+    assert read({"role": "user", "content": long}, {"role": "system", "content": "?"}).facts["needs"] == ["chat"]
     assert read({"role": "user", "content": long}, passed=False).turns[0].text == long
     sent = read(HI, CALLS, half, tools=[{"function": {"name": "f\udc00"}}]).sent
     assert (sent["messages"][2]["content"], sent["tools"]) == ("4��", [{"function": {"name": "f�"}}])

@@ -21,7 +21,7 @@ from .conftest import running_systems, until
 HANDED_OVER = (
     *("reset", "reset-in-headers", "reset-after-headers", "reset-after-role", "silence", "silence-after-role"),
     *("500", "502", "503", "504", "408", "429", "429-after", "401", "403", "404", "invalid-json", "empty-body"),
-    *("empty-stream", "html", "error-event", "role-then-error"),
+    *("empty-stream", "role-only", "html", "error-event", "role-then-error"),
 )
 #: faults of the request: status and message
 REFUSED = {"400": "bad schema", "422": "bad field", "413": "too large"}

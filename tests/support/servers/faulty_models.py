@@ -54,6 +54,7 @@ REPLIES = {
     "invalid-json": (200, STREAM, b'data: {"choices": [{"ind\n\n', ""),
     "empty-body": (200, JSON, b"", ""),
     "empty-stream": (200, STREAM, b"data: [DONE]\n\n", ""),
+    "role-only": (200, STREAM, ROLE + b"data: [DONE]\n\n", ""),
     "html": (200, HTML, b"<html><body>Please log in</body></html>", ""),
     "error-event": (200, STREAM, b'data: {"error": {"message": "overloaded", "code": 503}}\n\n', ""),
     "role-then-error": (200, STREAM, ROLE + b'data: {"error": {"message": "overloaded"}}\n\n', ""),

@@ -132,7 +132,7 @@ def test_faults_of_the_request_and_of_all_arms(gateway, door, stream):
 
 
 def test_after_content_there_is_no_second_arm(gateway):
-    """A stream that breaks off after a piece ends with an error that says so; a whole reply comes from another arm."""
+    """A stream that breaks off after a piece ends with an error with this reason; another arm gives a whole reply."""
     client, server, _ = gateway
     for door in ("chat", "responses"):
         status, _, _, error, reply = asked(client, f"fault:cut {door}", door=door, stream=True)
@@ -234,7 +234,7 @@ def test_a_dead_server_costs_one_question_its_first_attempt(tmp_path):
             replies = [asked(client, f"question {number}", stream=bool(number % 2)) for number in range(40)]
             assert {reply[:2] for reply in replies} == {(200, "Paris")}
             failed = [one for *_, one in replies if "x-ragbandit-failover" in one.headers]
-            assert 1 <= len(failed) <= 6  # the service may decide once more before it hears of the first
+            assert 1 <= len(failed) <= 6  # the service may decide once more before the first failure is stored
             assert time.monotonic() - began < 20.0
             states = {arm: one["state"] for arm, one in client.get("/v1/status").json()["arms"].items()}
             assert states == {"one": "closed", "dead": "open", "pipeline": "open"}

@@ -218,9 +218,10 @@ class _OnceLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.CollectionNode):
             parts = node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
-            node.size = 1 + sum(getattr(part, "size", 1) for part in parts)
-            if node.size > _MOST_VALUES:
+            size = 1 + sum(getattr(part, "size", 1) for part in parts)
+            if size > _MOST_VALUES:
                 raise yaml.constructor.ConstructorError(None, None, "there are too many values", node.start_mark)
+            node.size = size  # type: ignore[attr-defined] # of ours, for the collections around it
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002

@@ -35,7 +35,7 @@ from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 Sources = Mapping[str, str]
-#: most values of a YAML text, those of its aliases counted at every place
+#: most values of a YAML text; an alias counts as all of its values
 _MOST_VALUES: Final = 1_000_000
 
 

@@ -226,7 +226,7 @@ def assert_booked(system):
         assert kept(connection, label="main") == counted(connection, label="main")
         rows = connection.execute(select(decisions.c.request, outcomes.c.cost).join(outcomes)).all()
         # The outcome of the first decision of a loop has the cost of its turns.
-        costs = [json.loads(row.cost) for row in rows if "tool_turn" not in row.request]
+        costs = [json.loads(row.cost) for row in rows if "tool_turn" not in (row.request or "")]
         sums = spent(connection, [Spender("tenant", "default")], now=time.time())
         dollars = sum(cost.get("dollars", 0.0) for cost in costs)
         assert sums[Spender("tenant", "default")].day == pytest.approx(dollars)

@@ -149,8 +149,8 @@ class ModelReply:
             raise BrokenReply(self._note or "the server ended its reply with an error, and did not say which")
         if not self._has_choice:
             raise BrokenReply(self._note or "the reply has no choices: no answer is in it")
-        if self.finish is None and not self.is_done:
-            raise BrokenReply("the reply broke off before its end")
+        if self.finish is None and not (self.is_done and self.size):
+            raise BrokenReply("the reply broke off before its end" if self.size else "the reply ended without content")
         self.finish = self.finish or "stop"
         if self._calls and self.finish in ("stop", "function_call"):
             self.finish = "tool_calls"

@@ -1,7 +1,7 @@
 """Values of data frames and arrays as Python's own, by their methods: numpy, pandas and Arrow are not imported."""
 
 import math
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
@@ -42,7 +42,7 @@ def is_missing(value: Any) -> bool:
 
 
 def plain_tree(value: Any) -> Any:
-    """A value for JSON: times as ISO 8601, bytes and ids as text, members without a value left out."""
+    """A value for JSON: times as ISO 8601, durations in seconds, bytes and ids as text; no members without a value."""
     value = plain(value)
     if isinstance(value, dict):
         return {str(key): plain_tree(each) for key, each in value.items() if each is None or not is_missing(each)}
@@ -52,6 +52,8 @@ def plain_tree(value: Any) -> Any:
         return None
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, datetime | date):
+    if isinstance(value, datetime | date | time):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     return str(value) if isinstance(value, UUID) else value

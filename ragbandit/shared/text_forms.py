@@ -3,7 +3,8 @@
 Like Unicode's NFKC_Casefold (UAX 31), with ASCII dashes, apostrophes and digits for those of every script, and the
 Turkish dotless i as i. Words are runs of letters, digits and combining marks, or characters of scripts without spaces.
 A number keeps its sign and its point (-5, 1.5), not its thousands separators; 1,5 can mean either, and stays as it is.
-`C++` and `C#` keep their signs; mathematical and currency signs outside ASCII are words.
+`C++` and `C#` keep their signs; mathematical and currency signs outside ASCII are words, and so are < and > before a
+number.
 """
 
 import re
@@ -60,7 +61,8 @@ def _rules() -> tuple[dict[int, str | None], re.Pattern[str], re.Pattern[str]]:
     signs = r"(?<=[^\W\d_])(?:\+\+|[+#]+(?![\w+#]))|(?<=\b[a-z])-(?=[^\w-]*\Z)"
     # Most words end at a space or a mark: the first alternative takes these, in a third of the time.
     plain = rf"{letter}++(?=[\s.,](?!\d))"
-    word = rf"{plain}|{run}(?:{signs})?|-(?<![\w)\]%-]-)(?=\d){run}|[{_SPACELESS}](?<=\w)[{mark}]*|[{''.join(symbols)}]"
+    word = rf"{plain}|{run}(?:{signs})?|-(?<![\w)\]%-]-)(?=\d){run}|[{_SPACELESS}](?<=\w)[{mark}]*"
+    word += rf"|[{''.join(symbols)}]|[<>](?<![-=<>].)(?==? ?-?\d)"
     return replaced, re.compile(word), re.compile(rf"['_-](?<=[\w{mark}].)(?=\w)(?!(?<=\d-)\d)")
 
 

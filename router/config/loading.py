@@ -19,9 +19,10 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -34,6 +35,8 @@ from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 Sources = Mapping[str, str]
+#: most values of a YAML text; an alias counts as all of its values
+_MOST_VALUES: Final = 1_000_000
 
 
 def leaves_of(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +211,18 @@ def _parsed_url(url: str) -> Any:
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """YAML's own loader lets a key that stands twice win silently the second time."""
+    """YAML's own loader lets a key that stands twice win silently the second time, and aliases repeat without end."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node with the number of its values. Too many, as aliases of aliases make them, are refused."""
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.CollectionNode):
+            parts = node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
+            size = 1 + sum(getattr(part, "size", 1) for part in parts)
+            if size > _MOST_VALUES:
+                raise yaml.constructor.ConstructorError(None, None, "there are too many values", node.start_mark)
+            node.size = size  # type: ignore[attr-defined] # of ours, for the collections around it
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         """A mapping, each key once."""

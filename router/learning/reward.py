@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ragbandit.shared.errors import InvalidInput, required_module
+from ragbandit.shared.failures import successor_of
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.text_forms import answer_words, is_blank
 from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward, RewardSource
@@ -222,7 +223,13 @@ _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 
 
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:
-    """Quality of one feedback, of a label in [0, 1]. A failed or blank answer has quality 0 by any label."""
+    """Quality in [0, 1] of one feedback (for kind "reward": its value, whatever the bounds allow).
+
+    A failed or blank answer has quality 0 by any label: a miss, however lenient the measure. By any feedback if another
+    arm answered in its place: the rater saw the answer of that arm.
+    """
+    if outcome is not None and successor_of(outcome.made_by) is not None:
+        return 0.0
     if feedback.kind == "label":
         assert isinstance(feedback.value, tuple)
         assert outcome is not None, "the learner waits for the outcome before it reads a label"

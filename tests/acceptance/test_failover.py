@@ -1,6 +1,9 @@
 """Failover: a model that fails before its first content is replaced by another arm, at every door."""
 
+import itertools
 import json
+import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,7 +24,7 @@ from .conftest import running_systems, until
 HANDED_OVER = (
     *("reset", "reset-in-headers", "reset-after-headers", "reset-after-role", "silence", "silence-after-role"),
     *("500", "502", "503", "504", "408", "429", "429-after", "401", "403", "404", "invalid-json", "empty-body"),
-    *("empty-stream", "html", "error-event", "role-then-error"),
+    *("empty-stream", "role-only", "html", "error-event", "role-then-error"),
 )
 #: faults of the request: status and message
 REFUSED = {"400": "bad schema", "422": "bad field", "413": "too large"}
@@ -39,17 +42,17 @@ ALL_FAIL = {
 }
 
 
-def generator(url, model):
-    openai = {"base_url": url, "first_piece_s": 2.0, "retries": 1}
+def generator(url, model, *, first_piece_s=2.0):
+    openai = {"base_url": url, "first_piece_s": first_piece_s, "retries": 1}
     prices = {"input": 1.0, "output": 1.0}
     return {"name": "openai", "model": model, "context_tokens": 4000, "token_prices": prices, "openai": openai}
 
 
-def two_models(server):
-    """Settings of two models behind one server."""
+def two_models(url, **more):
+    """The settings of two arms with a model each."""
     return {
-        "generator": generator(server.url, "one"),
-        "generators": {"two": generator(server.url, "two")},
+        "generator": generator(url, "one", **more),
+        "generators": {"two": generator(url, "two", **more)},
         "arms": {"one": {"class": "model"}, "two": {"class": "model", "generator": "two"}},
         "health": {"failures": 0},
     }
@@ -59,7 +62,7 @@ def two_models(server):
 def gateway(tmp_path_factory):
     """A service with two models behind one faulty server."""
     with FaultyModels() as server, running_systems(tmp_path_factory.mktemp("failover")) as make:
-        system = make(**two_models(server))
+        system = make(**two_models(server.url))
         with httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30) as client:
             yield client, server, system
 
@@ -137,7 +140,7 @@ def test_faults_of_the_request_and_of_all_arms(gateway, door, stream):
 
 
 def test_after_content_there_is_no_second_arm(gateway):
-    """A stream that breaks off after a piece ends with an error that says so; a whole reply comes from another arm."""
+    """A stream that breaks off after a piece ends with an error with this reason; another arm gives a whole reply."""
     client, server, _ = gateway
     for door in ("chat", "responses"):
         status, _, _, error, reply = asked(client, f"fault:cut {door}", door=door, stream=True)
@@ -193,7 +196,7 @@ def test_a_worker_is_killed_between_the_two_arms(tmp_path, stream):
     """If a worker is killed while the second arm answers, another worker answers it, and every row is there once."""
     question = f"kill:503 {stream}"
     with FaultyModels() as server, running_systems(tmp_path) as make, ThreadPoolExecutor(1) as pool:
-        system = make(**two_models(server), workers={"inline": 0, "sweep_interval_s": 0.5})
+        system = make(**two_models(server.url), workers={"inline": 0, "sweep_interval_s": 0.5})
         client = httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30)
         waiting = pool.submit(asked, client, question, stream=stream)
         until(lambda: len(server.requests_of(question)) == 2, seconds=20)
@@ -209,17 +212,95 @@ def test_a_worker_is_killed_between_the_two_arms(tmp_path, stream):
         ended = [row for row in rows.all() if row.id in connection_ids(connection, question)]
         assert sorted(row.status for row in ended) == ["answered", "failed"]
         assert key.removeprefix("chatcmpl-") in {row.id for row in ended}
-        assert connection.execute(select(func.count()).select_from(answer_queue)).scalar() == 0
-        assert kept(connection, label="main") == counted(connection, label="main")
-        costs = connection.execute(select(outcomes.c.cost)).scalars()
-        dollars = sum(json.loads(cost).get("dollars", 0.0) for cost in costs)
-        sums = spent(connection, [Spender("tenant", "default")], now=time.time())
-        assert sums[Spender("tenant", "default")].day == pytest.approx(dollars)
     database.close()
+    assert_booked(system)
 
 
 def connection_ids(connection, question):
     return set(connection.execute(select(decisions.c.id).where(decisions.c.text == question)).scalars())
+
+
+def assert_booked(system):
+    """Nothing waits, the counters are those of the rows, and every dollar of an outcome is booked once."""
+    database = open_database(system.settings)
+    with database.read() as connection:
+        assert connection.execute(select(func.count()).select_from(answer_queue)).scalar() == 0
+        assert kept(connection, label="main") == counted(connection, label="main")
+        rows = connection.execute(select(decisions.c.request, outcomes.c.cost).join(outcomes)).all()
+        # The outcome of the first decision of a loop has the cost of its turns.
+        costs = [json.loads(row.cost) for row in rows if "tool_turn" not in (row.request or "")]
+        sums = spent(connection, [Spender("tenant", "default")], now=time.time())
+        dollars = sum(cost.get("dollars", 0.0) for cost in costs)
+        assert sums[Spender("tenant", "default")].day == pytest.approx(dollars)
+    database.close()
+
+
+def stubborn(client, body, *, key):
+    """(id, message) of a completion that is asked for under this id until a service answers."""
+    give_up = time.monotonic() + 60
+    while True:
+        assert time.monotonic() < give_up, key
+        try:
+            reply = client.post("/v1/chat/completions", json=body, headers={"idempotency-key": key})
+        except httpx.TransportError:
+            time.sleep(0.1)
+            continue
+        if reply.status_code == 200:
+            return reply.json()["id"].removeprefix("chatcmpl-"), reply.json()["choices"][0]["message"]
+        assert reply.status_code == 503, reply.text
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_kill_nine_while_arms_fail_and_loops_run(tmp_path):
+    """Every question and every turn of a loop is answered, stored and booked once, however often processes are killed.
+
+    The API, the answer worker and the learner are killed in turn while the drawn arm of most questions fails.
+    """
+    chance, over, answers = random.Random(3), threading.Event(), {}
+    look = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    faults = ("none", "reset", "429", "503", "empty-body", "role-only")
+
+    def ask(number):
+        with httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30) as client:
+            for count in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
+                key = f"storm-{number}-{count}"
+                messages = [{"role": "user", "content": f"fault:{faults[count % len(faults)]} {key}"}]
+                body = {"model": "auto", "messages": messages} | ({"tools": [look]} if count % 2 else {})
+                decision, message = stubborn(client, body, key=key)
+                if calls := message.get("tool_calls"):
+                    messages += [message, {"role": "tool", "tool_call_id": calls[0]["id"], "content": "7"}]
+                    decision, message = stubborn(client, body, key=f"{key}-2")
+                answers[decision] = message["content"]
+
+    with FaultyModels() as server, running_systems(tmp_path) as make, ThreadPoolExecutor(4) as pool:
+        system = make(**two_models(server.url, first_piece_s=15.0))  # however busy the machine is
+        asking = [pool.submit(ask, number) for number in range(4)]
+        try:
+            for name in ("api-1", "answer", "learn") * 7:
+                time.sleep(chance.uniform(0.1, 1.0))
+                system.kill(name)
+                system.start_process(name)
+                system.wait_ready()
+        finally:
+            over.set()
+        for each in asking:
+            each.result(120)
+        system.wait_until(lambda found: found.unanswered == 0)
+        assert len(answers) > 40
+        assert set(answers.values()) == {"Paris"}
+        assert_booked(system)
+        database = open_database(system.settings)
+        with database.read() as connection:
+            rows = {row.decision_id: row for row in connection.execute(select(outcomes))}
+            assert set(connection.execute(select(decisions.c.id)).scalars()) == set(rows)
+        database.close()
+        assert {rows[key].answer for key in answers} == {"Paris"}
+        successors = [json.loads(row.made_by).get("successor") for row in rows.values() if row.status == "failed"]
+        assert len(successors) > 10
+        assert {rows[key].status for key in successors} == {"answered"}
+        assert json.loads(system.ragbandit("verify", "--deep", "--json").stdout)["ok"]
 
 
 def test_a_dead_server_costs_one_question_its_first_attempt(tmp_path):
@@ -241,7 +322,7 @@ def test_a_dead_server_costs_one_question_its_first_attempt(tmp_path):
             replies = [asked(client, f"question {number}", stream=bool(number % 2)) for number in range(40)]
             assert {reply[:2] for reply in replies} == {(200, "Paris")}
             failed = [one for *_, one in replies if "x-ragbandit-failover" in one.headers]
-            assert 1 <= len(failed) <= 6  # the service may decide once more before it hears of the first
+            assert 1 <= len(failed) <= 6  # the service may decide once more before the first failure is stored
             assert time.monotonic() - began < 20.0
             states = {arm: one["state"] for arm, one in client.get("/v1/status").json()["arms"].items()}
             assert states == {"one": "closed", "dead": "open", "pipeline": "open"}

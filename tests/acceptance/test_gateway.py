@@ -45,7 +45,7 @@ TWO = list(enumerate(["Paris", "Oslo"]))
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
-    """A service with two models and an arm that reads questions alone, its client, and the models' server."""
+    """A service with two models and an arm that reads only questions, its client, and the models' server."""
     with ScriptedServer(model) as server, running_systems(tmp_path_factory.mktemp("gateway")) as make:
         generator = {"name": "openai", "context_tokens": 4000, "openai": {"base_url": server.url}}
         system = make(
@@ -99,7 +99,7 @@ def test_a_chat_goes_through_as_it_came(gateway):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_calls_of_tools(gateway, stream):
-    """Calls come back whole and streamed; arms that know no tools are not offered, and the row says so."""
+    """Calls come back whole and streamed; arms without tools are not offered, and the row names them."""
     client, own, server = gateway
     if stream:
         with client.chat.completions.stream(model="auto", messages=user(), tools=[TOOL]) as events:
@@ -150,7 +150,7 @@ def test_a_loop_of_tools_is_one_decision(gateway):
 
 
 def test_a_loop_has_an_end(gateway):
-    """The request after `conversation.tool_turns` is drawn anew; one through the other door goes on with its loop."""
+    """The request after `conversation.tool_turns` is a new draw; a request at the other door continues its loop."""
     client, own, _ = gateway
     messages, turns = user({"type": "text", "text": "Does it snow?"}), []
     for _ in range(3):
@@ -183,7 +183,7 @@ def test_parsed_outputs(gateway):
 
 
 def test_log_probabilities(gateway):
-    """They come whole and streamed, from the model that tells them."""
+    """Log-probabilities come whole and streamed, from the model that sends them."""
     client, _, _ = gateway
     whole = completed(client, logprobs=True)
     assert whole.model == "ragbandit/large"
@@ -288,7 +288,7 @@ def test_chats_that_only_a_model_answers(gateway):
 
 
 def test_bad_chats_are_refused(gateway):
-    """Numbers that are none, nesting without end and wrong types are 400s; the rest is the model's; nothing fails."""
+    """NaN, endless nesting and wrong types are refused with 400; other values reach the model; nothing fails."""
     client, _, _ = gateway
     deep = "[" * 700 + "]" * 700
     deeper = "[" * 5000 + "]" * 5000

@@ -21,7 +21,7 @@ from .test_failover import DOORS, asked, events_of, two_models
 
 def models(server, **more):
     """Settings of a service with two models behind one server, and with no worker."""
-    return {"queues": ()} | two_models(server) | more
+    return {"queues": ()} | two_models(server.url) | more
 
 
 def client_of(system):

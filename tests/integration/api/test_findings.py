@@ -46,7 +46,7 @@ def stored(settings, make_world):
 
 @pytest.fixture
 def running(settings, redis_client, redis_server):
-    """What is found of Redis and of the processes that are there."""
+    """The findings about Redis and about the running processes."""
 
     def look(about=None, **given):
         return told(of_processes(settings(redis_url=redis_server, **given)), about)
@@ -211,7 +211,7 @@ def test_processes_that_are_missing(running, redis_client):
     ],
 )
 def test_hosts_that_differ(running, redis_client, about, change, words):
-    """Another version, clock or index on one of two hosts is told with the host; so are snapshots that one has."""
+    """A version, clock, index or snapshot that differs between two hosts is a finding that names the host."""
     hosts(redis_client, {}, change)
     if "ahead_s" in change:  # `say` measures it
         (key,) = redis_client.keys("ragbandit:process:host1:*")
@@ -238,7 +238,7 @@ def test_settings_that_contradict_each_other(settings, given, words):
 
 
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
-    """A card appears when the thread starts and is gone when it is closed; what is no card is left out."""
+    """A card appears if the thread starts and disappears if it is closed; other values in Redis are left out."""
     presence = keep_present(connect(redis_server), card_of(role="service"))
     until(lambda: present(redis_client), seconds=10)
     redis_client.zadd("ragbandit:processes", {"ragbandit:process:x": time.time()})

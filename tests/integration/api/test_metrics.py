@@ -105,7 +105,7 @@ def test_every_metric_is_documented(used):
             labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
             full = f"{name}_total" if family.type == "counter" else name
             told = ", ".join(f"`{label}`" for label in labels)
-            if not family.samples:  # its labels are not told before something happens
+            if not family.samples:  # its labels are not exported before the first event
                 told = documented.get(full, ("", "", ""))[1]
             exported[full] = (family.type, told, family.documentation)
     wrong = {name: row for name, row in exported.items() if documented.get(name) != row}

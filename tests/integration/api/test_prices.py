@@ -1,4 +1,4 @@
-"""HTTP: a question has a weight of cost of its own, by a number, a name or a default, and all about it says so."""
+"""HTTP: a question has its own weight of cost, by a number, a name or a default, and every reply names it."""
 
 from functools import partial
 
@@ -86,7 +86,7 @@ def test_what_is_refused(dial, sent, field, words):
 
 
 def test_one_policy_serves_every_price(serve, tmp_path):
-    """Learned over HTTP at mixed prices, it prefers the dear arm where cost is cheap, and the cheap one elsewhere."""
+    """A policy that learned at mixed prices prefers the expensive arm if cost has a low weight, else the cheap arm."""
     service = serve(arms=ARMS, policy={"name": "mba"}, cost_weights=PRICES, reward={"minimum": -2.0})
     asked, told = [], []
     for number in range(60):

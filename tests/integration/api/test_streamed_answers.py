@@ -101,7 +101,7 @@ def test_an_answer_comes_word_by_word(place):
 
 
 def test_a_caller_that_goes_away_cancels_its_answer(place):
-    """Nobody else can ask for it: the run is stopped, and the outcome says so."""
+    """The run of an answer that nobody else can ask for is stopped, and its outcome is "cancelled"."""
     service, worker = place(text="word " * 400, word_seconds=0.05)
     with ask(service) as response:
         key = response.headers["x-ragbandit-decision-id"]

@@ -76,7 +76,7 @@ def warmed(tmp_path_factory):
 
 @pytest.fixture
 def learned(warmed, tmp_path, monkeypatch):
-    """A copy of that folder, which is the working directory; what the command said is beside it."""
+    """A copy of that folder, which is the working directory, and the output of the command."""
     shutil.copytree(warmed[0], tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     return SimpleNamespace(folder=tmp_path / "copy", **warmed[1])

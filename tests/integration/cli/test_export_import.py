@@ -88,7 +88,7 @@ def filled(sqlite_template, tmp_path_factory):
 
 @pytest.fixture
 def world(request, make_world, new_url, tmp_path):
-    """A router with a ledger of all kinds of rows: on SQLite a copy, on PostgreSQL filled anew."""
+    """A router with a ledger of all kinds of rows: a copy on SQLite, a new ledger on PostgreSQL."""
     if "postgresql" in request.node.name:
         made = make_world(database_url=new_url(), learning=LEARNING)
         fill(made)
@@ -200,7 +200,7 @@ def test_same_id_other_body(new_ledger, tmp_path):
 
 @both
 def test_failed_import_leaves_nothing(new_ledger):
-    """A log of which a late row is wrong, or that breaks off, leaves neither rows nor a ledger; mended, it is whole."""
+    """A log with a wrong late row, or without its end, leaves neither rows nor a ledger; the corrected log is whole."""
     there, rows = new_ledger(), plain_rows(1100)
     other = replace(rows[3], decision=replace(rows[3].decision, floor=0.5))
 

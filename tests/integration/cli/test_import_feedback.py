@@ -59,7 +59,7 @@ def test_fields_by_their_names(there):
 
 
 def test_a_file_again_adds_nothing(there):
-    """Lines without a key of their own are known by what they say; a line that is new is added."""
+    """A line without a key is identified by its content; a new line is added."""
     world, take = there
     made = decided(world, 1200)
     lines = [{"decision_id": each.id, "rating": True} for each in made]
@@ -109,7 +109,7 @@ def test_a_file_off_the_scale_is_refused_whole(there):
 
 
 def test_a_mended_file_supersedes_an_earlier_one(there):
-    """With --replace what earlier imports said of the same decisions is superseded or taken back, once."""
+    """--replace supersedes or takes back the feedback of earlier imports on the same decisions, once."""
     world, take = there
     one, two = decided(world, 2)
     wrong = [

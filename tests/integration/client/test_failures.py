@@ -105,7 +105,7 @@ def test_a_slow_service_ends_the_call(make_client, slow):
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[]", b'"text"', b'{"items": 1}'])
 def test_bad_json(make_client, body):
-    """A reply that is no JSON, or not of the shape, is an error of ours that names the call."""
+    """A reply without JSON, or of another shape, is an error of ours that names the call."""
     with ScriptedHttp(Scripted(body=body)) as server, make_client(server.url) as client:
         many = [{"question": "Who?"}]
         with pytest.raises(errors.RagBanditError, match="/v1/route"):

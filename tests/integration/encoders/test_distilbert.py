@@ -211,7 +211,7 @@ def test_any_text_costs_max_tokens_at_most(encoder, monkeypatch, text):
     read = []
 
     class Tokenizer:
-        """The encoder's own, which tells how much it was given and what it gave."""
+        """The encoder's own tokenizer, which records the length of its texts and tokens."""
 
         def encode_batch_fast(self, parts):
             encoded = tokenizer.encode_batch_fast(parts)

@@ -139,7 +139,7 @@ def test_another_model_answers():
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_cached_tokens_cost_what_cached_tokens_cost(stream):
-    """What the server tells of its cache and of thoughts is in the completion, and in its dollars."""
+    """The server's counts of cached and reasoning tokens are in the completion and in its dollars."""
     details = {
         "prompt_tokens_details": {"cached_tokens": 6},
         "cache_creation_input_tokens": 1,

@@ -118,7 +118,7 @@ def test_nothing_given_erases_nothing():
 
 
 def test_what_waits_is_closed(world):
-    """A decision that waits is closed and never learned, and the worker that takes it is told that it is cancelled."""
+    """A waiting decision is closed and never learned, and the worker that claims it reads that it is cancelled."""
     judged, asked = told(world, learned=False), told(world, learned=False, ours=True)
     world.feedback(judged, label=[SECRET])
     found = erase(world.database, Selection(tenant="default"), features=False, actor="cli:me", now=9.0)

@@ -83,7 +83,7 @@ def test_another_encoder_or_another_index_is_refused(encoder, tmp_path):
 
 
 def test_damage_is_refused(encoder, tmp_path):
-    """A short file is damage with the command to build anew."""
+    """A file that is too short is damage, with the command that builds the index again."""
     build_index(ROWS, tmp_path / "i", encoder=encoder)
     vectors = tmp_path / "i" / "vectors.float16"
     vectors.write_bytes(vectors.read_bytes()[:-2])

@@ -91,7 +91,7 @@ def day(database, now=EPOCH):
 
 
 def check_counted(database):
-    """What is kept is what the tables have."""
+    """The counts that are kept are those of the tables."""
     with database.read() as connection:
         assert kept(connection, label="main") == counted(connection, label="main")
 
@@ -164,7 +164,7 @@ def test_a_score_ends_the_wait(database, answered):
 
 
 def test_one_judge_claims(database_url, database, answered):
-    """Of judges that want a decision at once one gets it."""
+    """One of several judges gets a decision if all want it at once."""
     (key,) = answered()
     told = []
 

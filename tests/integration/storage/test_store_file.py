@@ -32,7 +32,7 @@ def copied(data):
 
 
 def linked(data):
-    """A link in the place of the folder, to a copy of it."""
+    """A link to a copy of the folder, at the folder's path."""
     data.rename(data.with_name("old"))
     shutil.copytree(data.with_name("old"), data.with_name("target"))
     data.symlink_to(data.with_name("target"))
@@ -133,7 +133,7 @@ def test_what_only_works_on_a_store_makes_none(tmp_path, monkeypatch):
 
 
 def garbled(file, table):
-    """Fill the root page of a table with bytes that are no page."""
+    """Fill the root page of a table with random bytes."""
     connection = sqlite3.connect(file)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     size = connection.execute("PRAGMA page_size").fetchone()[0]

@@ -117,7 +117,7 @@ def test_a_child_that_would_end_again_is_not_started_again(tmp_path, monkeypatch
 
 
 def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, caplog):
-    """The third death in a row is an error with file and reason; after a long life the count begins anew."""
+    """The third death in a row is an error with file and reason; after a long life the count restarts at 0."""
     child = put_up(tmp_path, monkeypatch, "echo no key; exit 2")
     die(child, caplog, until=4)
     monkeypatch.setattr(child_process, "STEADY_S", -1.0)

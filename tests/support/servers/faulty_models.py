@@ -20,9 +20,11 @@ def chunk(delta, **more):
 
 
 ROLE = chunk({"role": "assistant", "content": ""})
-GOOD = (
-    ROLE + chunk({"content": "Par"}) + chunk({"content": "is"}) + chunk({}, finish_reason="stop") + b"data: [DONE]\n\n"
-)
+END = chunk({}, finish_reason="stop") + b"data: [DONE]\n\n"
+GOOD = ROLE + chunk({"content": "Par"}) + chunk({"content": "is"}) + END
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+#: reply to a question with tools
+CALLS = ROLE + chunk({"tool_calls": [{"index": 0, **CALL}]}) + END
 WHOLE = {
     "id": "up",
     "object": "chat.completion",
@@ -54,6 +56,7 @@ REPLIES = {
     "invalid-json": (200, STREAM, b'data: {"choices": [{"ind\n\n', ""),
     "empty-body": (200, JSON, b"", ""),
     "empty-stream": (200, STREAM, b"data: [DONE]\n\n", ""),
+    "role-only": (200, STREAM, ROLE + b"data: [DONE]\n\n", ""),
     "html": (200, HTML, b"<html><body>Please log in</body></html>", ""),
     "error-event": (200, STREAM, b'data: {"error": {"message": "overloaded", "code": 503}}\n\n', ""),
     "role-then-error": (200, STREAM, ROLE + b'data: {"error": {"message": "overloaded"}}\n\n', ""),
@@ -106,9 +109,10 @@ class FaultyModels:
         kind, _, rest = question.partition(":")
         fault = rest.split()[0] if kind == "always" or (kind in ("fault", "kill") and not before) else "none"
         fault = "silence" if kind == "kill" and before == 1 else fault
-        self._reply(fault, sent, connection, streams=bool(body.get("stream")))
+        calls = bool(body.get("tools")) and body["messages"][-1]["role"] == "user"
+        self._reply(fault, sent, connection, streams=bool(body.get("stream")), calls=calls)
 
-    def _reply(self, fault, sent, connection, *, streams):
+    def _reply(self, fault, sent, connection, *, streams, calls):
         head = f"HTTP/1.1 200 OK\r\nContent-Type: {STREAM}\r\nConnection: close\r\n\r\n".encode()
         beginnings = {
             "reset": b"",
@@ -131,7 +135,7 @@ class FaultyModels:
                 connection.setsockopt(*LINGER)
             connection.close()
             return
-        good = (200, STREAM, GOOD, "") if streams else (200, JSON, json.dumps(WHOLE).encode(), "")
+        good = (200, STREAM, CALLS if calls else GOOD, "") if streams else (200, JSON, json.dumps(WHOLE).encode(), "")
         status, kind, body, more = REPLIES.get(fault, good)
         length = len(body) + (50 if fault == "truncated" else 0)
         sent.write(

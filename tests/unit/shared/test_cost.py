@@ -1,4 +1,4 @@
-"""Costs have one set of bounds, whoever reports them."""
+"""Costs have one set of bounds for all reporters."""
 
 import math
 from dataclasses import asdict

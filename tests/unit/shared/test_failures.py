@@ -58,7 +58,7 @@ def test_the_kind_of_a_status(kind, status):
 
 
 def test_retry_after():
-    """Seconds and dates are read, a long wait is capped, and what is no time is none."""
+    """Seconds and dates are read, a long wait is capped, and any other text is no wait."""
     date = email.utils.formatdate(time.time() + 100, usegmt=True)
     waits = {"7": 7.0, "1e9": 3600.0, "soon": None, "-3": None, "nan": None, "0": None}
     for text, seconds in waits.items():

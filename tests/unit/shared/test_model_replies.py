@@ -124,10 +124,15 @@ def test_the_reason_for_the_end_is_one_of_openais(word, finish):
 
 
 def test_a_stream_without_any_end_broke_off():
-    """Neither a reason nor a last line: the text so far is no answer, and an empty body is none."""
+    """A stream without a reason for its end is a failure if it has no last line, and also if it has no content."""
     for values in ([chunk({"content": "Ro"}), chunk(finish="null")], []):
         with pytest.raises(BrokenReply, match=r"broke off|no choices"):
             read(*values, done=False)
+    begun = chunk({"role": "assistant", "content": ""})
+    with pytest.raises(BrokenReply, match="without content"):
+        read(begun)
+    assert read(begun, chunk(finish="stop")).text == ""
+    assert read(begun, chunk({"refusal": "no"})).finish == "stop"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,16 @@ def test_forms_that_readers_cannot_tell_apart_are_the_same_answer(one, same):
         *[("A", other) for other in ("The", "an", "?", "…", "B", "A+", "A-")],
         *[("12", other) for other in ("1.2", "1,2", "-12", "1/2", "1:2", "12.0.1", "1²")],
         *[("C", other) for other in ("C++", "C#")],
-        *[("€9", "$9"), ("≥9", "9"), ("1.2", "1,2"), ("3½", "31/2"), ("😀", "😢"), ("!", "?")],
+        *[
+            ("€9", "$9"),
+            ("≥9", "9"),
+            (">9", "< 9"),
+            ("<=9", "9"),
+            ("1.2", "1,2"),
+            ("3½", "31/2"),
+            ("😀", "😢"),
+            ("!", "?"),
+        ],
         *[("10-12", "1012"), ("resume", "résumé"), ("कमल", "कमला")],
     ],
 )
@@ -79,6 +88,7 @@ def test_answers_that_differ_have_other_words(one, other):
             ["c++", "17", "f#", "v2.0.1", "x", "ray", "eg", "jrr", "tolkien"],
         ),
         ("See example.org.Then go", ["see", "example", "org", "then", "go"]),
+        ("p < .05 -> 2 <b>", ["p", "<", "0.05", "2", "b"]),
         ("?! \u200b", []),
     ],
 )

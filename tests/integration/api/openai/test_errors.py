@@ -1,4 +1,4 @@
-"""OpenAI's interface: errors in its shape, as its client raises them, and asked again only where that is safe."""
+"""OpenAI's interface: errors have its shape, its client raises them, and it retries only if this is safe."""
 
 import time
 from concurrent.futures import Future
@@ -33,7 +33,7 @@ def said(*parts) -> list[dict]:
     return [{"role": "user", "content": list(parts)}]
 
 
-#: what is sent beside model and messages, the parameter that is refused
+#: further fields of the request, the parameter that is refused
 REFUSED = [
     ({"n": 2}, "n"),
     ({"n": 0}, "n"),

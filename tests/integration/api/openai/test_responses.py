@@ -241,7 +241,7 @@ def test_a_conversation(http, service, answers, decided):
 
 
 def test_a_conversation_in_items(http, service, answers):
-    """Items are messages of all roles, of text or of parts, those of an earlier output among them."""
+    """Items are messages of all roles, of text or of parts, and messages of an earlier output."""
     answers()
     earlier = posted(http).json()
     items = [

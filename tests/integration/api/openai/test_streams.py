@@ -145,7 +145,7 @@ def test_a_chat_is_a_conversation(http, service, answers, sent, session):
 
 
 def test_status_and_sources(http, in_pieces):
-    """Open WebUI is told what the arm does, and gets the passages with their texts instead of citations."""
+    """Open WebUI gets the steps of the arm, and the passages with their texts instead of citations."""
     in_pieces(StatusNote(text="searching"), TextPiece(text="Bram Stoker"))
     chunks = chunks_of(events_of(http, headers={"X-OpenWebUI-Chat-Id": "c1"})[1])
     for chunk in chunks:

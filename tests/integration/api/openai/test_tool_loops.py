@@ -68,7 +68,7 @@ def with_results(messages, *results, order=1, content=None):
 
 
 def turn(router, key):
-    """The first decision of a turn's loop and the turn's number; None for a decision that drew its arm."""
+    """The first decision of a turn's loop and the turn's number; None if the decision drew its arm."""
     query = router.decision(key).decision.query
     facts = query.request.get("tool_turn")
     assert query.forced == (facts is not None)

@@ -1,4 +1,4 @@
-"""Commands on a full disk end with one line that says so."""
+"""A command on a full disk ends with one line that names the disk."""
 
 import errno
 import fcntl

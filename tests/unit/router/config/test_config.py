@@ -260,6 +260,12 @@ def test_policy_that_cannot_decide_is_refused(policy, field):
     assert caught.value.remedy
 
 
+def multiplied(form):
+    """A text of ten lines whose aliases stand for 10^10 arms."""
+    lines = [f"x{n}: &x{n} {form.format(', '.join([f'*x{n - 1}'] * 10))}" for n in range(1, 11)]
+    return "\n".join(["x0: &x0 {run_by: caller}", *lines, "arms: *x10\n"])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -271,6 +277,8 @@ def test_policy_that_cannot_decide_is_refused(policy, field):
         ("? [a, b]\n: c", "it is no YAML (TypeError)"),
         ("arms: {a: &x {run_by: caller, own: *x}}", "recursive node (line 1, column 11)"),
         ("a: &x [1, [2, *x]]", "recursive node (line 1, column 4)"),
+        (multiplied("[{}]"), "there are too many values"),
+        (multiplied("{{<<: [{}]}}"), "there are too many values"),
     ],
 )
 def test_broken_yaml_is_refused(written, text, said):

@@ -1,4 +1,4 @@
-"""How many threads encode where nobody says."""
+"""The number of encoding threads if no setting gives it."""
 
 import pytest
 

@@ -31,7 +31,7 @@ def test_results_are_near_those_of_float32(gelu):
 
 
 def test_a_row_does_not_depend_on_the_other_rows():
-    """A row alone gives what it gives beside a row with much larger entries."""
+    """A row has the same result with and without a row of much larger entries in its batch."""
     x, bytes_layer = inputs(4), layer()
     bytes_layer.set_range(-3.0, 3.0)
 

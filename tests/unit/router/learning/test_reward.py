@@ -1,6 +1,7 @@
 """Reward: the papers' measures with our differences named, cost, clip and aggregation."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -19,6 +20,7 @@ from ragbandit.router.learning.reward import (
     squad_words,
 )
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.failures import SUCCESSOR
 from ragbandit.shared.types import COST_TERMS, Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.examples import steady
 
@@ -97,6 +99,13 @@ def test_no_answer_and_a_failed_one_have_quality_0(measure, answer, status):
     """A blank answer and a failed outcome are a miss by any label, also by one that normalises to nothing."""
     label = made_feedback("label", ("The", "Paris"))
     assert quality_of(label, outcome=made_outcome(answer, status=status), measure=measure) == 0.0
+
+
+@pytest.mark.parametrize(("kind", "value"), [("label", ("Paris",)), ("rating", 1.0), ("reward", 0.8)])
+def test_an_arm_that_another_one_stood_in_for_gets_no_praise(kind, value):
+    """Feedback on a failed decision judges the answer of the arm that stood in: the failed arm learns quality 0."""
+    outcome = replace(made_outcome(None, status="failed"), made_by={SUCCESSOR: "d-2"})
+    assert explicit(made_feedback(kind, value), outcome=outcome, weight=0.0).quality == 0.0
 
 
 def test_the_rule_for_ascii_stays_under_its_name():

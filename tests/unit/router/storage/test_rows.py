@@ -249,7 +249,7 @@ def test_snapshot_round_trip():
     ],
 )
 def test_a_damaged_column_is_named(column, damaged):
-    """A row that cannot be read is told by the field that is to blame."""
+    """The error of a row that cannot be read names the field."""
     row = decision_row(made_decision()) | {column: damaged}
     with pytest.raises(UnreadableFieldError) as caught:
         decision_value(row)

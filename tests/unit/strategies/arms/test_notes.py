@@ -211,7 +211,7 @@ def test_what_stands_at_the_deadline_is_the_draft(arm, answers, draft):
 
 @pytest.mark.parametrize("arm", [ChainOfNote(passages=2), SelfRefine(passages=2)])
 def test_the_reader_sees_the_notes_in_place_of_the_passages(arm):
-    """Notes are written on all passages found; the answer comes from them alone, after one step."""
+    """Notes are written on all passages; the answer comes only from the notes, after one step."""
     generator = ScriptedGenerator(["1. Spielberg made it.\n2. He came from Cincinnati.", "Cincinnati"])
     outcome = outcome_of(arm, generator, question=BOTH)
     assert purposes(outcome) == [arm.name, "read"]

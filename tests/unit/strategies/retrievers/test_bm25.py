@@ -190,7 +190,7 @@ def test_a_failed_build_leaves_the_old_index(folder):
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
-    """build_index does not replace a folder that is no index."""
+    """build_index does not replace a folder without an index."""
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ConfigError, match="is no index"):
         build_index(ROWS, tmp_path)

@@ -67,7 +67,7 @@ def test_a_line_and_a_passage_have_a_longest_length(tmp_path):
     ],
 )
 def test_parquet_faults_name_the_row(tmp_path, columns, message):
-    """An id used twice, a missing text and an id that is no text are errors with the row."""
+    """An id used twice, a missing text and an id of another type are errors with the row."""
     with pytest.raises(InvalidInput, match=message):
         list(read_corpus(write_parquet(tmp_path / "corpus.parquet", columns)))
 

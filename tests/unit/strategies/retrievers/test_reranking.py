@@ -43,7 +43,7 @@ def test_the_retriever_is_asked_for_depth_hits_or_for_k(k, depth, asked):
 
 
 def test_the_name_tells_retriever_reranker_and_depth():
-    """All three change what is found; a depth below 1 is refused."""
+    """A reranked retriever is named by its retriever, its model and its depth; a depth below 1 is refused."""
     retriever = MemoryRetriever([], name="one")
     assert RerankedRetriever(retriever, rerank=Shortest()).name == "one:reranked:shortest:50"
     assert RerankedRetriever(retriever, rerank=Shortest(), depth=7).name == "one:reranked:shortest:7"
@@ -91,7 +91,7 @@ def test_a_reranker_that_returns_something_else_is_a_failed_arm(returned, fault)
 
 
 def test_failures_are_told(caplog):
-    """The retriever's failure is told as it is; what the reranker raises is a failure with its name."""
+    """A failure of the retriever is raised unchanged; an error of the reranker is a failure with its name."""
 
     class Broken(Shortest):
         async def __call__(self, query, hits):

@@ -1,7 +1,7 @@
 """Values of every type that files have mean the same to the reader of columns and to the reader of rows."""
 
 import json
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from uuid import UUID
 
@@ -67,6 +67,7 @@ TAKEN = {
     "context as a map": {"context": of([("plan", "team")], pa.map_(pa.string(), pa.string()))},
     "flags as text": {"late": of("no")},
     "columns of others": {"seen": of(NOON), "blob": of(b"\xff"), "far": of(float("inf")), "none": of(None)},
+    "durations and times of day": {"took": of(timedelta(seconds=2)), "at": of(time(12, 30))},
     "features as numbers": {"features": of([1, 2])},
     "features as base64": {"features": of("AACAPwAAAEA=")},
 }

@@ -180,7 +180,7 @@ def test_uneven_features(tmp_path, change):
 
 
 def test_arm_not_offered(tmp_path):
-    """A drawn arm that is no arm of the file is refused by its row."""
+    """A drawn arm that is not among the file's arms is refused with its row."""
     pq.write_table(pa.Table.from_pylist([LEAST | {"arm": "dear"}]), tmp_path / "log.parquet")
     with pytest.raises(InvalidInput, match="not among the arms") as caught:
         next(read_log(tmp_path / "log.parquet"))

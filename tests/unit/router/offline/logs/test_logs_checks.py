@@ -91,7 +91,7 @@ def test_wrong_row(tmp_path, case):
     ],
 )
 def test_no_json(tmp_path, line, reason):
-    """A line that is no JSON object is one bad row."""
+    """A line without a JSON object is one bad row."""
     name = "log.jsonl"
     write_rows(tmp_path / name, plain_rows(2))
     first, last = (tmp_path / name).read_bytes().splitlines()

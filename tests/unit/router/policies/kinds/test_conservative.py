@@ -45,7 +45,7 @@ def conservative(policy="uniform", **params):
 
 
 def test_first_the_incumbent_alone():
-    """Before its outcomes are known nothing else is drawn, floors or not, and the row says so."""
+    """Only the incumbent is drawn before its outcomes are known, floors or not, and the row has this reason."""
     policy = taught(conservative(), *[(INCUMBENT, 0.7, 1.0)] * (KNOWN - 1))
     found = drawn(policy, raised={ARMS[0]: 0.05})
     assert found.pmf == (0.0, 1.0, 0.0)
@@ -91,7 +91,7 @@ def test_what_was_lost_holds_back():
 
 
 def test_an_incumbent_that_is_not_offered():
-    """Without it the policy decides alone, with its floors, and the row says so."""
+    """The policy decides with its floors if the incumbent is not offered, and the row has this reason."""
     policy = taught(conservative(), *[(INCUMBENT, 0.7, 1.0)] * 20)
     found = drawn(policy, arms=(ARMS[0], ARMS[2]))
     assert found.pmf == pytest.approx([0.5, 0.5])

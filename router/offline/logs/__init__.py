@@ -163,11 +163,14 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
     return [say(value(row)) for row in rows]
 
 
+_STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
+
+
 def sayable(value: Record) -> Record:
     """An object that JSON can hold: no NaN, no half characters."""
     try:
         if value:
-            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+            _STRICT.encode(value).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise PydanticCustomError("json", "Give what JSON can say ({error})", {"error": str(error)}) from error
     return value

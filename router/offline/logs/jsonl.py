@@ -104,12 +104,12 @@ class _Row(BaseModel):
     seq: _Whole | None = None
     made_at: float = 0.0
     text: _Text = ""
-    context: JsonObject = {}
+    context: JsonObject = Field(default_factory=dict)
     tenant: _Text64 = "default"
     allowed: _Names | None = None
-    budget: _Caps = {}
+    budget: _Caps = Field(default_factory=_Caps)
     price: Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value)] | None = None
-    aim: dict[str, float] = {}
+    aim: dict[str, float] = Field(default_factory=dict)
     arms: tuple[_Name, ...]
     pmf: _Numbers
     scores: _Numbers | None = None
@@ -122,7 +122,7 @@ class _Row(BaseModel):
     floor: float = 0.0
     explored: bool | None = None
     fault: _Text | None = None
-    facts: JsonObject = {}
+    facts: JsonObject = Field(default_factory=dict)
     run_by: RunBy = "caller"
     cost_weight: Annotated[float, Field(ge=0.0, le=MAX_WEIGHT)] | None = None
     reward: _Parts
@@ -171,15 +171,15 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
         given["pmf"] = in_order(pmf, arms=arms, field="pmf")
     row = checked(_Row, given)
     _check_draw(row)
-    drawn, asked = row.arms.index(row.arm), ("text", "context", "tenant", "aim")
+    values, drawn, asked = vars(row), row.arms.index(row.arm), ("text", "context", "tenant", "aim")
     query = Query(
         id=row.id,
         arms=row.allowed,
         budget=Budget(**row.budget),
         cost_weight=row.price,
-        **{name: getattr(row, name) for name in asked},
+        **{name: values[name] for name in asked},
     )
-    decided = {name: getattr(row, name) for name in _OF_DECISION}
+    decided = {name: values[name] for name in _OF_DECISION}
     decided["propensity"] = row.pmf[drawn] if row.propensity is None else row.propensity
     decided["seed"] = seed_of(row.id) if row.seed is None else row.seed
     decided["explored"] = is_explored(row.pmf, drawn) if row.explored is None else row.explored
@@ -189,7 +189,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
         seq=row.seq or line,
         extra=_extra(plain_tree({key: value for key, value in record.items() if key not in OURS})),
         line=line,
-        **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
+        **{name: values[name] for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
     )
 
 
@@ -201,36 +201,39 @@ def _extra(record: Record) -> Record:
 
 
 def _check_draw(row: _Row) -> None:
-    """Raises InvalidInput for arms, probabilities, a draw or scores that cannot be true together."""
-    arms, pmf, arm, scores, every = row.arms, row.pmf, row.arm, row.scores, "log all arms that were offered"
-    least, total = min(pmf, default=0.0), math.fsum(pmf)
-    drawn = dict(zip(arms, pmf, strict=False)).get(arm, 1.0)
+    """Raises InvalidInput for arms, probabilities, a draw or scores that contradict each other."""
+    if fault := _draw_fault(row):
+        field, reason, remedy = fault
+        raise InvalidInput(reason, field=field, remedy=remedy)
+
+
+def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
+    """(field, reason, remedy) of the first contradiction; None if there is none."""
+    arms, pmf, arm = row.arms, row.pmf, row.arm
+    every = "log all arms that were offered"
+    if len(set(arms)) != len(arms):
+        return "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"
+    if len(arms) < (1 if row.version else 2):
+        return "arms", f"{len(arms)} offered: there was nothing to choose", every
+    if len(pmf) != len(arms):
+        return "pmf", "does not fit the arms", "log one probability per arm"
+    if min(pmf) < 0.0:
+        return "pmf", f"{min(pmf)} is negative", "log numbers in [0, 1]"
+    if abs(math.fsum(pmf) - 1.0) > SUM_TOLERANCE:
+        return "pmf", f"sums to {math.fsum(pmf):.9g}, not 1", "log the whole pmf"
+    if arm not in arms:
+        return "arm", f"{arm!r} is not among {', '.join(arms)}", every
+    if row.scores is not None and len(row.scores) != len(arms):
+        return "scores", f"{len(row.scores)} numbers for {len(arms)} arms", "give one per arm"
+    drawn = pmf[arms.index(arm)]
     propensity = drawn if row.propensity is None else row.propensity
-    most = 1.0 + SUM_TOLERANCE
-    unusable = next((each for each in (propensity, drawn) if not LEAST_PROBABILITY <= each <= most), None)
-    for wrong, field, reason, remedy in (
-        (len(set(arms)) != len(arms), "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"),
-        (len(arms) < (1 if row.version else 2), "arms", f"{len(arms)} offered: there was nothing to choose", every),
-        (len(pmf) != len(arms), "pmf", "does not fit the arms", "log one probability per arm"),
-        (least < 0.0, "pmf", f"{least} is negative", "log numbers in [0, 1]"),
-        (abs(total - 1.0) > SUM_TOLERANCE, "pmf", f"sums to {total:.9g}, not 1", "log the whole pmf"),
-        (arm not in arms, "arm", f"{arm!r} is not among {', '.join(arms)}", every),
-        (
-            scores is not None and len(scores) != len(arms),
-            "scores",
-            f"{len(scores or ())} numbers for {len(arms)} arms",
-            "give one per arm",
-        ),
-        (unusable is not None, "propensity", *(("", "") if unusable is None else propensity_fault(unusable))),
-        (
-            abs(propensity - drawn) > slack(drawn),
-            "propensity",
-            f"{propensity!r}, but the pmf gives the drawn arm {drawn!r}",
-            "log both from the same draw, after the floor",
-        ),
-    ):
-        if wrong:
-            raise InvalidInput(reason, field=field, remedy=remedy)
+    for probability in (propensity, drawn):
+        if not LEAST_PROBABILITY <= probability <= 1.0 + SUM_TOLERANCE:
+            return "propensity", *propensity_fault(probability)
+    if abs(propensity - drawn) > slack(drawn):
+        reason = f"{propensity!r}, but the pmf gives the drawn arm {drawn!r}"
+        return "propensity", reason, "log both from the same draw, after the floor"
+    return None
 
 
 def _reward(parts: Record, *, defaults: Defaults) -> Reward:

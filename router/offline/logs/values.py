@@ -222,6 +222,8 @@ KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "pmf": probabilities,
     "reward": reward,
 }
+#: field -> the type that its conversion returns unchanged
+_UNCHANGED: Final = {name: str for name, kind in KINDS.items() if kind is text}
 #: part of a reward -> its conversion
 _PART_KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(
@@ -241,12 +243,13 @@ def converted(kind: Callable[[Any], Any], value: Any, *, field: str) -> Any:
 
 
 def values_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record that have a value, converted. Raises InvalidInput for the first that cannot be."""
-    given = {
-        name: converted(kind, record[name], field=name)
-        for name, kind in KINDS.items()
-        if name in record and not is_missing(record[name])
-    }
+    """The fields of a record that have a value, converted. Raises InvalidInput for the first that cannot be used."""
+    given = {}
+    for name, value in record.items():
+        if type(value) is _UNCHANGED.get(name):
+            given[name] = value
+        elif name in KINDS and not is_missing(value):
+            given[name] = converted(KINDS[name], value, field=name)
     for name, part in given.get("reward", {}).items():
         if name in _PART_KINDS:  # the row refuses other parts
             given["reward"][name] = converted(_PART_KINDS[name], part, field=f"reward.{name}")

@@ -190,7 +190,7 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
     if fault["type"] == "missing":
         needed = [name for name, part in model.model_fields.items() if part.is_required()]
         raise InvalidInput("is missing", field=field, remedy=f"a row needs {', '.join(needed)}")
-    remedy = fault["msg"].replace("tuple", "list").replace("dictionary", "object")
+    remedy = fault["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("dictionary", "object")
     if fault["type"] == "string_unicode" or "\x00" in str(fault["input"]):
         remedy = "Remove the NUL or half character"
     raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)

@@ -110,7 +110,7 @@ class Defaults:
     #: the bounds of the reward
     minimum: float = -1.0
     maximum: float = 1.0
-    #: of the cost, for a reward that is given as quality and cost
+    #: weight of the cost in rewards that are logged as quality and cost
     weight: float = 0.0
 
 
@@ -130,7 +130,7 @@ def _caps(budget: Budget) -> Record:
 
 
 def _parts(reward: Reward) -> Record:
-    """All parts but those that are what they are by default."""
+    """The parts of a reward, without those that have their default values."""
     parts = {name: value for name, default in _REWARD_DEFAULTS.items() if (value := getattr(reward, name)) != default}
     return parts | {"terms": dict(reward.terms)}
 
@@ -140,7 +140,7 @@ def _listed(value: Any) -> Any:
 
 
 _VALUES = attrgetter(*map(_path, OURS))
-#: key of a record -> what it says of the row's value; the seed as text: many readers round whole numbers of 64 bits
+#: key of a record -> conversion of the row's value; the seed as text: many readers round whole numbers of 64 bits
 _SAID: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(OURS, _listed),
     **dict.fromkeys(("context", "aim", "facts"), dict),
@@ -245,7 +245,7 @@ def read_rows(
 def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad: list[BadRow]) -> Iterator[Logged]:
     """The rows of a log that can be used; the others are put into `bad`.
 
-    skip: bad rows are left out. Raises InvalidInput at the end where they are not, and where all rows are bad.
+    skip: bad rows are left out. Raises InvalidInput at the end if rows are bad and not skipped, or if all rows are bad.
     """
     good, bad[:] = 0, []
     for row in rows:
@@ -263,7 +263,7 @@ def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad
 
 
 def told_rows(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
-    """The same rows; progress is told of every thousandth."""
+    """The same rows; calls `progress` after every 1000 rows."""
     for done, row in enumerate(rows, start=1):
         yield row
         if done % 1000 == 0:
@@ -329,7 +329,7 @@ def shown(place: Place) -> str:
 
 
 def check_shared(places: Sequence[Place]) -> None:
-    """Raises InvalidInput for files that other processes cannot read: those of fsspec in the memory of this one."""
+    """Raises InvalidInput for fsspec's memory:// files, which other processes cannot read."""
     own = next((place for place in places if isinstance(place, str) and place.startswith("memory://")), None)
     if own is not None:
         raise InvalidInput(
@@ -340,7 +340,7 @@ def check_shared(places: Sequence[Place]) -> None:
 
 
 def is_several(place: Place) -> bool:
-    """Whether it is a folder, or a pattern with *. Raises InvalidInput where that cannot be found out."""
+    """Whether it is a folder, or a pattern with *. Raises InvalidInput if the place cannot be listed."""
     if "*" in str(place):
         return True
     if isinstance(place, Path):

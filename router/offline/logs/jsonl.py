@@ -156,11 +156,11 @@ _OF_DECISION = [part.name for part in fields(Decision) if part.name in _Row.mode
 
 
 def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """The rows of one file, or what is wrong with them. records: each with its line, made when it is its turn.
+    """The rows of one file, a BadRow for each that cannot be used. records: line, and a function that parses it.
 
     A record needs `id`, `arms` (or a pmf by name), `pmf`, `arm` and `reward`; for the rest there are defaults. A
-    row that names no version comes from elsewhere: it must offer two arms at least. An arm alone is taken only
-    from a ledger like ours, where the caller allowed no other one.
+    row without a version must offer at least two arms. With a version it may offer one: RagBandit logs such a row
+    if the caller allowed one arm only.
     """
     seen: dict[str, int] = {}
     width: int | None = None
@@ -265,7 +265,7 @@ def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
 
 
 def _reward(parts: Record, *, defaults: Defaults) -> Reward:
-    """From a number, or from its parts: quality, cost and weight; a value beside them must follow from them."""
+    """From a number, or from its parts: quality, cost and weight; a logged value must follow from its parts."""
     by_value = "quality" not in parts
     if by_value and "value" not in parts:
         raise InvalidInput("is missing", field="reward.value", remedy="give a number, or quality and cost")

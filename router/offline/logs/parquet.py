@@ -284,7 +284,7 @@ def _written(rows: Sequence[Logged], *, own: Sequence[str]) -> Any:
 def rows_batch(
     rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] = (*REWARD, *REWARD_WORDS)
 ) -> Any:
-    """Rows as a record batch with these columns. Raises InvalidInput for a candidate's pmf that is none."""
+    """Rows as a record batch with these columns. Raises InvalidInput for a wrong pmf of a candidate."""
     names = ["features" if name == TEXTLESS else name for name in columns]
     return record_batch({name: _column(rows, name, parts=parts) for name in names})
 
@@ -306,7 +306,7 @@ Item = TypeVar("Item")
 
 #: rows of a batch: its arrays fit into a processor's cache
 BATCH = 32_768
-#: rows of Python's own that are held at once, as a part of a batch, and of the first page: it tells the arms
+#: rows of Python's own that are held at once, as a part of a batch, and of the first page, which is read for the arms
 _PAGES, FIRST = 8, 64
 
 
@@ -375,12 +375,12 @@ class ParquetSource:
 
 
 def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:
-    """Whether a row may have no text, or spaces alone, by the file's own statistics, which tell the least text."""
+    """Whether a row may have no text or only spaces, by the smallest text in the file's statistics."""
     at = next((at for at, leaf in enumerate(leaves) if leaf.path == "text"), None)
     if at is None:
         return True
-    told = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
-    return not all(each and each.has_min_max and each.null_count == 0 and each.min >= "!" for each in told)
+    texts = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
+    return not all(each and each.has_min_max and each.null_count == 0 and each.min >= "!" for each in texts)
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:

@@ -190,7 +190,10 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
             pmf = in_order(pmf, arms=arms, field="pmf")
         given["pmf"] = pmf
     row = checked(_Row, given)
-    _check_draw(row)
+    fault = _offer_fault(row) or _draw_fault(row)
+    if fault is not None:
+        field, reason, remedy = fault
+        raise InvalidInput(reason, field=field, remedy=remedy)
     fields_of_row, drawn, asked = vars(row), row.arms.index(row.arm), ("text", "context", "tenant", "aim")
     query = Query(
         id=row.id,
@@ -221,14 +224,6 @@ def _extra(record: Record) -> Record:
 
 
 _EVERY_ARM: Final = "log all arms that were offered"
-
-
-def _check_draw(row: _Row) -> None:
-    """Raises InvalidInput for arms, probabilities, a draw or scores that contradict each other."""
-    fault = _offer_fault(row) or _draw_fault(row)
-    if fault is not None:
-        field, reason, remedy = fault
-        raise InvalidInput(reason, field=field, remedy=remedy)
 
 
 def _offer_fault(row: _Row) -> tuple[str, str, str] | None:

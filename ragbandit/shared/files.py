@@ -285,7 +285,7 @@ def open_binary(path: Path) -> BinaryIO:
 def parsed(raw: bytes) -> dict[str, Any]:
     """The line's JSON object. Raises InvalidInput, also for a key that stands twice."""
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=each_key_once)
+        value = _DECODER.decode(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         fault = f"is not UTF-8: its byte {error.start + 1} is 0x{raw[error.start]:02x}"
         raise InvalidInput(fault, remedy="save the file as UTF-8") from error
@@ -304,6 +304,10 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!r:.80} stands twice in one object")
     return mapping
+
+
+#: made once: json.loads would make one for every line
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once)
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ def exclude(
 ) -> None:
     """Learn a new ledger without the feedback of a source, or end an exclusion; without either list all exclusions.
 
-    The new ledger is learned beside the one in use, which stays in service. When it is done, set policy.label to it and
+    The ledger in use stays in service while the new one is learned. When it is done, set policy.label to it and
     restart the services, one after the other.
     """
     if end is not None:
@@ -123,9 +123,7 @@ def import_(
     event_field: Annotated[str, typer.Option(help="a name of the setting feedback_events")] = "event",
     source_field: Annotated[str, typer.Option(help="who judged: human, label, judge or code")] = "source",
     rater_field: Annotated[str, typer.Option(help="which one of the source judged, an id")] = "rater",
-    key_field: Annotated[str, typer.Option(help="the judgement's own id; without one it is what the line says")] = (
-        "feedback_id"
-    ),
+    key_field: Annotated[str, typer.Option(help="the judgement's id (default: a hash of the line)")] = ("feedback_id"),
     source: Annotated[str | None, typer.Option(help="who judged all of it, whatever the lines say")] = None,
     scale: Annotated[str, typer.Option(help="scale of ratings that are numbers: 0-1 or 1-5")] = "0-1",
     supersede: Annotated[
@@ -229,7 +227,7 @@ class _Import:
         raise InvalidInput(message, field=field, remedy=f"{remedy}; nothing of the file was imported")
 
     def take(self, page: Sequence[tuple[int, bytes]]) -> None:
-        """Keep what these lines say, in one transaction. Raises StoreError."""
+        """Store the feedback of these lines in one transaction. Raises StoreError."""
         self.read += len(page)
         now, good, faults = time.time(), [], dict[int, RagBanditError]()
         for order, (number, raw) in enumerate(page):

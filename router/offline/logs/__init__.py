@@ -110,7 +110,7 @@ class Defaults:
     #: the bounds of the reward
     minimum: float = -1.0
     maximum: float = 1.0
-    #: of the cost, for a reward that is given as quality and cost
+    #: weight of the cost in rewards that are logged as quality and cost
     weight: float = 0.0
 
 
@@ -130,7 +130,7 @@ def _caps(budget: Budget) -> Record:
 
 
 def _parts(reward: Reward) -> Record:
-    """All parts but those that are what they are by default."""
+    """The parts of a reward, without those that have their default values."""
     parts = {name: value for name, default in _REWARD_DEFAULTS.items() if (value := getattr(reward, name)) != default}
     return parts | {"terms": dict(reward.terms)}
 
@@ -140,7 +140,7 @@ def _listed(value: Any) -> Any:
 
 
 _VALUES = attrgetter(*map(_path, OURS))
-#: key of a record -> what it says of the row's value; the seed as text: many readers round whole numbers of 64 bits
+#: key of a record -> conversion of the row's value; the seed as text: many readers round whole numbers of 64 bits
 _SAID: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(OURS, _listed),
     **dict.fromkeys(("context", "aim", "facts"), dict),
@@ -163,11 +163,14 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
     return [say(value(row)) for row in rows]
 
 
+_STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
+
+
 def sayable(value: Record) -> Record:
     """An object that JSON can hold: no NaN, no half characters."""
     try:
         if value:
-            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+            _STRICT.encode(value).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise PydanticCustomError("json", "Give what JSON can say ({error})", {"error": str(error)}) from error
     return value
@@ -187,7 +190,7 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
     if fault["type"] == "missing":
         needed = [name for name, part in model.model_fields.items() if part.is_required()]
         raise InvalidInput("is missing", field=field, remedy=f"a row needs {', '.join(needed)}")
-    remedy = fault["msg"].replace("tuple", "list").replace("dictionary", "object")
+    remedy = fault["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("dictionary", "object")
     if fault["type"] == "string_unicode" or "\x00" in str(fault["input"]):
         remedy = "Remove the NUL or half character"
     raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
@@ -242,7 +245,7 @@ def read_rows(
 def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad: list[BadRow]) -> Iterator[Logged]:
     """The rows of a log that can be used; the others are put into `bad`.
 
-    skip: bad rows are left out. Raises InvalidInput at the end where they are not, and where all rows are bad.
+    skip: bad rows are left out. Raises InvalidInput at the end if rows are bad and not skipped, or if all rows are bad.
     """
     good, bad[:] = 0, []
     for row in rows:
@@ -260,7 +263,7 @@ def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad
 
 
 def told_rows(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
-    """The same rows; progress is told of every thousandth."""
+    """The same rows; calls `progress` after every 1000 rows."""
     for done, row in enumerate(rows, start=1):
         yield row
         if done % 1000 == 0:
@@ -326,7 +329,7 @@ def shown(place: Place) -> str:
 
 
 def check_shared(places: Sequence[Place]) -> None:
-    """Raises InvalidInput for files that other processes cannot read: those of fsspec in the memory of this one."""
+    """Raises InvalidInput for fsspec's memory:// files, which other processes cannot read."""
     own = next((place for place in places if isinstance(place, str) and place.startswith("memory://")), None)
     if own is not None:
         raise InvalidInput(
@@ -337,7 +340,7 @@ def check_shared(places: Sequence[Place]) -> None:
 
 
 def is_several(place: Place) -> bool:
-    """Whether it is a folder, or a pattern with *. Raises InvalidInput where that cannot be found out."""
+    """Whether it is a folder, or a pattern with *. Raises InvalidInput if the place cannot be listed."""
     if "*" in str(place):
         return True
     if isinstance(place, Path):

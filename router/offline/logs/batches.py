@@ -35,7 +35,7 @@ FIELDS = ("tenant", "version", "policy")
 #: parts of a reward that are read: numbers, and words, of which the last may be missing
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 REWARD_WORDS = ("preset", "source", "judged_by")
-#: no column of a file has these names: the line of a row, and features of rows without text, which tell the question
+#: no column of a file has these names: the line of a row, and features that identify a question without text
 LINE: Final = "#line"
 TEXTLESS: Final = "#features_of_textless"
 _TEXT, _NUMBER, NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
@@ -66,9 +66,9 @@ _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSpec:
-    """What is made of the batches of a log."""
+    """Options for decoding the batches of a log."""
 
-    #: of all rows, in the order of their columns
+    #: arms of all rows, in the order of the columns
     arms: tuple[ArmName, ...]
     #: rows may offer different arms
     mixed_arms: bool = False
@@ -96,7 +96,7 @@ class LogSource(Protocol):
 
     @property
     def place(self) -> str:
-        """Of its rows, as in `row_named`."""
+        """Name of its rows in messages, as in `row_named`."""
         ...
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -123,7 +123,7 @@ def reward_column(parts: Mapping[str, Sequence[Any]]) -> Any:
 
 
 def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
-    """The arms of the first row that was drawn; every: then those of all others, as they occur. () without rows."""
+    """The arms of the first row that was drawn. every: also the arms of all later rows, in order. () without rows."""
     arms: dict[ArmName, None] = {}
     for batch in source.batches(("arms", "facts")):
         rows = drawn_rows(batch)
@@ -315,7 +315,7 @@ class _DecodedBatch:
         return np.repeat(np.arange(self.batch.num_rows), self.lengths)
 
     def _codes(self, column: Any) -> Choices:
-        """The place of every name among the arms; -1 where it is none of them."""
+        """Index of every name among the arms, -1 for an unknown name."""
         place_of_arm = {name: index for index, name in enumerate(self.spec.arms)}
         return _looked_up(column, lambda names: [place_of_arm.get(name, -1) for name in names.to_pylist()], null=-1)
 
@@ -353,7 +353,7 @@ class _DecodedBatch:
             raise self._wrong(row, "propensity", reason, "log both from the same draw, after the floor")
 
     def _features(self) -> npt.NDArray[np.float32] | None:
-        """Shape (n, d); None where not all rows have them, of one width and by one encoder."""
+        """Shape (n, d); None unless all rows have features of one width by one encoder."""
         names = self.batch.schema.names
         if "features" not in names or ("encoder_hash" in names and len(self._encoders()) > 1):
             return None
@@ -368,7 +368,7 @@ class _DecodedBatch:
         return list(compute.unique(self.batch.column("encoder_hash")).to_pylist())
 
     def texts(self, field: str) -> Strings:
-        """A field's value in every row as text, JSON where it is none, "" where there is none; shape (n,)."""
+        """A field's value in every row as text, other types as JSON, "" if missing; shape (n,)."""
         name = column_of(field)
         if name not in self.batch.schema.names:
             return np.full(self.batch.num_rows, "", dtype=np.object_)

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -31,6 +32,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from ragbandit.router.offline.estimation.bandit_log import (
+    LARGEST,
     LEAST_PROBABILITY,
     SUM_TOLERANCE,
     propensity_fault,
@@ -46,13 +48,14 @@ from ragbandit.router.offline.logs import (
     checked,
     record_of,
     sayable,
+    values,
 )
-from ragbandit.router.offline.logs.values import in_order, values_of
+from ragbandit.router.offline.logs.values import converted, in_order
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import lines, new_lines, parsed
-from ragbandit.shared.plain_values import plain_tree
+from ragbandit.shared.plain_values import is_missing, plain_tree
 from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, JudgedBy, Query, Reward, RewardSource, RunBy
 
 
@@ -61,11 +64,26 @@ def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
     return StringConstraints(pattern=r"^[^\x00]*$", min_length=least, max_length=most)
 
 
-_Text = Annotated[str, _upto(None)]
-_Text64 = Annotated[str, _upto(64)]
-_Name = Annotated[str, _upto(64, least=1)]
-_Names = tuple[_Text64, ...]
-_Numbers = tuple[float, ...]
+_AsText: Final = BeforeValidator(values.text)
+_Text = Annotated[str, _upto(None), _AsText]
+_Text64 = Annotated[str, _upto(64), _AsText]
+_Name = Annotated[str, _upto(64, least=1), _AsText]
+_AsTexts: Final = BeforeValidator(values.texts)
+_Names = Annotated[tuple[Annotated[str, _upto(64)], ...], _AsTexts]
+_Arms = Annotated[tuple[Annotated[str, _upto(64, least=1)], ...], _AsTexts]
+_Price = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value), _AsText]
+_AsNumber: Final = BeforeValidator(values.number)
+_Number = Annotated[float, _AsNumber]
+_Numbers = Annotated[tuple[float, ...], BeforeValidator(values.numbers)]
+_Seconds = Annotated[float, BeforeValidator(values.seconds)]
+_Flag = Annotated[bool, BeforeValidator(values.flag)]
+_AsWhole: Final = BeforeValidator(values.whole)
+_AsMapping: Final = BeforeValidator(values.mapping)
+_Mapping = Annotated[JsonObject, _AsMapping]
+_Members = Annotated[dict[str, float], _AsMapping]
+#: part of a reward
+_AsPart: Final = BeforeValidator(partial(values.number, most=LARGEST))
+_Part = Annotated[float, _AsPart]
 _Whole = Annotated[int, Field(gt=0, lt=2**63)]
 _Positive = Annotated[float, Field(gt=0.0)]
 
@@ -81,56 +99,56 @@ class _Caps(TypedDict, total=False):
 
 @with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
 class _Parts(TypedDict, total=False):
-    value: float
-    quality: float
-    cost: float
-    weight: float
-    minimum: float
-    maximum: float
-    terms: dict[str, float]
-    surrogates: dict[str, float]
-    preset: Annotated[str, _upto(32)]
-    source: RewardSource
-    judged_by: JudgedBy
-    sample_weight: Annotated[float, Field(ge=0.0)]
+    value: _Part
+    quality: _Part
+    cost: _Part
+    weight: _Part
+    minimum: _Part
+    maximum: _Part
+    terms: _Members
+    surrogates: _Members
+    preset: Annotated[str, _upto(32), _AsText]
+    source: Annotated[RewardSource, _AsText]
+    judged_by: Annotated[JudgedBy, _AsText]
+    sample_weight: Annotated[float, Field(ge=0.0), _AsPart]
 
 
 class _Row(BaseModel):
-    """A record of converted values, with those that are left out; None if they follow from the others."""
+    """A record, each field converted as in `values`; None for a field that follows from the others."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     id: _Name
-    seq: _Whole | None = None
-    made_at: float = 0.0
+    seq: Annotated[_Whole, _AsWhole] | None = None
+    made_at: _Seconds = 0.0
     text: _Text = ""
-    context: JsonObject = {}
+    context: _Mapping = Field(default_factory=dict)
     tenant: _Text64 = "default"
     allowed: _Names | None = None
-    budget: _Caps = {}
-    price: Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value)] | None = None
-    aim: dict[str, float] = {}
-    arms: tuple[_Name, ...]
-    pmf: _Numbers
+    budget: Annotated[_Caps, _AsMapping] = Field(default_factory=_Caps)
+    price: _Price | None = None
+    aim: _Members = Field(default_factory=dict)
+    arms: _Arms
+    pmf: tuple[float, ...]
     scores: _Numbers | None = None
     arm: _Text64
-    propensity: float | None = None
-    policy: Annotated[str, _upto(40)] = "imported"
-    version: Annotated[str, _upto(128)] = ""
+    propensity: _Number | None = None
+    policy: Annotated[str, _upto(40), _AsText] = "imported"
+    version: Annotated[str, _upto(128), _AsText] = ""
     encoder_hash: _Text64 = ""
-    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
-    floor: float = 0.0
-    explored: bool | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**64), _AsWhole] | None = None
+    floor: _Number = 0.0
+    explored: _Flag | None = None
     fault: _Text | None = None
-    facts: JsonObject = {}
-    run_by: RunBy = "caller"
-    cost_weight: Annotated[float, Field(ge=0.0, le=MAX_WEIGHT)] | None = None
-    reward: _Parts
+    facts: _Mapping = Field(default_factory=dict)
+    run_by: Annotated[RunBy, _AsText] = "caller"
+    cost_weight: Annotated[float, Field(ge=0.0, le=MAX_WEIGHT), _AsNumber] | None = None
+    reward: Annotated[_Parts, BeforeValidator(values.reward)]
     feedback_ids: _Names = ()
-    feedback_at: float | None = None
-    learned_at: float | None = None
-    late: bool = False
-    features: Any = None
+    feedback_at: _Seconds | None = None
+    learned_at: _Seconds | None = None
+    late: _Flag = False
+    features: Annotated[Any, BeforeValidator(values.features)] = None
 
 
 #: what a decision has as it stands in the record
@@ -138,11 +156,11 @@ _OF_DECISION = [part.name for part in fields(Decision) if part.name in _Row.mode
 
 
 def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """The rows of one file, or what is wrong with them. records: each with its line, made when it is its turn.
+    """The rows of one file, a BadRow for each that cannot be used. records: line, and a function that parses it.
 
     A record needs `id`, `arms` (or a pmf by name), `pmf`, `arm` and `reward`; for the rest there are defaults. A
-    row that names no version comes from elsewhere: it must offer two arms at least. An arm alone is taken only
-    from a ledger like ours, where the caller allowed no other one.
+    row without a version must offer at least two arms. With a version it may offer one: RagBandit logs such a row
+    if the caller allowed one arm only.
     """
     seen: dict[str, int] = {}
     width: int | None = None
@@ -164,22 +182,27 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
 
 
 def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
-    given = values_of(record)
-    pmf = given.get("pmf")
-    if isinstance(pmf, dict):
-        given["arms"] = arms = given.get("arms", list(pmf))
-        given["pmf"] = in_order(pmf, arms=arms, field="pmf")
+    given = {name: value for name, value in record.items() if name in OURS and not is_missing(value)}
+    if "pmf" in given:
+        pmf = converted(values.probabilities, given["pmf"], field="pmf")
+        if isinstance(pmf, dict):
+            given["arms"] = arms = converted(values.texts, given.get("arms", list(pmf)), field="arms")
+            pmf = in_order(pmf, arms=arms, field="pmf")
+        given["pmf"] = pmf
     row = checked(_Row, given)
-    _check_draw(row)
-    drawn, asked = row.arms.index(row.arm), ("text", "context", "tenant", "aim")
+    fault = _offer_fault(row) or _draw_fault(row)
+    if fault is not None:
+        field, reason, remedy = fault
+        raise InvalidInput(reason, field=field, remedy=remedy)
+    fields_of_row, drawn, asked = vars(row), row.arms.index(row.arm), ("text", "context", "tenant", "aim")
     query = Query(
         id=row.id,
         arms=row.allowed,
         budget=Budget(**row.budget),
         cost_weight=row.price,
-        **{name: getattr(row, name) for name in asked},
+        **{name: fields_of_row[name] for name in asked},
     )
-    decided = {name: getattr(row, name) for name in _OF_DECISION}
+    decided = {name: fields_of_row[name] for name in _OF_DECISION}
     decided["propensity"] = row.pmf[drawn] if row.propensity is None else row.propensity
     decided["seed"] = seed_of(row.id) if row.seed is None else row.seed
     decided["explored"] = is_explored(row.pmf, drawn) if row.explored is None else row.explored
@@ -189,7 +212,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
         seq=row.seq or line,
         extra=_extra(plain_tree({key: value for key, value in record.items() if key not in OURS})),
         line=line,
-        **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
+        **{name: fields_of_row[name] for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
     )
 
 
@@ -200,41 +223,44 @@ def _extra(record: Record) -> Record:
         raise InvalidInput("cannot be used", field="extra", remedy=error.message()) from error
 
 
-def _check_draw(row: _Row) -> None:
-    """Raises InvalidInput for arms, probabilities, a draw or scores that cannot be true together."""
-    arms, pmf, arm, scores, every = row.arms, row.pmf, row.arm, row.scores, "log all arms that were offered"
-    least, total = min(pmf, default=0.0), math.fsum(pmf)
-    drawn = dict(zip(arms, pmf, strict=False)).get(arm, 1.0)
+_EVERY_ARM: Final = "log all arms that were offered"
+
+
+def _offer_fault(row: _Row) -> tuple[str, str, str] | None:
+    """(field, reason, remedy) of the first contradiction between arms, pmf and scores; None if there is none."""
+    arms, pmf = row.arms, row.pmf
+    if len(set(arms)) != len(arms):
+        return "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"
+    if len(arms) < (1 if row.version else 2):
+        return "arms", f"{len(arms)} offered: there was nothing to choose", _EVERY_ARM
+    if len(pmf) != len(arms):
+        return "pmf", "does not fit the arms", "log one probability per arm"
+    if min(pmf) < 0.0:
+        return "pmf", f"{min(pmf)} is negative", "log numbers in [0, 1]"
+    if abs(math.fsum(pmf) - 1.0) > SUM_TOLERANCE:
+        return "pmf", f"sums to {math.fsum(pmf):.9g}, not 1", "log the whole pmf"
+    if row.scores is not None and len(row.scores) != len(arms):
+        return "scores", f"{len(row.scores)} numbers for {len(arms)} arms", "give one per arm"
+    return None
+
+
+def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
+    """(field, reason, remedy) if the draw contradicts the pmf, else None."""
+    if row.arm not in row.arms:
+        return "arm", f"{row.arm!r} is not among {', '.join(row.arms)}", _EVERY_ARM
+    drawn = row.pmf[row.arms.index(row.arm)]
     propensity = drawn if row.propensity is None else row.propensity
-    most = 1.0 + SUM_TOLERANCE
-    unusable = next((each for each in (propensity, drawn) if not LEAST_PROBABILITY <= each <= most), None)
-    for wrong, field, reason, remedy in (
-        (len(set(arms)) != len(arms), "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"),
-        (len(arms) < (1 if row.version else 2), "arms", f"{len(arms)} offered: there was nothing to choose", every),
-        (len(pmf) != len(arms), "pmf", "does not fit the arms", "log one probability per arm"),
-        (least < 0.0, "pmf", f"{least} is negative", "log numbers in [0, 1]"),
-        (abs(total - 1.0) > SUM_TOLERANCE, "pmf", f"sums to {total:.9g}, not 1", "log the whole pmf"),
-        (arm not in arms, "arm", f"{arm!r} is not among {', '.join(arms)}", every),
-        (
-            scores is not None and len(scores) != len(arms),
-            "scores",
-            f"{len(scores or ())} numbers for {len(arms)} arms",
-            "give one per arm",
-        ),
-        (unusable is not None, "propensity", *(("", "") if unusable is None else propensity_fault(unusable))),
-        (
-            abs(propensity - drawn) > slack(drawn),
-            "propensity",
-            f"{propensity!r}, but the pmf gives the drawn arm {drawn!r}",
-            "log both from the same draw, after the floor",
-        ),
-    ):
-        if wrong:
-            raise InvalidInput(reason, field=field, remedy=remedy)
+    for probability in (propensity, drawn):
+        if not LEAST_PROBABILITY <= probability <= 1.0 + SUM_TOLERANCE:
+            return "propensity", *propensity_fault(probability)
+    if abs(propensity - drawn) > slack(drawn):
+        reason = f"{propensity!r}, but the pmf gives the drawn arm {drawn!r}"
+        return "propensity", reason, "log both from the same draw, after the floor"
+    return None
 
 
 def _reward(parts: Record, *, defaults: Defaults) -> Reward:
-    """From a number, or from its parts: quality, cost and weight; a value beside them must follow from them."""
+    """From a number, or from its parts: quality, cost and weight; a logged value must follow from its parts."""
     by_value = "quality" not in parts
     if by_value and "value" not in parts:
         raise InvalidInput("is missing", field="reward.value", remedy="give a number, or quality and cost")

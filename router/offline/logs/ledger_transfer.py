@@ -65,7 +65,7 @@ class ImportCounts(Tally):
     added: int = 0
     #: rows that it had already
     known: int = 0
-    #: of the added ones, those whose draws do not follow from their seeds
+    #: added rows whose draws do not follow from their seeds
     made_elsewhere: int = 0
 
 
@@ -84,7 +84,7 @@ def ledger_rows(
             if isinstance(decision, StoreError):
                 raise decision
             update = update_value(row, decision=decision)
-            if SEEDED_ELSEWHERE in decision.facts:  # the store that takes the row in finds out anew
+            if SEEDED_ELSEWHERE in decision.facts:  # the importing store determines this itself
                 own = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
                 decision = replace(decision, facts=own)
             if (since is None or decision.made_at >= since) and (before is None or decision.made_at < before):
@@ -322,7 +322,7 @@ class _ImportPage:
                 raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")
 
     def _check_learned(self) -> set[str]:
-        """The rows that the ledger has; each must have taught what it says here."""
+        """Ids of the rows that the ledger learned. Raises Conflict if it learned other values from one."""
         ids = [row.decision.id for row in self.rows]
         here = updates.c.policy == self.ledger.label, updates.c.decision_id.in_(ids)
         learned = self.connection.execute(select(updates).where(*here)).mappings()
@@ -331,9 +331,9 @@ class _ImportPage:
         for stored in learned:
             row = by_id[stored["decision_id"]]
             values = self._row(row, seq=stored["seq"])
-            if self.remade:  # another ledger's, of which this one learned the value alone, has another preset
+            if self.remade:  # with another preset, this ledger learned only the value
                 values = {name: values[name] for name in _OF_ANSWER if stored["preset"] == values["preset"]}
-            own = "seq", "restarts", "decided"  # of the ledger, and in no file
+            own = "seq", "restarts", "decided"  # set by the ledger; files do not have them
             other = [name for name, value in values.items() if name not in own and stored[name] != value]
             if other:
                 message = (
@@ -392,7 +392,7 @@ class _ImportPage:
         moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
 
     def _outcome(self, row: Logged) -> Outcome:
-        """An outcome which records that the arm was run, and not here; the mark of late feedback is kept in it."""
+        """An outcome for an arm that was run elsewhere, with the mark of late feedback."""
         return Outcome(
             decision_id=row.decision.id,
             status="answered",

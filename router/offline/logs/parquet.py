@@ -43,7 +43,7 @@ from ragbandit.router.offline.logs.batches import (
     row_named,
 )
 from ragbandit.router.offline.logs.jsonl import rows_of
-from ragbandit.router.offline.logs.values import KINDS, LATEST, converted, in_order, mapping, probabilities, seconds
+from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
@@ -60,7 +60,7 @@ _OPEN_PARTS = ("terms", "surrogates")
 
 #: columns that every log has; arms may follow from a pmf by arm
 _NEEDED = ("id", "arms", "pmf", "arm", "reward")
-_TIMES = frozenset(name for name, kind in KINDS.items() if kind is seconds)
+_TIMES = frozenset(("made_at", "feedback_at", "learned_at"))
 _TYPES = pa.types
 
 
@@ -91,13 +91,12 @@ def _check_names(fields: Any, *, place: str, path: str = "") -> None:
 
 def _exact(column: Any, wanted: Any) -> Any:
     """A column with the wanted type, times as seconds since 1970, and without NaN if it is of numbers."""
-    if not _is_kind(column.type, wanted):
+    if _read_as(column.type) != wanted:
         if _TYPES.is_date(column.type):
             column = column.cast(pa.timestamp("ms"))
         if _TYPES.is_timestamp(column.type):
             column = compute.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(wanted), 1e6)
         else:
-            column = column.cast(pa.int8()) if _TYPES.is_boolean(column.type) else column
             column = column.cast(wanted, safe=False)  # whole numbers above 2^53 are rounded, as in JSON
     if wanted == pa.float64() and compute.any(compute.is_nan(column)).as_py():
         column = compute.if_else(compute.is_nan(column), None, column)
@@ -118,33 +117,32 @@ def _has_exact(schema: Any, names: Iterable[str]) -> bool:
     return True
 
 
-def _is_kind(written: Any, wanted: Any) -> bool:
-    """Whether a column of this type is read as one of another: text may be dictionary-encoded, or large."""
-    written = written.value_type if _TYPES.is_dictionary(written) and wanted == pa.string() else written
-    if _TYPES.is_list(written) and _TYPES.is_list(wanted):
-        inner, text = written.value_type, wanted.value_type == pa.string()
-        inner = inner.value_type if _TYPES.is_dictionary(inner) and text else inner
-        return bool(inner == wanted.value_type or (text and _TYPES.is_large_string(inner)))
-    return bool(written == wanted or (wanted == pa.string() and _TYPES.is_large_string(written)))
+def _read_as(kind: Any) -> Any:
+    """The type that a column is read as: dictionary-encoded or large text is text."""
+    if _TYPES.is_list(kind):
+        return pa.list_(_read_as(kind.value_type))
+    text = kind.value_type if _TYPES.is_dictionary(kind) else kind
+    return pa.string() if _TYPES.is_string(text) or _TYPES.is_large_string(text) else kind
+
+
+_AMOUNTS = (_TYPES.is_floating, _TYPES.is_integer, _TYPES.is_decimal, _TYPES.is_boolean)
+#: type -> tests for the types whose values Arrow casts to it, with the same meaning
+_CASTS = {
+    pa.string(): (_TYPES.is_integer,),
+    pa.float64(): _AMOUNTS,
+    pa.float32(): _AMOUNTS,
+    pa.int64(): (_TYPES.is_signed_integer,),
+    pa.bool_(): (),
+}
 
 
 def _converts(written: Any, wanted: Any) -> bool:
     """Whether Arrow casts every value of the one type to the other, and means the same by it."""
-    if _is_kind(written, wanted) or _TYPES.is_null(written):
+    if _read_as(written) == wanted or _TYPES.is_null(written):
         return True
-    if _is_list(written) and _is_list(wanted):
-        inner = written.value_type
-        text = _TYPES.is_string(inner) or _TYPES.is_large_string(inner)
-        return text if wanted.value_type == pa.string() else _is_amount(inner)
-    if wanted == pa.float64():
-        return _is_amount(written) or bool(_TYPES.is_boolean(written))
-    if wanted == pa.string():
-        return bool(_TYPES.is_integer(written))
-    return bool(wanted == pa.int64() and _TYPES.is_signed_integer(written))
-
-
-def _is_amount(kind: Any) -> bool:
-    return bool(_TYPES.is_floating(kind) or _TYPES.is_integer(kind) or _TYPES.is_decimal(kind))
+    if _TYPES.is_list(wanted):
+        return _is_list(written) and _converts(written.value_type, wanted.value_type)
+    return any(test(written) for test in _CASTS[wanted])
 
 
 def _is_list(kind: Any) -> bool:
@@ -286,7 +284,7 @@ def _written(rows: Sequence[Logged], *, own: Sequence[str]) -> Any:
 def rows_batch(
     rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] = (*REWARD, *REWARD_WORDS)
 ) -> Any:
-    """Rows as a record batch with these columns. Raises InvalidInput for a candidate's pmf that is none."""
+    """Rows as a record batch with these columns. Raises InvalidInput for a wrong pmf of a candidate."""
     names = ["features" if name == TEXTLESS else name for name in columns]
     return record_batch({name: _column(rows, name, parts=parts) for name in names})
 
@@ -308,7 +306,7 @@ Item = TypeVar("Item")
 
 #: rows of a batch: its arrays fit into a processor's cache
 BATCH = 32_768
-#: rows of Python's own that are held at once, as a part of a batch, and of the first page: it tells the arms
+#: rows of Python's own that are held at once, as a part of a batch, and of the first page, which is read for the arms
 _PAGES, FIRST = 8, 64
 
 
@@ -377,12 +375,12 @@ class ParquetSource:
 
 
 def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:
-    """Whether a row may have no text, or spaces alone, by the file's own statistics, which tell the least text."""
+    """Whether a row may have no text or only spaces, by the smallest text in the file's statistics."""
     at = next((at for at, leaf in enumerate(leaves) if leaf.path == "text"), None)
     if at is None:
         return True
-    told = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
-    return not all(each and each.has_min_max and each.null_count == 0 and each.min >= "!" for each in told)
+    texts = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
+    return not all(each and each.has_min_max and each.null_count == 0 and each.min >= "!" for each in texts)
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:

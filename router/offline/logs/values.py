@@ -10,7 +10,7 @@ exactly, and files with any other type row by row, with the same values: so all 
     list      a list or array, or its JSON as text
     mapping   an object, a list of pairs, or JSON as text
 
-None, NaN, NaT and NA are no value. `KINDS` says what each field is.
+None, NaN, NaT and NA are no value. The fields of a row and their conversions are in `jsonl`.
 """
 
 import base64
@@ -19,13 +19,11 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import LARGEST
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import each_key_once
 from ragbandit.shared.formats import seconds_of
@@ -207,47 +205,9 @@ def features(value: object) -> Features:
     return row
 
 
-#: field of a row -> its conversion; other columns are probabilities of candidates
-KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(("id", "text", "tenant", "arm", "policy", "version", "encoder_hash"), text),
-    **dict.fromkeys(("price", "fault", "run_by"), text),
-    **dict.fromkeys(("made_at", "feedback_at", "learned_at"), seconds),
-    **dict.fromkeys(("propensity", "floor", "cost_weight"), number),
-    **dict.fromkeys(("context", "budget", "aim", "facts"), mapping),
-    **dict.fromkeys(("arms", "allowed", "feedback_ids"), texts),
-    **dict.fromkeys(("seq", "seed"), whole),
-    **dict.fromkeys(("explored", "late"), flag),
-    "features": features,
-    "scores": numbers,
-    "pmf": probabilities,
-    "reward": reward,
-}
-#: part of a reward -> its conversion
-_PART_KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(
-        ("value", "quality", "cost", "weight", "minimum", "maximum", "sample_weight"), partial(number, most=LARGEST)
-    ),
-    **dict.fromkeys(("terms", "surrogates"), mapping),
-    **dict.fromkeys(("preset", "source", "judged_by"), text),
-}
-
-
 def converted(kind: Callable[[Any], Any], value: Any, *, field: str) -> Any:
     """The value of a field. Raises InvalidInput with field and remedy."""
     try:
         return kind(value)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"{value!r:.40} cannot be used", field=field, remedy=str(error)) from error
-
-
-def values_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record that have a value, converted. Raises InvalidInput for the first that cannot be."""
-    given = {
-        name: converted(kind, record[name], field=name)
-        for name, kind in KINDS.items()
-        if name in record and not is_missing(record[name])
-    }
-    for name, part in given.get("reward", {}).items():
-        if name in _PART_KINDS:  # the row refuses other parts
-            given["reward"][name] = converted(_PART_KINDS[name], part, field=f"reward.{name}")
-    return given

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
-from ragbandit.router.offline.logs import BadRow, read_rows
-from ragbandit.router.offline.logs.values import KINDS, converted, values_of
+from ragbandit.router.offline.logs import BadRow, Defaults, Logged, read_rows
+from ragbandit.router.offline.logs.jsonl import rows_of
+from ragbandit.router.offline.logs.values import converted, mapping
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.plain_values import for_json, is_missing, plain
 from tests.support.logs.log_rows import LEAST, read_log, write_json
@@ -161,12 +162,14 @@ def test_values_of_numpy_and_pandas():
         "propensity": np.float32("nan"),
         "reward": {"quality": np.float32(0.5), "cost": gone},
     }
-    values = values_of(record)
-    assert values["id"] == str(UUID(int=7))
-    assert (values["made_at"], values["feedback_at"], values["late"]) == (SECONDS, SECONDS - 43_200, True)
-    assert (values["pmf"], values["seed"]) == (pytest.approx([0.8, 0.2]), 2**63)
-    assert values["reward"] == {"quality": 0.5}
-    assert not {"learned_at", "propensity"} & set(values)
+    (row,) = rows_of([(1, lambda: record)], defaults=Defaults())
+    assert isinstance(row, Logged)
+    decision = row.decision
+    assert decision.id == str(UUID(int=7))
+    assert (decision.made_at, row.feedback_at, row.late) == (SECONDS, SECONDS - 43_200, True)
+    assert (decision.pmf, decision.seed) == (pytest.approx([0.8, 0.2]), 2**63)
+    assert (row.reward.quality, row.reward.cost) == (0.5, 0.0)
+    assert (row.learned_at, decision.propensity) == (None, decision.pmf[1])
     assert json.loads(json.dumps({"a": np.int64(3), "b": [np.bool_(True), gone]}, default=for_json)) == {
         "a": 3,
         "b": [True, None],
@@ -180,7 +183,7 @@ def test_values_of_numpy_and_pandas():
         0.5,
     )
     with pytest.raises(InvalidInput, match="'x' stands twice"):
-        converted(lambda value: KINDS["context"]([("x", value), ("x", 2)]), 1, field="context")
+        converted(mapping, [("x", 1), ("x", 2)], field="context")
 
 
 def test_json_lines_take_the_same_values(tmp_path):

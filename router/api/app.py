@@ -32,6 +32,7 @@ from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
+from ragbandit.router.api.openai.replies import RESPONSES
 from ragbandit.router.api.schemas.responses import JsonReply, add_limits, describe
 from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.api.security.gate import PEER, Gate, KeyRing, PageSessions
@@ -163,7 +164,12 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
     app.router.routes.extend(_ROUTES)
     for kind in (RagBanditError, CallerGone, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _reply_to)
-    app.add_middleware(Edge, state=app.state, direct={f"POST {decisions.ROUTE}": decisions.route_directly})
+    direct = {
+        f"POST {decisions.ROUTE}": decisions.route_directly,
+        "POST /v1/chat/completions": openai.chat_directly,
+        f"POST {RESPONSES}": openai.create_directly,
+    }
+    app.add_middleware(Edge, state=app.state, direct=direct)
     return app
 
 

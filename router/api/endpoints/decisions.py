@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
 from ragbandit.client.replies.decisions import (
     AnswerReply,
@@ -171,18 +172,26 @@ async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Fut
         return error
 
 
+Body = TypeVar("Body", bound=BaseModel)
+
+
 async def route_directly(request: Request) -> Response | None:
-    """The reply to a plain POST /v1/route, read by its model alone; None for one that FastAPI is to look at.
+    """The reply to a plain POST /v1/route; None for one that FastAPI is to look at.
 
     What FastAPI does between a request and an endpoint costs more than the decision.
     """
-    if request.scope["query_string"] or request.headers.getlist("content-type") not in _JSON_TYPES:
+    body = None if request.scope["query_string"] else await plain_body(request, RouteBody)
+    return None if body is None else await _routed(request, body, key=request.headers.get("idempotency-key"))
+
+
+async def plain_body(request: Request, model: type[Body]) -> Body | None:
+    """The JSON body of a request, read by its model; None if it is not valid, or of another content type."""
+    if request.headers.getlist("content-type") not in _JSON_TYPES:
         return None
     try:
-        body = RouteBody.model_validate(json.loads(await request.body()))
+        return model.model_validate(json.loads(await request.body()))
     except (ValueError, RecursionError):  # pydantic's error is a ValueError
         return None
-    return await _routed(request, body, key=request.headers.get("idempotency-key"))
 
 
 async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Response:

@@ -24,7 +24,7 @@ from ragbandit.router.api.dependencies import (
     reads_of,
     router_of,
 )
-from ragbandit.router.api.endpoints.decisions import decide, paced
+from ragbandit.router.api.endpoints.decisions import decide, paced, plain_body
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, AnswerEvent, EventStream, PendingAnswer, asked
 from ragbandit.router.api.openai.chats import MOST_SAID, SAID, Chat, is_reference, read_chat, said_of
 from ragbandit.router.api.openai.replies import (
@@ -124,6 +124,18 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
     return await answered(request, body, chat=asks, key=key, whole=completion, stream=stream)
+
+
+async def chat_directly(request: Request) -> Response | None:
+    """The reply to a plain chat completion; None for one that FastAPI is to look at (see `route_directly`)."""
+    body = await plain_body(request, ChatBody)
+    return None if body is None else await chat(body, request, request.headers.get(KEY_HEADER))
+
+
+async def create_directly(request: Request) -> Response | None:
+    """The reply to a plain response that is to be created; None for one that FastAPI is to look at."""
+    body = await plain_body(request, ResponseBody)
+    return None if body is None else await create(body, request, request.headers.get(KEY_HEADER))
 
 
 def _own_id(sent: str | None) -> str | None:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -192,12 +192,12 @@ async def _stream(client: httpx.AsyncClient, url: str, *, text: str, times: _Tim
     assert count, f"{url} sent no piece in {time.perf_counter() - began:.1f} s"
 
 
-async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int) -> tuple[float, float]:
+async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int, about: str) -> tuple[float, float]:
     room = asyncio.Semaphore(callers)
 
     async def one(number: int) -> float:
         async with room:
-            return await _whole(client, url, text=f"number {number} of {callers}")
+            return await _whole(client, url, text=f"{about} {number} of {callers}")
 
     began = time.perf_counter()
     spans = await asyncio.gather(*(one(number) for number in range(CROWD)))
@@ -226,21 +226,19 @@ async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
                     await _stream(client, url, text=f"piece {number} of {block}", times=times)
         for callers in CALLERS:
             for name, url in urls.items():
-                await _crowd(client, url, callers=callers)
-                found[name].crowd[callers] = await _crowd(client, url, callers=callers)
+                await _crowd(client, url, callers=callers, about="warm-up")
+                found[name].crowd[callers] = await _crowd(client, url, callers=callers, about="number")
     return found
 
 
-def _memory(group: int) -> float:
-    """MiB that the processes of a group hold for themselves."""
-    total = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getpgid(int(folder.name)) == group:
-                rows = (folder / "smaps_rollup").read_text().splitlines()
-                total += sum(int(row.split()[1]) for row in rows if row.startswith("Pss:"))
-        except OSError:
-            continue
+def _memory(process: int) -> float:
+    """MiB of a process and of those that it has started, without what they share with others."""
+    total, found = 0, [process]
+    for number in found:  # grows by the children
+        with suppress(OSError):
+            found += map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split())
+            rows = Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
+            total += sum(int(row.split()[1]) for row in rows if row.startswith("Pss:"))
     return total / 1024
 
 
@@ -248,7 +246,7 @@ def run(litellm: Path | None, *, encoder: str) -> None:
     """Print the tables."""
     with servers(litellm, encoder=encoder) as started:
         found = asyncio.run(measured({name: url for name, (url, _) in started.items()}))
-        memory = {name: _memory(group) for name, (_, group) in started.items()}
+        memory = {name: _memory(process) for name, (_, process) in started.items()}
     base = found["upstream"]
     own = {kind: percentiles(getattr(base, kind)) for kind in ("whole", "first")}
     print(f"a chat through a gateway, encoder {encoder}; milliseconds added to the model server's own time")

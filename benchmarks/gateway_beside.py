@@ -232,7 +232,7 @@ async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
 
 
 def _memory(process: int) -> float:
-    """MiB of a process and of those that it has started, without what they share with others."""
+    """MiB of a process and its child processes; shared pages count by their share."""
     total, found = 0, [process]
     for number in found:  # grows by the children
         with suppress(OSError):

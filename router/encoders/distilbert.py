@@ -8,7 +8,7 @@ is learned from traffic, so the same question has the same features on the first
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ _MOST_TOKENS: Final = 32_768
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 #: precision -> how the hash names it; int8 with the version of its arithmetic
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
-#: every so many reference questions are read to measure the ranges of int8
+#: one of this many reference questions is read to measure the ranges of int8
 _MEASURED: Final = 5
 
 
@@ -48,6 +48,11 @@ def _hash_of(facts: dict[str, Any], *, precision: str) -> str:
     return hashlib.sha256(
         json.dumps(facts | {"precision": _PRECISIONS[precision]}, sort_keys=True).encode()
     ).hexdigest()
+
+
+def _pinned(hashes: Mapping[str, str], *, known: str | None) -> str | None:
+    """The precision whose encoder has the hash `known`, or that hash in half precision; None if none has."""
+    return next((name for name, each in hashes.items() if known in (each, half_hash(each))), None)
 
 
 class DistilBertEncoder:
@@ -112,20 +117,13 @@ class DistilBertEncoder:
             "seed": seed,
         }
         hashes = {name: _hash_of(facts, precision=name) for name in _PRECISIONS}
-        if precision == "auto" and known is not None:
-            pinned = (name for name, each in hashes.items() if known in (each, half_hash(each)))
-            wanted = next(pinned, self._forward.precision)
-            if wanted != self._forward.precision:
-                self._forward = self._thread.submit(partial(load, precision=wanted)).result()
+        pinned = _pinned(hashes, known=known) if precision == "auto" else None
+        if pinned not in (None, self._forward.precision):
+            self._forward = self._thread.submit(partial(load, precision=pinned)).result()
         self.precision = self._forward.precision
         self.hash = hashes[self.precision]
         if self.precision == "int8":
-            rows = self._tokenizer.batch(reference.questions[::_MEASURED])
-            batches = [batch for _, batch in token_batches(rows, most_questions=16, most_tokens=_MOST_TOKENS)]
-            measure = partial(self._forward.measure, batches)
-            build_ranges = lambda: {"ranges": self._thread.submit(measure).result()}  # noqa: E731
-            ranges = cached_arrays("ranges", self.hash, build=build_ranges, cache=cache)["ranges"]
-            self._thread.submit(self._forward.fix, ranges).result()
+            self._fix_ranges(reference.questions[::_MEASURED], cache=cache)
 
         def build() -> dict[str, npt.NDArray[Any]]:
             log.info("reading %d reference questions, once for this encoder", len(reference.questions))
@@ -137,6 +135,17 @@ class DistilBertEncoder:
         if self.device != "cpu":
             self._thread.submit(self._load_kernels).result()
         log.info("encoder %s, %s on %s, from %s", self.hash[:12], self.precision, self.device, self.source)
+
+    def _fix_ranges(self, questions: Sequence[str], *, cache: Path | None) -> None:
+        """Fix the ranges of the layers' inputs, measured on these questions unless the cache has them."""
+        rows = self._tokenizer.batch(questions)
+        batches = [batch for _, batch in token_batches(rows, most_questions=16, most_tokens=_MOST_TOKENS)]
+
+        def measure() -> dict[str, npt.NDArray[Any]]:
+            return {"ranges": self._thread.submit(self._forward.measure, batches).result()}
+
+        ranges = cached_arrays("ranges", self.hash, build=measure, cache=cache)["ranges"]
+        self._thread.submit(self._forward.fix, ranges).result()
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Shape (n, d). A row does not depend on the other texts beyond rounding; mean square near 1 per entry."""

@@ -8,12 +8,13 @@ is not touched: services go on with it until they are started with the new label
 """
 
 import logging
+import math
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
@@ -48,6 +49,8 @@ log = logging.getLogger("ragbandit.learner")
 
 #: longest drain, seconds; what is left then wakes it again
 DRAIN_S = 20.0
+#: share of the lease's time after which it is renewed
+RENEWED: Final = 0.2
 
 
 class Learner:
@@ -76,6 +79,8 @@ class Learner:
         self._decided = 0
         #: features per decision, by the first update of the ledger
         self._width: int | None = None
+        #: when the lease is renewed, monotonic seconds
+        self._renew_at = -math.inf
         self._lock = threading.Lock()
 
     @property
@@ -173,12 +178,14 @@ class Learner:
                     total += done
                 # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
                 self.publish(force=True)
+                self.publisher.diagnose(self.policy, encoder_hash=self._encoder_hash)
             except BaseException:
                 # A job's time limit may strike between any two lines: what is in memory cannot be trusted any more.
                 self._policy = None
                 raise
             finally:
                 self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
+                self._renew_at = -math.inf
             return total
 
     def _inherit(self, give_up: float) -> bool:
@@ -189,8 +196,13 @@ class Learner:
         return True
 
     def _acquire(self, patience_s: float = 0.0) -> bool:
-        lease_s = self.settings.learning.lease_s
-        return self.ledger.acquire(holder=self.holder, lease_s=lease_s, patience_s=patience_s)
+        """Take the lease, or renew it once a part of its time is over. Every append checks that it is still held."""
+        now, lease_s = time.monotonic(), self.settings.learning.lease_s
+        if now < self._renew_at:
+            return True
+        is_held = self.ledger.acquire(holder=self.holder, lease_s=lease_s, patience_s=patience_s)
+        self._renew_at = time.monotonic() + RENEWED * lease_s if is_held else -math.inf
+        return is_held
 
     def _step(self) -> int:
         """One transaction's worth: join, append, apply, publish if it is time. The number of decisions closed."""
@@ -204,7 +216,7 @@ class Learner:
             self._take(update)
             if is_kept(self.last_seq):
                 self.publish(force=True)
-        self.publish()
+        self.publish(is_behind=len(batch) >= self.settings.learning.batch)
         return len(batch)
 
     def _next_batch(self, now: float) -> LedgerBatch:
@@ -287,9 +299,10 @@ class Learner:
         batch.learn(update, feedback=example.feedback, disagreement=example.disagreement)
         batch.in_time += [item.id for item in example.in_time]
 
-    def publish(self, *, force: bool = False) -> None:
-        """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
-        self.publisher.publish(self.policy, last_seq=self.last_seq, encoder_hash=self._encoder_hash, force=force)
+    def publish(self, *, force: bool = False, is_behind: bool = False) -> None:
+        """As Publisher.publish, of the policy in memory."""
+        of: dict[str, Any] = {"last_seq": self.last_seq, "encoder_hash": self._encoder_hash}
+        self.publisher.publish(self.policy, **of, force=force, is_behind=is_behind)
 
 
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")

@@ -158,6 +158,8 @@ log = logging.getLogger("ragbandit.learner")
 #: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
 #: without one, _LONGEST_S at most, so that learning and serving get most of the machine.
 _SHARE: Final = 4.0
+#: the same while a backlog is learned
+_SHARE_OF_BACKLOG: Final = 25.0
 _LONGEST_S: Final = 20.0
 #: after so many snapshots the rows of old ones are pruned
 FORGET_EVERY = 100
@@ -183,24 +185,29 @@ class Publisher:
         self._frontier_due = -math.inf
         #: snapshots written here
         self._count = 0
+        #: the newest snapshot has no diagnosis yet
+        self._is_undiagnosed = False
         #: the newest that was written or found whole here: its version, last update, and its files as they were then
         self._newest: tuple[str, int, str | None] = ("", -1, None)
 
-    @property
-    def _interval(self) -> float:
-        """Least time between two snapshots, seconds."""
-        return max(self.settings.learning.snapshot_interval_s, min(_SHARE * self._took_s, _LONGEST_S))
+    def _left_s(self, share: float) -> float:
+        """Seconds until the next snapshot may be written."""
+        interval = max(self.settings.learning.snapshot_interval_s, min(share * self._took_s, _LONGEST_S))
+        return self._at + interval - time.monotonic()
 
     def wait(self) -> None:
         """Wait until the interval is over: drains that follow each other closely become one."""
-        left = self._at + self._interval - time.monotonic()
-        if left > 0:
-            time.sleep(left)
+        time.sleep(max(0.0, self._left_s(_SHARE)))
 
-    def publish(self, policy: Policy, *, last_seq: int, encoder_hash: str, force: bool) -> None:
-        """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
+    def publish(
+        self, policy: Policy, *, last_seq: int, encoder_hash: str, force: bool, is_behind: bool = False
+    ) -> None:
+        """Write a snapshot and notify the routers, if there are new updates and (unless forced) the interval is over.
+
+        is_behind: a backlog is learned; snapshots are then written less often.
+        """
         now, began = self.clock(), time.monotonic()
-        if not force and began - self._at < self._interval:
+        if not force and self._left_s(_SHARE_OF_BACKLOG if is_behind else _SHARE) > 0.0:
             return
         version, written_seq, fingerprint = self._newest
         if written_seq == last_seq and fingerprint is not None and self.files.fingerprint(version) == fingerprint:
@@ -220,12 +227,14 @@ class Publisher:
             self._prune_files(info, known=[one for one in known if one.version != info.version], of=of)
             self._forget_rows(info)
             self.announce(info)
-            self._note(policy, encoder_hash=encoder_hash)
+            self._is_undiagnosed = True
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 
-    def _note(self, policy: Policy, *, encoder_hash: str) -> None:
-        """Keep how far the policy has learned; at intervals its frontier too."""
-        settings = self.settings
+    def diagnose(self, policy: Policy, *, encoder_hash: str) -> None:
+        """Store how far the policy of the newest snapshot has learned, once; at intervals its frontier too."""
+        if not self._is_undiagnosed:
+            return
+        settings, self._is_undiagnosed = self.settings, False
         texts = {"diagnosis": diagnose(self.ledger, policy, settings=settings, encoder_hash=encoder_hash)}
         if time.monotonic() >= self._frontier_due:
             self._frontier_due = time.monotonic() + EVERY_S

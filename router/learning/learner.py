@@ -271,19 +271,18 @@ class Learner:
                 left_out=screened.left_out,
                 factors=screened.factors,
             )
-            if isinstance(verdict, Example) and self._arms.is_of_before(joined):
-                reason = "its arm has changed since"
-                verdict = ClosedDecision(decision_id=joined.decision.id, state="closed", reason=reason)
+            if isinstance(verdict, Example):
+                verdict = self._learn(joined, verdict, batch=batch)
+            elif verdict is None and screened.is_idle:
+                batch.idle.append(joined)
             if isinstance(verdict, ClosedDecision):
                 batch.closed.append(verdict)
-            elif verdict is not None:
-                self._learn(joined, verdict, batch=batch)
-            elif screened.is_idle:
-                batch.idle.append(joined)
 
-    def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> None:
-        """Add the update of an example to the batch, with all that is stored beside it."""
-        decision = joined.decision
+    def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> ClosedDecision | None:
+        """Add the update of an example to the batch; a closure if an earlier version of its arm gave the answer."""
+        decision, restarts = joined.decision, self._arms.arms_to_restart(joined)
+        if restarts is None:
+            return ClosedDecision(decision_id=decision.id, state="closed", reason="its arm has changed since")
         if self._width is None and decision.features is not None:
             self._width = decision.features.size
         update = made_update(
@@ -294,10 +293,11 @@ class Learner:
             now=batch.now,
             feedback_ids=tuple(item.id for item in example.feedback),
             decided=self._decided,
-            restarts=self._arms.taken_up(joined),
+            restarts=restarts,
         )
         batch.learn(update, feedback=example.feedback, disagreement=example.disagreement)
         batch.in_time += [item.id for item in example.in_time]
+        return None
 
     def publish(self, *, force: bool = False, is_behind: bool = False) -> None:
         """As Publisher.publish, of the policy in memory."""

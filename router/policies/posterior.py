@@ -36,7 +36,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -58,7 +58,7 @@ LEAST_MEMORY: Final = 50
 _SHARE_OF_MEMORY: Final = 16
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
 #: unit. It counts as much as one row.
-_FIRST_SCATTER: Final = np.array([[0.25, 0.0], [0.0, 0.0]])
+_FIRST: Final = 0.25, 0.0, 0.0
 #: one row lets older ones fade by at most this share in the noise
 _MOST_LOST: Final = 0.5
 #: a prediction is never surer than this, in units of reward
@@ -87,15 +87,15 @@ class Noise:
 
     def __init__(self, *, memory: float | None) -> None:
         self.memory = memory
-        #: (2, 2), and what the rows in it count as, both faded
-        self.scatter = np.zeros((2, 2))
+        #: sums of quality^2, quality * cost and cost^2 about the means, and what their rows count as, all faded
+        self.scatter = 0.0, 0.0, 0.0
         self.rows = 0.0
 
     def at(self, weight: float) -> float:
         """Standard deviation of quality - weight * cost around its mean, in units of reward, >= 0."""
-        covariance = (_FIRST_SCATTER + self.scatter) / (1.0 + self.rows)
-        variance = covariance[0, 0] - 2.0 * weight * covariance[0, 1] + weight * weight * covariance[1, 1]
-        return math.sqrt(max(float(variance), 0.0))  # positive semidefinite but for rounding
+        quality, both, cost = ((first + one) / (1.0 + self.rows) for first, one in zip(_FIRST, self.scatter, strict=True))
+        variance = quality - 2.0 * weight * both + weight * weight * cost
+        return math.sqrt(max(variance, 0.0))  # positive semidefinite but for rounding
 
     def learn(self, row: Row, *, rows: float, missed: Vector, spread: float) -> tuple[float, float]:
         """Take in what a row's mean missed, (2,); what `Heads.learn` returns. spread: z^T A^-1 z before the row.
@@ -105,10 +105,13 @@ class Noise:
         if rows == 0.0:
             return 0.0, 0.0
         expected = self.at(row.weight) * math.sqrt((1.0 + rows * spread) / rows)
-        value = float(missed[0] - row.weight * missed[1])
-        missed = missed * (min(math.sqrt(rows), 1.0), 1.0)
+        quality, cost = missed.tolist()
+        value: float = quality - row.weight * cost
+        quality *= min(math.sqrt(rows), 1.0)
         fade = 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
-        self.scatter = fade * self.scatter + rows * np.outer(missed, missed) / (1.0 + rows * spread)
+        products, left = (quality * quality, quality * cost, cost * cost), 1.0 + rows * spread
+        first, both, last = (fade * old + rows * new / left for old, new in zip(self.scatter, products, strict=True))
+        self.scatter = first, both, last
         self.rows = fade * self.rows + rows
         return value, value / max(expected, LEAST_NOISE)
 
@@ -155,6 +158,7 @@ class _Newest:
     z: Vector
     target: tuple[float, float]
     rows: float
+    signs: Vector
 
 
 @dataclass(slots=True)
@@ -240,7 +244,7 @@ class Heads:
             self._place({**self._arms, row.arm: _Arm()})
         part, arm = self._parts[row.arm], self._arms[row.arm]
         scale = self._scales.get(row.source, PLAIN)
-        missed, spread = self._take(part, _Newest(row.arm, row.source, arm.number, z, row.target, row.rows))
+        missed, spread = self._take(part, self._newest(row.arm, row.source, arm.number, z, row.target, row.rows))
         arm.number, arm.fresh = arm.number + 1, arm.fresh + row.rows
         if sum(self._arms[name].number for name in part.arms) % self._block == 0:
             self._add(part)
@@ -269,6 +273,9 @@ class Heads:
             self._arms[arm].fade(share)
             self._solve(self._parts[arm])
 
+    def _newest(self, arm: ArmName, source: str, number: int, *of: Any) -> _Newest:
+        return _Newest(arm, source, number, *of, signs_of(arm, "row", number, count=self.pairs))
+
     def _take(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
         """Take a row into the posterior; what the mean missed, (2,), and z^T A^-1 z before it."""
         own = part.own(row.arm, size=row.z.size)
@@ -280,9 +287,8 @@ class Heads:
         left = 1.0 + rows * spread
         mean, drawn = (stack.reshape(len(stack), -1)[:, part.place] for stack in (self._mean, self._drawn))
         missed = target - mean[:, own] @ row.z
-        signs = signs_of(row.arm, "row", row.number, count=self.pairs)
-        mean += np.outer(missed, gain * (rows / left))
-        drawn += np.outer(math.sqrt(rows) * signs - rows * (drawn[:, own] @ row.z), gain / left)
+        mean += missed[:, None] * (gain * (rows / left))
+        drawn += (math.sqrt(rows) * row.signs - rows * (drawn[:, own] @ row.z))[:, None] * (gain / left)
         part.gains[len(part.newest)] = gain * math.sqrt(rows / left)
         part.newest.append(row)
         return missed, spread
@@ -294,7 +300,7 @@ class Heads:
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
             nothing = _Sums(*(np.zeros((rows, self._size)) for rows in (self._size, 2, self.pairs)))
             sums = self._arms[arm].sums.setdefault(source, nothing)
-            signs = np.array([signs_of(arm, "row", row.number, count=self.pairs) for row in newest])
+            signs = np.array([row.signs for row in newest])
             weighted = rows[:, None] * z
             gram = z.T @ weighted
             sums.gram += 0.5 * (gram + gram.T)  # a snapshot holds one triangle
@@ -376,7 +382,8 @@ class Heads:
 
         The posterior follows from them.
         """
-        arrays: Arrays = {"scatter": self.noise.scatter}
+        quality, both, cost = self.noise.scatter
+        arrays: Arrays = {"scatter": np.array([[quality, both], [both, cost]])}
         newest = {part.arms[0]: part.newest for part in self._parts.values()}
         for name, arm in self._arms.items():
             for source, sums in arm.sums.items():
@@ -399,7 +406,8 @@ class Heads:
                 shapes[f"noise/{source}/{name}"] = (self.pairs, size)
         shapes |= {f"newest/{name}": (len(rows), 4 + size) for name, rows in facts["newest"].items()}
         own = checked_arrays(arrays, shapes=shapes)
-        self.noise.scatter, self.noise.rows, self._scales = own["scatter"], facts["rows"], dict(scales)
+        (quality, both), (_, cost) = own["scatter"].tolist()
+        self.noise.scatter, self.noise.rows, self._scales = (quality, both, cost), facts["rows"], dict(scales)
         self._arms, self._places, self._parts, arms = {}, {}, {}, dict[ArmName, _Arm]()
         for name, (number, fresh, *sources) in facts["arms"].items():
             arms[name] = _Arm({}, number, fresh)
@@ -414,7 +422,7 @@ class Heads:
         for name, rows in facts["newest"].items():
             for (arm, source), numbers in zip(rows, own[f"newest/{name}"].tolist(), strict=True):
                 number, count, quality, cost, *z = numbers
-                row = _Newest(arm, source, int(number), np.array(z), (quality, cost), count)
+                row = self._newest(arm, source, int(number), np.array(z), (quality, cost), count)
                 self._take(self._parts[arm], row)
 
 

@@ -69,21 +69,17 @@ class ArmChanges:
     def _state(self) -> str:
         return canonical({"number": self._number, "declared": self._declared, "versions": self._versions})
 
-    def is_of_before(self, joined: JoinedDecision) -> bool:
-        """Whether the arm that answered is not the one that has its name now."""
-        arm, at = joined.decision.arm, joined.decision.made_at
-        version, known = _version(joined), self._versions.get(arm)
-        is_former = known is not None and version is not None and version != known[-1][0] and at < known[-1][1]
-        return is_former or at < self._declared.get(arm, at)
-
-    def taken_up(self, joined: JoinedDecision) -> tuple[ArmName, ...]:
-        """The arms that restart before this row is learned."""
-        decision, changed = joined.decision, list[ArmName]()
+    def arms_to_restart(self, joined: JoinedDecision) -> tuple[ArmName, ...] | None:
+        """The arms that restart before this row is learned; None if an earlier version of its arm gave the answer."""
+        decision, changed, version = joined.decision, list[ArmName](), _version(joined)
+        known = self._versions.get(decision.arm, [])
+        is_earlier = version is not None and known and version != known[-1][0] and decision.made_at < known[-1][1]
+        if is_earlier or decision.made_at < self._declared.get(decision.arm, decision.made_at):
+            return None
         while self._waiting and self._waiting[0].made_at <= decision.made_at:
             change = self._waiting.pop(0)
             self._number, self._declared[change.arm] = change.number, change.made_at
             changed.append(change.arm)
-        version, known = _version(joined), self._versions.get(decision.arm, [])
         if version is not None and version not in (one for one, _ in known):
             if known:
                 changed.append(decision.arm)

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, case, delete, exists, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, case, delete, exists, func, null, select, tuple_, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.store import readable
@@ -77,6 +77,11 @@ LOOK_S = 0.1
 COUNTED = 10_000
 
 
+#: columns of `outcomes`, without those that no reward is made of, which are most of its bytes
+_UNUSED: Final = ("trace", "sources", "reply")
+_REPORTED: Final = [null().label(one.name) if one.name in _UNUSED else one for one in outcomes.c]
+
+
 def is_kept(last_seq: int) -> bool:
     """Whether a snapshot of this place in a ledger is one that is kept longer than the others."""
     return last_seq > 0 and last_seq % KEPT_EVERY == 0
@@ -107,7 +112,7 @@ class Ledger:
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
         made_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-        done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
+        done = connection.execute(select(*_REPORTED).where(outcomes.c.decision_id.in_(ids))).mappings()
         notes = select(feedback).where(feedback.c.decision_id.in_(ids))
         by_id = {row["id"]: row for row in made_rows}
         outcome = {row["decision_id"]: row for row in done}

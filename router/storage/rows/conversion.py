@@ -136,7 +136,7 @@ def canonical(value: object) -> str:
 
 def json_object(text: str | None) -> dict[str, Any]:
     """The JSON object of a column; {} for NULL. Raises ValueError for text that is none."""
-    value = {} if text is None else json.loads(text)
+    value = {} if text is None or text == "{}" else json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"is a {type(value).__name__}, no object")
     return value

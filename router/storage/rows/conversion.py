@@ -56,7 +56,12 @@ class Form:
 
 def of_known(kind: type[Value], values: Mapping[str, Any]) -> Value:
     """A value of the fields that this version knows: a newer one may have written more."""
-    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
+    return kind(**{name: values[name] for name in _names(kind) if name in values})
+
+
+@lru_cache(maxsize=64)
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 class UnreadableFieldError(ValueError):

@@ -189,7 +189,7 @@ def _is_due(context: Context, ledger: Ledger) -> bool:
 
 
 #: how often a process renews its claims and looks for those of processes that have ended, seconds
-CLAIMS_S: Final = 1.0
+CLAIMS_S: Final = 0.5
 #: how often a worker looks in SQL for runs that were cancelled, seconds, at most
 CANCELLED_S: Final = 5.0
 #: how often answers to check are looked for, seconds

@@ -33,7 +33,7 @@ from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, work
 log = logging.getLogger("ragbandit.worker")
 
 #: how often decisions are looked for that no process runs, seconds
-LOOK_S: Final = 1.0
+LOOK_S: Final = 0.5
 #: longest wait for runs to be given back when the process ends, seconds
 CLOSE_S: Final = 5.0
 

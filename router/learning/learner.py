@@ -216,7 +216,7 @@ class Learner:
             self._take(update)
             if is_kept(self.last_seq):
                 self.publish(force=True)
-        self.publish(is_behind=len(batch) >= self.settings.learning.batch)
+        self.publish(is_behind=len(batch) > self.settings.learning.batch // 2)
         return len(batch)
 
     def _next_batch(self, now: float) -> LedgerBatch:

@@ -5,6 +5,7 @@ has been there, the append is refused and nothing of it is kept.
 """
 
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, case, delete, exists, func, null, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    case,
+    delete,
+    exists,
+    func,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.store import readable
@@ -102,13 +116,31 @@ class Ledger:
 
         One that cannot be read comes as its ClosedDecision. after: (made_at, id) of the last one of the page before.
         """
-        place = waiting.c["decided_at", "decision_id"]
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
             for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
-                query = select(*place).where(waiting.c.policy == self.label, condition, tuple_(*place) > tuple_(*after))
-                ready.update(tuple(row) for row in connection.execute(query.order_by(*place).limit(limit)))
+                ready |= self._oldest(connection, condition, limit=limit, after=after)
             return self._joined(connection, [key for _, key in sorted(ready)[:limit]])
+
+    def _oldest(
+        self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
+    ) -> set[tuple[float, str]]:
+        """The time and id of the oldest rows with this condition, `limit` or more, and none of a time that is cut.
+
+        Sorted by time only, as the index waiting_ready is: SQLite would read all that waits to sort by id as well.
+        """
+        at, key = waiting.c.decided_at, waiting.c.decision_id
+        here = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
+        here = here.where(or_(at > after[0], key > after[1])).order_by(at)
+        size, whole = limit, set[tuple[float, str]]()
+        while len(whole) < limit:
+            size *= 2
+            rows = connection.execute(here.limit(size)).all()
+            last = rows[-1][0] if len(rows) == size else math.inf
+            whole = {(row[0], row[1]) for row in rows if row[0] < last}
+            if last == math.inf:
+                break
+        return whole
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
         made_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()

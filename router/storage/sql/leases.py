@@ -37,8 +37,9 @@ from ragbandit.shared.types import DecisionId
 
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5
-#: a claim of a row that was not renewed for that long has run out, seconds
-CLAIM_S: Final = 3.0
+#: a claim of a row that was not renewed for that long has run out, seconds. A shorter time lets another host repeat,
+#: and pay for, the answer of a process that only stalled (docs/operations.md, Leases)
+CLAIM_S: Final = 2.5
 #: leases that are listed
 _LISTED: Final = 100
 

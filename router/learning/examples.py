@@ -86,19 +86,21 @@ def join(
             return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")
         if learning.default_reward is None:
             return ClosedDecision(decision_id=key, state="closed", reason="no feedback in time")
-    unvalued = tuple(item for item in joined.feedback if item.value is None)
+    in_time = (*usable, *(item for item in joined.feedback if item.value is None), *left_out)
     try:
         if usable:
             reward = settings.reward.at(joined.decision.cost_weight)
-            example = _judged(usable, outcome=outcome, settings=reward, learning=learning, factors=factors)
+            example = _judged(
+                usable, outcome=outcome, settings=reward, learning=learning, factors=factors, in_time=in_time
+            )
         else:
             assert learning.default_reward is not None
             default = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
-            example = Example(reward=default, feedback=())
+            example = Example(reward=default, feedback=(), in_time=in_time)
         _validate(joined, needs_features=needs_features, width=width, texts=settings.log.text != "none")
     except InvalidInput as error:
         return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
-    return replace(example, in_time=(*usable, *unvalued, *left_out))
+    return example
 
 
 def _judged(
@@ -108,6 +110,7 @@ def _judged(
     settings: RewardSettings,
     learning: LearningSettings,
     factors: Mapping[str, float],
+    in_time: tuple[Feedback, ...],
 ) -> Example:
     """The example that the feedback of the most trusted raters gives. Raises InvalidInput as `explicit_reward`."""
     stands = standing(usable)
@@ -121,6 +124,7 @@ def _judged(
     return Example(
         reward=replace(reward, judged_by=judged_by, sample_weight=weight, surrogates=surrogates),
         feedback=used,
+        in_time=in_time,
         disagreement=disagreement(stands, outcome=outcome, measure=settings.quality),
     )
 

@@ -58,7 +58,7 @@ LEAST_MEMORY: Final = 50
 _SHARE_OF_MEMORY: Final = 16
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
 #: unit. It counts as much as one row.
-_FIRST: Final = 0.25, 0.0, 0.0
+_FIRST_QUALITY: Final = 0.25
 #: one row lets older ones fade by at most this share in the noise
 _MOST_LOST: Final = 0.5
 #: a prediction is never surer than this, in units of reward
@@ -93,9 +93,9 @@ class Noise:
 
     def at(self, weight: float) -> float:
         """Standard deviation of quality - weight * cost around its mean, in units of reward, >= 0."""
-        quality, both, cost = ((first + one) / (1.0 + self.rows) for first, one in zip(_FIRST, self.scatter, strict=True))
-        variance = quality - 2.0 * weight * both + weight * weight * cost
-        return math.sqrt(max(variance, 0.0))  # positive semidefinite but for rounding
+        (quality, both, cost), rows = self.scatter, 1.0 + self.rows
+        variance = (_FIRST_QUALITY + quality) / rows - 2.0 * weight * (both / rows) + weight * weight * (cost / rows)
+        return math.sqrt(max(variance, 0.0))  # rounding can take it below 0
 
     def learn(self, row: Row, *, rows: float, missed: Vector, spread: float) -> tuple[float, float]:
         """Take in what a row's mean missed, (2,); what `Heads.learn` returns. spread: z^T A^-1 z before the row.
@@ -109,9 +109,12 @@ class Noise:
         value: float = quality - row.weight * cost
         quality *= min(math.sqrt(rows), 1.0)
         fade = 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
-        products, left = (quality * quality, quality * cost, cost * cost), 1.0 + rows * spread
-        first, both, last = (fade * old + rows * new / left for old, new in zip(self.scatter, products, strict=True))
-        self.scatter = first, both, last
+        (first, both, last), left = self.scatter, 1.0 + rows * spread
+        self.scatter = (
+            fade * first + rows * (quality * quality) / left,
+            fade * both + rows * (quality * cost) / left,
+            fade * last + rows * (cost * cost) / left,
+        )
         self.rows = fade * self.rows + rows
         return value, value / max(expected, LEAST_NOISE)
 

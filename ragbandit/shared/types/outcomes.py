@@ -336,7 +336,8 @@ class Decision:
     @property
     def served(self) -> Query:
         """The query as the policy saw it: at the weight of cost that it was served at."""
-        return replace(self.query, cost_weight=self.cost_weight)
+        query = self.query
+        return query if query.cost_weight == self.cost_weight else replace(query, cost_weight=self.cost_weight)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

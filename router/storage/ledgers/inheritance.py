@@ -34,7 +34,7 @@ from ragbandit.shared.types import PolicyLabel
 #: decisions of one transaction, for a few milliseconds: other writers wait for it meanwhile
 BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 300}
 #: batches' worth of decisions that one transaction looks through for those that the label lacks; most have their place
-SCANNED: Final = 20
+SCANNED: Final = 50
 #: least rest after a batch, and rest while transactions of others have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02
 

@@ -132,7 +132,7 @@ def _judged(
 def _surrogates(
     feedback: Sequence[Feedback], *, above: JudgedBy, outcome: Outcome | None, measure: str, how: Aggregate
 ) -> dict[str, float]:
-    """What sources of scores say beside raters that are trusted: source -> quality."""
+    """Quality by each source of scores that judged in addition to trusted raters."""
     surrogates = {}
     for source in SURROGATES if above not in SURROGATES else ():
         theirs = [one for one in feedback if class_of(one) == source]
@@ -142,7 +142,7 @@ def _surrogates(
 
 
 def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None, texts: bool) -> None:
-    """Refuse what no policy may learn. texts: they are kept, so that one must be there. Raises InvalidInput."""
+    """Raise InvalidInput if no policy may learn it. texts: the store keeps texts, so a question must have one."""
     decision = joined.decision
     if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
         raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")

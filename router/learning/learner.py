@@ -1,10 +1,10 @@
-"""The learner: turns what has come in into updates, appends them to the ledger, applies them in its order.
+"""The learner: makes updates of decisions and feedback, appends them to the ledger, applies them in its order.
 
-The policy is a function of the ledger: whatever dies in between, `catch_up` brings the same policy back. One
-learner per label, kept by a lease in SQL; the append itself is refused if another one has been there.
+The policy is a function of the ledger: after a crash `catch_up` gives the same policy. One learner per label, by a
+lease in SQL; an append is refused if another learner has appended.
 
-`relearn` makes a new ledger of all decisions and feedback of the store, but for a quarantined source. The ledger in use
-is not touched: services go on with it until they are started with the new label.
+`relearn` makes a new ledger of the whole store without a quarantined source. Services use the old ledger until they are
+started with the new label.
 """
 
 import logging
@@ -220,7 +220,7 @@ class Learner:
         return len(batch)
 
     def _next_batch(self, now: float) -> LedgerBatch:
-        """What the next page of decisions gives that gives anything; empty where nothing is ready."""
+        """The changes that the next decisions make; empty if none is ready."""
         learning, after = self.settings.learning, (-1.0, "")
         batch = LedgerBatch(label=self.ledger.label, now=now, holder=self.holder)
         while not batch:
@@ -235,7 +235,7 @@ class Learner:
 
     def _append(self, batch: LedgerBatch) -> bool:
         """Write the batch to the ledger; False if another learner wrote meanwhile: its updates stand."""
-        batch.arms = self._arms.news()
+        batch.arms = self._arms.unsaved_state()
         try:
             self.ledger.append(batch)
         except Conflict as error:
@@ -243,7 +243,7 @@ class Learner:
             log.warning("another learner wrote to this ledger; its updates stand", extra=facts)
             self.catch_up()
             return False
-        self._arms.kept()
+        self._arms.mark_saved()
         for closure in batch.closed:
             if closure.state == "quarantined":
                 log.error(

@@ -28,7 +28,7 @@ from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files import Folder
 from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
-#: of the JSON file; another number is refused
+#: version of the JSON file; a file with another one is refused
 FORMAT = 1
 #: facts of a snapshot that the database has too
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
@@ -161,7 +161,7 @@ _SHARE: Final = 4.0
 #: the same while a backlog is learned
 _SHARE_OF_BACKLOG: Final = 25.0
 _LONGEST_S: Final = 20.0
-#: after so many snapshots the rows of old ones are pruned
+#: snapshots from one pruning of old rows to the next
 FORGET_EVERY = 100
 
 
@@ -179,7 +179,7 @@ class Publisher:
     ) -> None:
         self.ledger, self.files, self.settings = ledger, files, settings
         self.announce, self.clock = announce, clock
-        #: of the last snapshot: when it was written, monotonic seconds, and how long it took
+        #: time of the last snapshot, monotonic seconds, and how long its writing took
         self._at, self._took_s = -math.inf, 0.0
         #: when the frontier is computed again, monotonic seconds
         self._frontier_due = -math.inf
@@ -253,7 +253,7 @@ class Publisher:
         return True
 
     def _prune_files(self, info: SnapshotInfo, *, known: Sequence[SnapshotInfo], of: Mapping[str, Any]) -> None:
-        """Delete what is older than the newest, but for the newest of those that are kept longer. known: older ones."""
+        """Delete files of older snapshots, except the newest of those that are kept longer. known: older snapshots."""
         old = [one for one in known[self.settings.learning.snapshots_kept - 1 :] if not is_kept(one.last_seq)]
         if is_kept(info.last_seq):
             old += self.ledger.latest_snapshots(limit=KEPT_MOST + 1, kept=True, **of)[KEPT_MOST:]
@@ -265,7 +265,7 @@ class Publisher:
         if self._count % FORGET_EVERY != 1:
             return
         gone = self.ledger.prune_snapshots()
-        # Of this very policy `publish` has deleted the files; those of a former one stayed when it was replaced.
+        # `_prune_files` has deleted the files of this policy; files of a former policy stayed when it was replaced.
         others = [one for one in gone if _maker(one) != _maker(ours)]
         self.files.prune([one.version for one in others])
 

@@ -45,11 +45,11 @@ class Status:
     missing_outcome: int
     #: decisions that could be learned now, if they are more than LEARNED_NEXT; else 0
     backlog: int = 0
-    #: seconds until the backlog is learned, at the pace of the newest updates; None if there is none, or no pace
+    #: seconds until the backlog is learned, at the pace of the newest updates; None without a backlog or a pace
     caught_up_s: float | None = None
     #: how far the policy has learned; None where it does not say
     learning: Diagnosis | None = None
-    #: of the store, not of the ledger
+    #: the judge's work in the whole store
     judge: JudgeState = field(default_factory=JudgeState)
     #: answers that wait for `reward.check`
     unchecked: int = 0
@@ -161,7 +161,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
 def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:
     """The quarantined decisions, newest first: decision_id, field, reason, made_at.
 
-    among: only so many of the decisions that were closed, the newest by their ids, are looked at.
+    among: number of closed decisions that are searched, the newest by id; None: all.
     """
     columns = closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at, closures.c.state
     chosen = select(*columns).where(closures.c.policy == ledger.label)

@@ -3,11 +3,11 @@
 Per arm: y = W z + noise, y = (quality, cost), z the design row of a question. On each head the weights theta of all
 arms have the prior N(0, C x diag(v)), in units of the noise variance, v = RIDGE / precision:
 
-    C_ab = [a = b] / RIDGE                                                  arms apart: a row tells of its arm alone
+    C_ab = [a = b] / RIDGE                                                  arms apart: a row informs its own arm only
     C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that are made of parts
 
-With facts a row of one arm also tells of the arms that share a model, a retriever or a depth with it, and an arm
-without rows begins at what its parts tell. What is known of an arm is sums over its rows,
+With facts a row of one arm also informs the arms that share a model, a retriever or a depth with it, and an arm
+without rows begins at the estimate of its parts. An arm's knowledge is sums over its rows,
 
     G = sum w z z^T,    b = sum w y z^T,    u = sum sqrt(w) e z^T,
 
@@ -16,18 +16,17 @@ arms on its diagonal they give the mean b A^-1, the covariance A^-1, and posteri
 (prior precision * prior sample + u) A^-1 has the covariance A^-1 (perturbed observations: Papandreou and Yuille 2010;
 ensemble sampling: Lu and Van Roy 2017). Signs come from a hash of the arm, the row's number and the sample: one sample
 is one whole guess of what an arm is worth, the same for all questions. Samples come in pairs, the mean plus and minus
-one deviation (antithetic variates: Hammersley and Morton 1956): half is stored, and their mean is exact. Samples of an
-arm without rows, beside others that have some, follow by Matheron's rule: prior sample + C_n C^-1 (sample - prior
-sample).
+one deviation (antithetic variates: Hammersley and Morton 1956): half is stored, and their mean is exact. An arm without
+rows has samples by Matheron's rule once others have rows: prior sample + C_n C^-1 (sample - prior sample).
 
-The noise has one covariance S, shared by the arms: of one arm alone there are often too few rows to tell. A row adds
-w e e^T / (1 + w z^T A^-1 z), e what the mean missed (Bishop, Pattern Recognition and Machine Learning, section 3.3).
+The noise has one covariance S, shared by the arms, because one arm often has too few rows. A row adds
+w e e^T / (1 + w z^T A^-1 z), e the error of the mean (Bishop, Pattern Recognition and Machine Learning, section 3.3).
 A value quality - weight * cost at z has the posterior standard deviation
 
     width = sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z),    in units of reward.
 
-Rows come in one by one (Sherman-Morrison), as vectors beside A^-1. Every `block` rows A is inverted again, and older
-rows fade by what the new ones count as; the prior does not.
+Rows come in one by one (Sherman-Morrison), as vectors in addition to A^-1. Every `block` rows A is inverted again, and
+older rows fade by what the new ones count as; the prior does not.
 """
 
 import functools
@@ -74,11 +73,11 @@ class Row:
     arm: ArmName
     #: quality and cost less the arm's prior means
     target: tuple[float, float]
-    #: of cost
+    #: weight of cost
     weight: float
-    #: what it counts as, > 0
+    #: number of rows that it counts as, > 0
     rows: float
-    #: whose judgement the quality is: a source of scores, or any rater who is trusted
+    #: source of the quality: a source of scores, or any trusted rater
     source: str = TRUSTED
 
 
@@ -98,9 +97,9 @@ class Noise:
         return math.sqrt(max(variance, 0.0))  # rounding can take it below 0
 
     def learn(self, row: Row, *, rows: float, missed: Vector, spread: float) -> tuple[float, float]:
-        """Take in what a row's mean missed, (2,); what `Heads.learn` returns. spread: z^T A^-1 z before the row.
+        """Take in the error of a row's mean, (2,); returns as `Heads.learn`. spread: z^T A^-1 z before the row.
 
-        rows: what it counts as. Where that is less than 1 its quality has so much more noise than that of a whole row.
+        rows: number of rows that it counts as. Below 1, its quality has 1 / rows times the variance of a whole row.
         """
         if rows == 0.0:
             return 0.0, 0.0
@@ -128,7 +127,7 @@ class _Sums:
     noise: Matrix
 
     def scaled(self, scale: Scale) -> "_Sums":
-        """What they add once the scores of the source are those of somebody who is trusted."""
+        """The sums with the scores of the source converted to the scale of trusted raters."""
         moment = self.moment.copy()
         moment[0] = (moment[0] - scale.offset * self.gram[0]) / scale.slope
         return _Sums(scale.share * self.gram, scale.share * moment, math.sqrt(scale.share) * self.noise)
@@ -153,7 +152,7 @@ class _Arm:
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """A row that the posterior has and the sums have not: how many its arm had before, z (p,), what it says."""
+    """A row that the posterior has and the sums do not: number of the arm's earlier rows, z (p,), the row's values."""
 
     arm: ArmName
     source: str
@@ -166,13 +165,13 @@ class _Newest:
 
 @dataclass(slots=True)
 class _Part:
-    """Weights that are solved together: those of one arm, or with facts of all."""
+    """Weights that are solved together: of one arm, or of all arms if there are facts."""
 
     #: in the order of their names
     arms: list[ArmName]
     #: where they are among the weights of all arms
     place: slice
-    #: of the sums, (n, n); each newest row has a vector g beside it, (rows of a block, n): A^-1 is this - sum of g g^T
+    #: inverse of the sums, (n, n), and a vector g per newest row, (block, n): A^-1 = covariance - sum of g g^T
     covariance: Matrix
     gains: Matrix
     newest: list[_Newest] = field(default_factory=list)
@@ -193,7 +192,7 @@ class _Part:
 class Heads:
     """Weights of all arms in one model of the question.
 
-    facts: of the arms, what they are made of; an arm that is not there shares what is common alone. None: arms apart.
+    facts: parts of each arm; an arm without facts shares only what is common to all. None: arms apart.
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0. memory:
     rows of an arm after which an older one counts 1/e, >= 50; None keeps all alike. pairs: of posterior samples, > 0.
     """
@@ -206,13 +205,13 @@ class Heads:
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: arms with rows, in the order of their places
         self._arms: dict[ArmName, _Arm] = {}
-        #: of the sources whose scores are not what a trusted rater says
+        #: source whose scores differ from those of trusted raters -> its scale
         self._scales: dict[str, Scale] = {}
         #: p, 0 before any row
         self._size = 0
         self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
-        #: of arms with rows: posterior means (2, arms, p) and pairs' deviations (pairs, arms, p)
+        #: arms with rows: posterior means (2, arms, p) and pairs' deviations (pairs, arms, p)
         self._mean = self._drawn = np.zeros((0, 0, 0))
 
     def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
@@ -456,7 +455,7 @@ def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -
 
 
 def signs_of(name: str, kind: str, number: int, *, count: int) -> Vector:
-    """So many numbers +1 or -1 that follow from the name, the kind and the number."""
+    """`count` numbers +1 or -1 that follow from the name, the kind and the number."""
     stream = hashlib.shake_128(_name(name, kind, number)).digest((count + 7) // 8)
     return np.unpackbits(np.array(bytearray(stream), dtype=np.uint8))[:count].astype(np.float64) * 2.0 - 1.0
 

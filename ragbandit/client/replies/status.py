@@ -166,7 +166,7 @@ class LedgerReply(TypedDict):
     missing_outcome: int
     """Decisions with feedback that cannot be learned before the caller reports their outcome."""
     judge: JudgeReply
-    """The judge: what waits for it, and what it did today."""
+    """The judge: its queue, and its work of today."""
     unchecked: int
     """Answers that wait for the check (setting `reward.check`)."""
     learning: LearningReply | None

@@ -336,8 +336,7 @@ class Decision:
     @property
     def served(self) -> Query:
         """The query as the policy saw it: at the weight of cost that it was served at."""
-        query = self.query
-        return query if query.cost_weight == self.cost_weight else replace(query, cost_weight=self.cost_weight)
+        return replace(self.query, cost_weight=self.cost_weight)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

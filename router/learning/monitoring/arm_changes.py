@@ -1,12 +1,10 @@
-"""Where a ledger restarts an arm: before the first row of the arm as it is now.
+"""The row before which a ledger restarts an arm: the first one of the arm's present version.
 
-A change is declared (`ragbandit policy restart`), or detected: what a worker writes into `Outcome.made_by` is the arm's
-class, params, templates and generator, and the first outcome that was made by others tells that the arm is another one.
-What was known before is no change: a worker of before that goes on beside the new ones, and a configuration that comes
-back, are learned as they come.
+A change is declared (`ragbandit policy restart`), or detected: `Outcome.made_by` has the arm's class, params, templates
+and generator, and the first outcome with others is of a new version. A version that is known is no change: outcomes of
+a worker with the old configuration, and of a configuration that comes back, are learned as they come.
 
-The place is written into the ledger with the row (`Update.restarts`), and what is known of the arms in the same
-transaction: a replay needs neither this module nor the audit log.
+The row records it (`Update.restarts`), and its transaction stores the versions: a replay needs no audit log.
 """
 
 import hashlib
@@ -35,7 +33,7 @@ _VERSIONS: Final = 8
 
 
 class ArmChanges:
-    """What one ledger knows of its arms, and which changes it has still to take up."""
+    """Versions of a ledger's arms, and declared changes that it has not applied yet."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -57,13 +55,13 @@ class ArmChanges:
         with self.ledger.database.read() as connection:
             self._waiting = changes_after(connection, self._number, label=self.ledger.label)
 
-    def news(self) -> str | None:
-        """What the ledger is to know of its arms, as JSON, where that is not what it knows."""
+    def unsaved_state(self) -> str | None:
+        """Arm versions as JSON if they differ from the stored ones, else None."""
         state = self._state()
         return None if state == self._stored else state
 
-    def kept(self) -> None:
-        """The news are written."""
+    def mark_saved(self) -> None:
+        """Call after the state was written to the ledger."""
         self._stored = self._state()
 
     def _state(self) -> str:
@@ -131,10 +129,9 @@ class SampleRatio:
 
 
 def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
-    """The side that the log favours in since <= time < until, whole hours and SETTLED_S old; None: none is known of.
+    """The side that the log favours in since <= time < until, whole hours and SETTLED_S old; None if it favours none.
 
-    It may be asked at any time and as often as one likes: FALSE_ALARMS holds for one `since` over all `until`.
-    Raises StoreError.
+    FALSE_ALARMS holds for one `since` over all `until`. Raises StoreError.
     """
     with database.read() as connection:
         hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
@@ -166,7 +163,7 @@ def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) ->
 def _favoured(
     sums: Mapping[ArmName, tuple[float, float]], *, alpha: float, matters: float
 ) -> tuple[ArmName, ArmName] | None:
-    """The arms with more and with fewer rows; None where that may be chance, or matters little."""
+    """The arms with more and with fewer rows; None if the difference may be chance, or is small."""
     if not sums:
         return None
     excess, spread = np.array(list(sums.values())).T

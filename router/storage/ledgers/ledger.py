@@ -13,20 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    case,
-    delete,
-    exists,
-    func,
-    null,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, RowMapping, case, delete, exists, func, select, tuple_, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.store import readable
@@ -42,7 +29,7 @@ from ragbandit.router.storage.rows.conversion import (
     snapshot_value,
     update_value,
 )
-from ragbandit.router.storage.rows.outcome_rows import outcome_value
+from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
@@ -72,28 +59,22 @@ from ragbandit.shared.types import (
     Update,
 )
 
-#: Newest snapshots of a ledger whose rows are kept, and of every policy that it had the newest one. A version's name
-#: says the rest: the deep check makes the others again from the ledger. Not a setting: with another number the rows
-#: that were forgotten under the former one would look like rows that somebody deleted.
+#: Newest snapshots of a ledger whose rows are kept, in addition to the newest one of every policy that it had. The
+#: deep check makes the others from the ledger. Not a setting: with another number, pruned rows would look deleted.
 SNAPSHOT_ROWS = 1000
 #: rows that are forgotten in one transaction
 FORGOTTEN_AT_ONCE = 1000
 
 #: snapshots that are tried, newest first, before a policy is learned again from the beginning
 TRIES = 5
-#: A snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these are kept beside the newest ones.
+#: A snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these are kept in addition.
 KEPT_EVERY = 10_000
 KEPT_MOST = 4
 
-#: between two looks at a lease that somebody else holds, seconds
+#: seconds between two attempts to take a lease
 LOOK_S = 0.1
 #: updates that say which arms are new to a ledger
 COUNTED = 10_000
-
-
-#: columns of `outcomes`, without those that no reward is made of, which are most of its bytes
-_UNUSED: Final = ("trace", "sources", "reply")
-_REPORTED: Final = [null().label(one.name) if one.name in _UNUSED else one for one in outcomes.c]
 
 
 def is_kept(last_seq: int) -> bool:
@@ -131,7 +112,7 @@ class Ledger:
         """
         at, key = waiting.c.decided_at, waiting.c.decision_id
         here = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
-        here = here.where(or_(at > after[0], key > after[1])).order_by(at)
+        here = here.where((at > after[0]) | (key > after[1])).order_by(at)
         size, whole = limit, set[tuple[float, str]]()
         while len(whole) < limit:
             size *= 2
@@ -144,7 +125,7 @@ class Ledger:
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
         made_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-        done = connection.execute(select(*_REPORTED).where(outcomes.c.decision_id.in_(ids))).mappings()
+        done = connection.execute(select(*REPORTED).where(outcomes.c.decision_id.in_(ids))).mappings()
         notes = select(feedback).where(feedback.c.decision_id.in_(ids))
         by_id = {row["id"]: row for row in made_rows}
         outcome = {row["decision_id"]: row for row in done}
@@ -237,10 +218,7 @@ class Ledger:
         return newest
 
     def newest_decisions(self, *, limit: int, encoder_hash: str) -> list[Decision]:
-        """The newest decisions of the store that were drawn here and have features of this encoder, oldest first.
-
-        Of `limit` rows those that can be read.
-        """
+        """Readable ones of the newest `limit` decisions that were drawn here with this encoder, oldest first."""
         query = select(decisions).order_by(decisions.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
@@ -257,7 +235,7 @@ class Ledger:
         return [(one.decision, one.outcome) for one in here if one.outcome is not None]
 
     def note(self, **texts: str | None) -> None:
-        """Keep what is known of the policy, as JSON, by column: `diagnosis`, `frontier`."""
+        """Store facts about the policy as JSON, by column: `diagnosis`, `frontier`."""
         with self.database.write() as connection:
             connection.execute(update(policies).where(policies.c.label == self.label).values(**texts))
 
@@ -281,9 +259,9 @@ class Ledger:
         connection: Connection | None = None,
         kept: bool = False,
     ) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger, newest first; only those of the algorithm, params and encoder given.
+        """The newest snapshots of this ledger with this algorithm, params and encoder (None: any), newest first.
 
-        connection: of a transaction to read in; None: one of its own. kept: only those that are kept longer.
+        connection: a transaction to read in; None opens one. kept: only those that are kept longer.
         """
         params_sha256 = None if params is None else body_hash(dict(params))
         wanted = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
@@ -329,7 +307,7 @@ class Ledger:
             return list(connection.execute(times).scalars())
 
     def acquire(self, *, holder: str, lease_s: float, patience_s: float = 0.0) -> bool:
-        """Take or prolong the lease; False if somebody else holds it. patience_s: how long to wait for it."""
+        """Take or renew the lease; False if another process holds it. patience_s: longest wait for it."""
         give_up = time.monotonic() + patience_s
         while not self._lease.acquire(holder=holder, lease_s=lease_s):
             if time.monotonic() >= give_up:
@@ -363,7 +341,7 @@ def rows_of_ledger(
 def _read_together(
     row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]
 ) -> JoinedDecision | ClosedDecision:
-    """The values of these rows; where one cannot be read, the decision's quarantine, naming the field."""
+    """The values of these rows; if one cannot be read, the decision's quarantine with the field's name."""
     field = "decision"
     try:
         decision = decision_value(row)
@@ -391,12 +369,11 @@ _KIND: Final = "arm:"
 class ArmChange:
     """A declared change: under its name the arm is another one from now on."""
 
+    #: number of its entry in the audit log
     number: int
-    """Of its entry in the audit log."""
     arm: ArmName
-    """The arm."""
+    #: seconds since 1970; later decisions are made by the changed arm
     made_at: float
-    """When, seconds since 1970; decisions from then on are of the arm as it is now."""
 
 
 def declare_change(
@@ -425,7 +402,7 @@ def changes_after(connection: Connection, number: int, *, label: PolicyLabel) ->
     ]
 
 
-#: columns of `updates` that are no part of the reward
+#: columns of `updates` besides the reward's
 _PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at", "decided", "restarts")
 #: the columns of `updates` that a policy learns from, which needs the features and no text
 _COLUMNS: Final = (*_PLAIN, *REWARD.names)

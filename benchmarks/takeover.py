@@ -68,9 +68,10 @@ def _wait(*, first: int, other: int, key: str, database: str) -> float:
     ask = {"json": {"question": key, "decision_id": key}, "params": {"wait_s": SILENT_S}, "timeout": SILENT_S}
     claim = select(answer_queue.c.claimed_by).where(answer_queue.c.decision_id == key)
     with ThreadPoolExecutor(2) as pool, closing(Database(database)) as opened:
-        pool.submit(httpx.post, f"http://127.0.0.1:{first}/v1/answer", **ask)
+        asked = pool.submit(httpx.post, f"http://127.0.0.1:{first}/v1/answer", **ask)
         holder = None
         while holder is None:
+            assert not asked.done(), asked.result().text
             with opened.read() as connection:
                 holder = connection.execute(claim).scalar()
             time.sleep(0.02)
@@ -79,7 +80,9 @@ def _wait(*, first: int, other: int, key: str, database: str) -> float:
         os.kill(int(holder.split(":")[1]), signal.SIGKILL)
         killed = time.monotonic()
         assert waiting.result().json()["status"] == "answered", waiting.result().text
-        return time.monotonic() - killed
+        wait = time.monotonic() - killed
+    print(key, f"{wait:.2f} s", flush=True)
+    return wait
 
 
 def main() -> None:
@@ -98,8 +101,7 @@ def main() -> None:
             for number in range(KILLS):
                 with (partial(served, settings) if inline else workers)(database=database) as victim:
                     first = victim.port if victim else other.port
-                    waits.append(_wait(first=first, other=other.port, key=f"{name} {number}", database=database))
-        print(name, " ".join(f"{wait:.2f}" for wait in sorted(waits)))
+                    waits.append(_wait(first=first, other=other.port, key=f"{name}-{number}", database=database))
         figures += [Figure(name=f"{name} killed, p50", unit="s", ours=sorted(waits)[KILLS // 2])]
         figures += [Figure(name=f"{name} killed, longest", unit="s", ours=max(waits))]
     print_figures(f"from the kill to the answer ({KILLS} kills each, no Redis)", figures)

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from sqlalchemy import Connection, select
 
-from ragbandit.router.storage.ledgers.ledger import ArmChange, Ledger, changes_after
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.router.storage.totals import hour_of, summed
 from ragbandit.shared.formats import percent
-from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, SampleStage, Vector
+from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, PolicyLabel, SampleStage, Vector
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -30,6 +33,47 @@ log = logging.getLogger("ragbandit.learner")
 _PARTS: Final = ("arm", "params", "templates", "generator")
 #: versions of an arm that are known at a time
 _VERSIONS: Final = 8
+
+
+_ACTION: Final = "arm.change"
+_KIND: Final = "arm:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmChange:
+    """A declared change: under its name the arm is another one from now on."""
+
+    #: number of its entry in the audit log
+    number: int
+    arm: ArmName
+    #: seconds since 1970; later decisions are made by the changed arm
+    made_at: float
+
+
+def declare_change(
+    database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
+) -> ArmChange:
+    """Note that an arm has changed. Every ledger restarts it before the first decision of after `now`.
+
+    label: that ledger alone does; the others go on.
+    """
+    with database.write() as connection:
+        facts: dict[str, Json] = {"reason": reason}
+        if label is not None:
+            facts["label"] = label
+        number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=facts, now=now)
+    return ArmChange(number=number, arm=arm, made_at=now)
+
+
+def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
+    """The declared changes with a larger number that are about this ledger, in their order."""
+    query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
+    query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
+    return [
+        ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
+        for row in connection.execute(query)
+        if json.loads(row.facts).get("label", label) == label
+    ]
 
 
 class ArmChanges:

@@ -10,12 +10,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, case, delete, exists, func, select, tuple_, update
 
-from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.rows.conversion import (
@@ -35,7 +34,6 @@ from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counting, 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import (
-    audit_log,
     decisions,
     feedback,
     outcomes,
@@ -359,47 +357,6 @@ def _read_together(
             decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field
         )
     return JoinedDecision(decision=decision, outcome=done, feedback=feedback)
-
-
-_ACTION: Final = "arm.change"
-_KIND: Final = "arm:"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ArmChange:
-    """A declared change: under its name the arm is another one from now on."""
-
-    #: number of its entry in the audit log
-    number: int
-    arm: ArmName
-    #: seconds since 1970; later decisions are made by the changed arm
-    made_at: float
-
-
-def declare_change(
-    database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
-) -> ArmChange:
-    """Note that an arm has changed. Every ledger restarts it before the first decision of after `now`.
-
-    label: that ledger alone does; the others go on.
-    """
-    with database.write() as connection:
-        facts: dict[str, Json] = {"reason": reason}
-        if label is not None:
-            facts["label"] = label
-        number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=facts, now=now)
-    return ArmChange(number=number, arm=arm, made_at=now)
-
-
-def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
-    """The declared changes with a larger number that are about this ledger, in their order."""
-    query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
-    query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
-    return [
-        ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
-        for row in connection.execute(query)
-        if json.loads(row.facts).get("label", label) == label
-    ]
 
 
 #: columns of `updates` besides the reward's

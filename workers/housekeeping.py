@@ -1,4 +1,4 @@
-"""Housekeeping: what a worker process does beside its jobs, each in a thread of its own; and learning."""
+"""Housekeeping of a worker process, each task in a thread of its own; and learning."""
 
 import logging
 import time
@@ -189,7 +189,7 @@ def _is_due(context: Context, ledger: Ledger) -> bool:
 
 
 #: how often a process renews its claims and looks for those of processes that have ended, seconds
-CLAIMS_S: Final = 1.0
+CLAIMS_S: Final = 0.5
 #: how often a worker looks in SQL for runs that were cancelled, seconds, at most
 CANCELLED_S: Final = 5.0
 #: how often answers to check are looked for, seconds
@@ -215,11 +215,11 @@ def handle_notification(context: Context, notification: str) -> None:
 
 
 def routines_of(context: Context) -> list[Routine]:
-    """The threads of this process beside its jobs.
+    """The housekeeping threads of this process.
 
-    Every worker stops runs that were cancelled, of which no notification told, and renews the claims of what it runs.
-    One that learns repeats lost notifications, extends the hourly totals, learns for versions, and looks at those
-    in shadow or canary; of all that share a store one does each at a time. It checks answers as well.
+    Every worker stops cancelled runs and renews the claims of what it runs. One that learns also repeats lost
+    notifications, extends the hourly totals, learns for versions, evaluates those in shadow or canary, and checks
+    answers; of all that share a store one does each at a time.
     """
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s

@@ -33,7 +33,7 @@ from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, work
 log = logging.getLogger("ragbandit.worker")
 
 #: how often decisions are looked for that no process runs, seconds
-LOOK_S: Final = 1.0
+LOOK_S: Final = 0.5
 #: longest wait for runs to be given back when the process ends, seconds
 CLOSE_S: Final = 5.0
 
@@ -199,7 +199,7 @@ class InlineAnswers:
         return None
 
     async def _keep(self, job: AnswerJob, outcome: Outcome) -> None:
-        """Commit the outcome together with those of other answers, then hand it to whoever waits."""
+        """Commit the outcome together with those of other answers, then deliver it to its callers."""
         try:
             new = await asyncio.wrap_future(self._router.batchers["outcomes"].submit(outcome, admitted=True))
         except RagBanditError:  # the answer was paid for: it is kept for as long as it takes
@@ -212,6 +212,6 @@ class InlineAnswers:
             await self._deliver_stored(outcome.decision_id)
 
     async def _deliver_stored(self, decision_id: DecisionId) -> None:
-        """Hand the stored outcome to whoever waits."""
+        """Deliver the stored outcome to its callers."""
         stored = await asyncio.to_thread(self._router.store.outcomes_by_id, [decision_id])
         self._router.answers.deliver(stored)

@@ -1,7 +1,7 @@
 """Findings: faults of an installation, each with its remedy.
 
 `validate`, `status`, /ready and the overview page print them. Every look reads, and changes nothing. `validate` loads
-no database engine and no Redis where none is configured, so their imports stand in the functions.
+no database engine and no Redis if none is configured, so their imports stand in the functions.
 """
 
 import contextlib
@@ -142,7 +142,10 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
     if not counts.balanced:
         remedy = "run `ragbandit verify`; `ragbandit verify --recount` corrects them"
         yield Finding("problem", "counters", "they do not add up: rows were changed from outside", remedy)
-    if state.lag_s > LATE_S:
+    if state.lag_s > LATE_S and state.caught_up_s is not None:
+        what = f"it has {state.backlog:,} decisions to learn, and will have caught up in {duration(state.caught_up_s)}"
+        yield Finding("warning", "learner", what, "nothing to do while this time falls")
+    elif state.lag_s > LATE_S:
         severity: Severity = "problem" if state.lag_s > STUCK_S else "warning"
         remedy = "check that a learner runs (`ragbandit worker --queue learn`), then its log"
         yield Finding(severity, "learner", f"feedback has waited for {duration(state.lag_s)}", remedy)

@@ -11,11 +11,12 @@ from rich.markup import escape
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show, show_rows
 from ragbandit.router.cli.store import opened, parse_pairs
+from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, changed_settings, detail, overview
 from ragbandit.router.rollouts.verbs import Verb, check_reason
 from ragbandit.router.storage.ledgers import inheritance
-from ragbandit.router.storage.ledgers.ledger import Ledger, declare_change
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady
 from ragbandit.shared.formats import moment, percent

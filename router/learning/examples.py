@@ -86,19 +86,21 @@ def join(
             return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")
         if learning.default_reward is None:
             return ClosedDecision(decision_id=key, state="closed", reason="no feedback in time")
-    unvalued = tuple(item for item in joined.feedback if item.value is None)
+    in_time = (*usable, *(item for item in joined.feedback if item.value is None), *left_out)
     try:
         if usable:
             reward = settings.reward.at(joined.decision.cost_weight)
-            example = _judged(usable, outcome=outcome, settings=reward, learning=learning, factors=factors)
+            example = _judged(
+                usable, outcome=outcome, settings=reward, learning=learning, factors=factors, in_time=in_time
+            )
         else:
             assert learning.default_reward is not None
             default = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
-            example = Example(reward=default, feedback=())
+            example = Example(reward=default, feedback=(), in_time=in_time)
         _validate(joined, needs_features=needs_features, width=width, texts=settings.log.text != "none")
     except InvalidInput as error:
         return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
-    return replace(example, in_time=(*usable, *unvalued, *left_out))
+    return example
 
 
 def _judged(
@@ -108,6 +110,7 @@ def _judged(
     settings: RewardSettings,
     learning: LearningSettings,
     factors: Mapping[str, float],
+    in_time: tuple[Feedback, ...],
 ) -> Example:
     """The example that the feedback of the most trusted raters gives. Raises InvalidInput as `explicit_reward`."""
     stands = standing(usable)
@@ -121,6 +124,7 @@ def _judged(
     return Example(
         reward=replace(reward, judged_by=judged_by, sample_weight=weight, surrogates=surrogates),
         feedback=used,
+        in_time=in_time,
         disagreement=disagreement(stands, outcome=outcome, measure=settings.quality),
     )
 
@@ -128,7 +132,7 @@ def _judged(
 def _surrogates(
     feedback: Sequence[Feedback], *, above: JudgedBy, outcome: Outcome | None, measure: str, how: Aggregate
 ) -> dict[str, float]:
-    """What sources of scores say beside raters that are trusted: source -> quality."""
+    """Quality by each source of scores that judged in addition to trusted raters."""
     surrogates = {}
     for source in SURROGATES if above not in SURROGATES else ():
         theirs = [one for one in feedback if class_of(one) == source]
@@ -138,7 +142,7 @@ def _surrogates(
 
 
 def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None, texts: bool) -> None:
-    """Refuse what no policy may learn. texts: they are kept, so that one must be there. Raises InvalidInput."""
+    """Raise InvalidInput if no policy may learn it. texts: the store keeps texts, so a question must have one."""
     decision = joined.decision
     if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
         raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")

@@ -1,19 +1,20 @@
-"""The learner: turns what has come in into updates, appends them to the ledger, applies them in its order.
+"""The learner: makes updates of decisions and feedback, appends them to the ledger, applies them in its order.
 
-The policy is a function of the ledger: whatever dies in between, `catch_up` brings the same policy back. One
-learner per label, kept by a lease in SQL; the append itself is refused if another one has been there.
+The policy is a function of the ledger: after a crash `catch_up` gives the same policy. One learner per label, by a
+lease in SQL; an append is refused if another learner has appended.
 
-`relearn` makes a new ledger of all decisions and feedback of the store, but for a quarantined source. The ledger in use
-is not touched: services go on with it until they are started with the new label.
+`relearn` makes a new ledger of the whole store without a quarantined source. Services use the old ledger until they are
+started with the new label.
 """
 
 import logging
+import math
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
@@ -48,6 +49,8 @@ log = logging.getLogger("ragbandit.learner")
 
 #: longest drain, seconds; what is left then wakes it again
 DRAIN_S = 20.0
+#: share of the lease's time after which it is renewed
+RENEWED: Final = 0.2
 
 
 class Learner:
@@ -76,6 +79,8 @@ class Learner:
         self._decided = 0
         #: features per decision, by the first update of the ledger
         self._width: int | None = None
+        #: when the lease is renewed, monotonic seconds
+        self._renew_at = -math.inf
         self._lock = threading.Lock()
 
     @property
@@ -173,12 +178,14 @@ class Learner:
                     total += done
                 # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
                 self.publish(force=True)
+                self.publisher.diagnose(self.policy, encoder_hash=self._encoder_hash)
             except BaseException:
                 # A job's time limit may strike between any two lines: what is in memory cannot be trusted any more.
                 self._policy = None
                 raise
             finally:
                 self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
+                self._renew_at = -math.inf
             return total
 
     def _inherit(self, give_up: float) -> bool:
@@ -189,8 +196,13 @@ class Learner:
         return True
 
     def _acquire(self, patience_s: float = 0.0) -> bool:
-        lease_s = self.settings.learning.lease_s
-        return self.ledger.acquire(holder=self.holder, lease_s=lease_s, patience_s=patience_s)
+        """Take the lease, or renew it once a part of its time is over. Every append checks that it is still held."""
+        now, lease_s = time.monotonic(), self.settings.learning.lease_s
+        if now < self._renew_at:
+            return True
+        is_held = self.ledger.acquire(holder=self.holder, lease_s=lease_s, patience_s=patience_s)
+        self._renew_at = time.monotonic() + RENEWED * lease_s if is_held else -math.inf
+        return is_held
 
     def _step(self) -> int:
         """One transaction's worth: join, append, apply, publish if it is time. The number of decisions closed."""
@@ -204,11 +216,11 @@ class Learner:
             self._take(update)
             if is_kept(self.last_seq):
                 self.publish(force=True)
-        self.publish()
+        self.publish(is_behind=len(batch) > self.settings.learning.batch // 2)
         return len(batch)
 
     def _next_batch(self, now: float) -> LedgerBatch:
-        """What the next page of decisions gives that gives anything; empty where nothing is ready."""
+        """The changes that the next decisions make; empty if none is ready."""
         learning, after = self.settings.learning, (-1.0, "")
         batch = LedgerBatch(label=self.ledger.label, now=now, holder=self.holder)
         while not batch:
@@ -223,7 +235,7 @@ class Learner:
 
     def _append(self, batch: LedgerBatch) -> bool:
         """Write the batch to the ledger; False if another learner wrote meanwhile: its updates stand."""
-        batch.arms = self._arms.news()
+        batch.arms = self._arms.unsaved_state()
         try:
             self.ledger.append(batch)
         except Conflict as error:
@@ -231,7 +243,7 @@ class Learner:
             log.warning("another learner wrote to this ledger; its updates stand", extra=facts)
             self.catch_up()
             return False
-        self._arms.kept()
+        self._arms.mark_saved()
         for closure in batch.closed:
             if closure.state == "quarantined":
                 log.error(
@@ -259,19 +271,18 @@ class Learner:
                 left_out=screened.left_out,
                 factors=screened.factors,
             )
-            if isinstance(verdict, Example) and self._arms.is_of_before(joined):
-                reason = "its arm has changed since"
-                verdict = ClosedDecision(decision_id=joined.decision.id, state="closed", reason=reason)
+            if isinstance(verdict, Example):
+                verdict = self._learn(joined, verdict, batch=batch)
+            elif verdict is None and screened.is_idle:
+                batch.idle.append(joined)
             if isinstance(verdict, ClosedDecision):
                 batch.closed.append(verdict)
-            elif verdict is not None:
-                self._learn(joined, verdict, batch=batch)
-            elif screened.is_idle:
-                batch.idle.append(joined)
 
-    def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> None:
-        """Add the update of an example to the batch, with all that is stored beside it."""
-        decision = joined.decision
+    def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> ClosedDecision | None:
+        """Add the update of an example to the batch; a closure if an earlier version of its arm gave the answer."""
+        decision, restarts = joined.decision, self._arms.arms_to_restart(joined)
+        if restarts is None:
+            return ClosedDecision(decision_id=decision.id, state="closed", reason="its arm has changed since")
         if self._width is None and decision.features is not None:
             self._width = decision.features.size
         update = made_update(
@@ -282,14 +293,16 @@ class Learner:
             now=batch.now,
             feedback_ids=tuple(item.id for item in example.feedback),
             decided=self._decided,
-            restarts=self._arms.taken_up(joined),
+            restarts=restarts,
         )
         batch.learn(update, feedback=example.feedback, disagreement=example.disagreement)
         batch.in_time += [item.id for item in example.in_time]
+        return None
 
-    def publish(self, *, force: bool = False) -> None:
-        """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
-        self.publisher.publish(self.policy, last_seq=self.last_seq, encoder_hash=self._encoder_hash, force=force)
+    def publish(self, *, force: bool = False, is_behind: bool = False) -> None:
+        """As Publisher.publish, of the policy in memory."""
+        of: dict[str, Any] = {"last_seq": self.last_seq, "encoder_hash": self._encoder_hash}
+        self.publisher.publish(self.policy, **of, force=force, is_behind=is_behind)
 
 
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")

@@ -28,7 +28,7 @@ from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files import Folder
 from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
-#: of the JSON file; another number is refused
+#: version of the JSON file; a file with another one is refused
 FORMAT = 1
 #: facts of a snapshot that the database has too
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
@@ -158,8 +158,10 @@ log = logging.getLogger("ragbandit.learner")
 #: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
 #: without one, _LONGEST_S at most, so that learning and serving get most of the machine.
 _SHARE: Final = 4.0
+#: the same while a backlog is learned
+_SHARE_OF_BACKLOG: Final = 25.0
 _LONGEST_S: Final = 20.0
-#: after so many snapshots the rows of old ones are pruned
+#: snapshots from one pruning of old rows to the next
 FORGET_EVERY = 100
 
 
@@ -177,30 +179,35 @@ class Publisher:
     ) -> None:
         self.ledger, self.files, self.settings = ledger, files, settings
         self.announce, self.clock = announce, clock
-        #: of the last snapshot: when it was written, monotonic seconds, and how long it took
+        #: time of the last snapshot, monotonic seconds, and how long its writing took
         self._at, self._took_s = -math.inf, 0.0
         #: when the frontier is computed again, monotonic seconds
         self._frontier_due = -math.inf
         #: snapshots written here
         self._count = 0
+        #: the newest snapshot has no diagnosis yet
+        self._is_undiagnosed = False
         #: the newest that was written or found whole here: its version, last update, and its files as they were then
         self._newest: tuple[str, int, str | None] = ("", -1, None)
 
-    @property
-    def _interval(self) -> float:
-        """Least time between two snapshots, seconds."""
-        return max(self.settings.learning.snapshot_interval_s, min(_SHARE * self._took_s, _LONGEST_S))
+    def _left_s(self, share: float) -> float:
+        """Seconds until the next snapshot may be written."""
+        interval = max(self.settings.learning.snapshot_interval_s, min(share * self._took_s, _LONGEST_S))
+        return self._at + interval - time.monotonic()
 
     def wait(self) -> None:
         """Wait until the interval is over: drains that follow each other closely become one."""
-        left = self._at + self._interval - time.monotonic()
-        if left > 0:
-            time.sleep(left)
+        time.sleep(max(0.0, self._left_s(_SHARE)))
 
-    def publish(self, policy: Policy, *, last_seq: int, encoder_hash: str, force: bool) -> None:
-        """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
+    def publish(
+        self, policy: Policy, *, last_seq: int, encoder_hash: str, force: bool, is_behind: bool = False
+    ) -> None:
+        """Write a snapshot and notify the routers, if there are new updates and (unless forced) the interval is over.
+
+        is_behind: a backlog is learned; snapshots are then written less often.
+        """
         now, began = self.clock(), time.monotonic()
-        if not force and began - self._at < self._interval:
+        if not force and self._left_s(_SHARE_OF_BACKLOG if is_behind else _SHARE) > 0.0:
             return
         version, written_seq, fingerprint = self._newest
         if written_seq == last_seq and fingerprint is not None and self.files.fingerprint(version) == fingerprint:
@@ -220,12 +227,14 @@ class Publisher:
             self._prune_files(info, known=[one for one in known if one.version != info.version], of=of)
             self._forget_rows(info)
             self.announce(info)
-            self._note(policy, encoder_hash=encoder_hash)
+            self._is_undiagnosed = True
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 
-    def _note(self, policy: Policy, *, encoder_hash: str) -> None:
-        """Keep how far the policy has learned; at intervals its frontier too."""
-        settings = self.settings
+    def diagnose(self, policy: Policy, *, encoder_hash: str) -> None:
+        """Store how far the policy of the newest snapshot has learned, once; at intervals its frontier too."""
+        if not self._is_undiagnosed:
+            return
+        settings, self._is_undiagnosed = self.settings, False
         texts = {"diagnosis": diagnose(self.ledger, policy, settings=settings, encoder_hash=encoder_hash)}
         if time.monotonic() >= self._frontier_due:
             self._frontier_due = time.monotonic() + EVERY_S
@@ -244,7 +253,7 @@ class Publisher:
         return True
 
     def _prune_files(self, info: SnapshotInfo, *, known: Sequence[SnapshotInfo], of: Mapping[str, Any]) -> None:
-        """Delete what is older than the newest, but for the newest of those that are kept longer. known: older ones."""
+        """Delete files of older snapshots, except the newest of those that are kept longer. known: older snapshots."""
         old = [one for one in known[self.settings.learning.snapshots_kept - 1 :] if not is_kept(one.last_seq)]
         if is_kept(info.last_seq):
             old += self.ledger.latest_snapshots(limit=KEPT_MOST + 1, kept=True, **of)[KEPT_MOST:]
@@ -256,7 +265,7 @@ class Publisher:
         if self._count % FORGET_EVERY != 1:
             return
         gone = self.ledger.prune_snapshots()
-        # Of this very policy `publish` has deleted the files; those of a former one stayed when it was replaced.
+        # `_prune_files` has deleted the files of this policy; files of a former policy stayed when it was replaced.
         others = [one for one in gone if _maker(one) != _maker(ours)]
         self.files.prune([one.version for one in others])
 

@@ -17,8 +17,11 @@ from ragbandit.router.storage.sql.tables import closures, feedback, policies, up
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters
 
-#: decisions whose feedback is looked at for the lag: they come first in the order of learning
+#: decisions whose feedback is looked at for the lag: they come first in the order of learning. More are a backlog.
 LEARNED_NEXT: Final = 100
+#: newest updates whose times show how fast the learner is, and the greatest age of the last one while it works, seconds
+PACE: Final = 2000
+WORKS_S: Final = 60.0
 _INCOMPLETE: Final = select(policies.c.label).where(
     policies.c.label == bindparam("label"), or_(policies.c.inheriting.is_not(None), policies.c.retired_at.is_not(None))
 )
@@ -40,9 +43,13 @@ class Status:
     unanswered: int
     #: decisions run by callers that have feedback and cannot be learned before their outcome is reported
     missing_outcome: int
+    #: decisions that could be learned now, if they are more than LEARNED_NEXT; else 0
+    backlog: int = 0
+    #: seconds until the backlog is learned, at the pace of the newest updates; None without a backlog or a pace
+    caught_up_s: float | None = None
     #: how far the policy has learned; None where it does not say
     learning: Diagnosis | None = None
-    #: of the store, not of the ledger
+    #: the judge's work in the whole store
     judge: JudgeState = field(default_factory=JudgeState)
     #: answers that wait for `reward.check`
     unchecked: int = 0
@@ -95,6 +102,20 @@ def _learned_next(rule: ClosingRule) -> Select[Any]:
     return joined.group_by(next_ones.c.decision_id, next_ones.c.decided_at)
 
 
+def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: float) -> tuple[int, float | None]:
+    """Decisions with feedback that could be learned now, and the seconds until they are learned; None if unknown."""
+    rated = waiting.c.policy == label, waiting.c.has_feedback
+    counts = [select(func.count()).select_from(waiting).where(*rated, one) for one in rule.complete_ranges(now=now)]
+    count = sum(int(connection.execute(query).scalar_one()) for query in counts)
+    ours = select(updates.c.seq, updates.c.made_at).where(updates.c.policy == label)
+    newest = connection.execute(ours.order_by(updates.c.seq.desc()).limit(1)).first()
+    if newest is None or newest.made_at < now - WORKS_S:
+        return count, None
+    former = connection.execute(ours.where(updates.c.seq > newest.seq - PACE).order_by(updates.c.seq).limit(1)).one()
+    passed = newest.made_at - former.made_at
+    return count, count * passed / (newest.seq - former.seq) if passed > 0.0 else None
+
+
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
     """Counters, and how far learning is behind.
 
@@ -113,6 +134,8 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == ledger.label)).scalar()
         learned = select(updates.c.decided).where(updates.c.policy == ledger.label, updates.c.seq == last_seq)
         decided_then = connection.execute(learned).scalar()
+        is_behind = serving is not None and len(learned_next) >= LEARNED_NEXT
+        backlog, caught_up_s = _backlog(connection, rule=rule, label=ledger.label, now=now) if is_behind else (0, None)
     decided = last_seq + counts.waiting + counts.closed + counts.quarantined
     unlabelled = decided - (decided_then or last_seq)
     is_silent = serving is None and diagnosis is None
@@ -125,6 +148,8 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         snapshot_last_seq=0 if newest is None else newest.last_seq,
         behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
         lag_s=0.0 if serving is None else max([0.0, *waits]),
+        backlog=backlog,
+        caught_up_s=caught_up_s,
         unanswered=counts_of_label["unanswered"],
         missing_outcome=counts_of_label["missing_outcome"],
         learning=learning,
@@ -136,7 +161,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
 def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:
     """The quarantined decisions, newest first: decision_id, field, reason, made_at.
 
-    among: only so many of the decisions that were closed, the newest by their ids, are looked at.
+    among: number of closed decisions that are searched, the newest by id; None: all.
     """
     columns = closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at, closures.c.state
     chosen = select(*columns).where(closures.c.policy == ledger.label)

@@ -3,11 +3,11 @@
 Per arm: y = W z + noise, y = (quality, cost), z the design row of a question. On each head the weights theta of all
 arms have the prior N(0, C x diag(v)), in units of the noise variance, v = RIDGE / precision:
 
-    C_ab = [a = b] / RIDGE                                                  arms apart: a row tells of its arm alone
+    C_ab = [a = b] / RIDGE                                                  arms apart: a row informs its own arm only
     C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that are made of parts
 
-With facts a row of one arm also tells of the arms that share a model, a retriever or a depth with it, and an arm
-without rows begins at what its parts tell. What is known of an arm is sums over its rows,
+With facts a row of one arm also informs the arms that share a model, a retriever or a depth with it, and an arm
+without rows begins at the estimate of its parts. An arm's knowledge is sums over its rows,
 
     G = sum w z z^T,    b = sum w y z^T,    u = sum sqrt(w) e z^T,
 
@@ -16,18 +16,17 @@ arms on its diagonal they give the mean b A^-1, the covariance A^-1, and posteri
 (prior precision * prior sample + u) A^-1 has the covariance A^-1 (perturbed observations: Papandreou and Yuille 2010;
 ensemble sampling: Lu and Van Roy 2017). Signs come from a hash of the arm, the row's number and the sample: one sample
 is one whole guess of what an arm is worth, the same for all questions. Samples come in pairs, the mean plus and minus
-one deviation (antithetic variates: Hammersley and Morton 1956): half is stored, and their mean is exact. Samples of an
-arm without rows, beside others that have some, follow by Matheron's rule: prior sample + C_n C^-1 (sample - prior
-sample).
+one deviation (antithetic variates: Hammersley and Morton 1956): half is stored, and their mean is exact. An arm without
+rows has samples by Matheron's rule once others have rows: prior sample + C_n C^-1 (sample - prior sample).
 
-The noise has one covariance S, shared by the arms: of one arm alone there are often too few rows to tell. A row adds
-w e e^T / (1 + w z^T A^-1 z), e what the mean missed (Bishop, Pattern Recognition and Machine Learning, section 3.3).
+The noise has one covariance S, shared by the arms, because one arm often has too few rows. A row adds
+w e e^T / (1 + w z^T A^-1 z), e the error of the mean (Bishop, Pattern Recognition and Machine Learning, section 3.3).
 A value quality - weight * cost at z has the posterior standard deviation
 
     width = sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z),    in units of reward.
 
-Rows come in one by one (Sherman-Morrison), as vectors beside A^-1. Every `block` rows A is inverted again, and older
-rows fade by what the new ones count as; the prior does not.
+Rows come in one by one (Sherman-Morrison), as vectors in addition to A^-1. Every `block` rows A is inverted again, and
+older rows fade by what the new ones count as; the prior does not.
 """
 
 import functools
@@ -36,7 +35,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -58,7 +57,7 @@ LEAST_MEMORY: Final = 50
 _SHARE_OF_MEMORY: Final = 16
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
 #: unit. It counts as much as one row.
-_FIRST_SCATTER: Final = np.array([[0.25, 0.0], [0.0, 0.0]])
+_FIRST_QUALITY: Final = 0.25
 #: one row lets older ones fade by at most this share in the noise
 _MOST_LOST: Final = 0.5
 #: a prediction is never surer than this, in units of reward
@@ -74,11 +73,11 @@ class Row:
     arm: ArmName
     #: quality and cost less the arm's prior means
     target: tuple[float, float]
-    #: of cost
+    #: weight of cost
     weight: float
-    #: what it counts as, > 0
+    #: number of rows that it counts as, > 0
     rows: float
-    #: whose judgement the quality is: a source of scores, or any rater who is trusted
+    #: source of the quality: a source of scores, or any trusted rater
     source: str = TRUSTED
 
 
@@ -87,28 +86,34 @@ class Noise:
 
     def __init__(self, *, memory: float | None) -> None:
         self.memory = memory
-        #: (2, 2), and what the rows in it count as, both faded
-        self.scatter = np.zeros((2, 2))
+        #: sums of quality^2, quality * cost and cost^2 about the means, and what their rows count as, all faded
+        self.scatter = 0.0, 0.0, 0.0
         self.rows = 0.0
 
     def at(self, weight: float) -> float:
         """Standard deviation of quality - weight * cost around its mean, in units of reward, >= 0."""
-        covariance = (_FIRST_SCATTER + self.scatter) / (1.0 + self.rows)
-        variance = covariance[0, 0] - 2.0 * weight * covariance[0, 1] + weight * weight * covariance[1, 1]
-        return math.sqrt(max(float(variance), 0.0))  # positive semidefinite but for rounding
+        (quality, both, cost), rows = self.scatter, 1.0 + self.rows
+        variance = (_FIRST_QUALITY + quality) / rows - 2.0 * weight * (both / rows) + weight * weight * (cost / rows)
+        return math.sqrt(max(variance, 0.0))  # rounding can take it below 0
 
     def learn(self, row: Row, *, rows: float, missed: Vector, spread: float) -> tuple[float, float]:
-        """Take in what a row's mean missed, (2,); what `Heads.learn` returns. spread: z^T A^-1 z before the row.
+        """Take in the error of a row's mean, (2,); returns as `Heads.learn`. spread: z^T A^-1 z before the row.
 
-        rows: what it counts as. Where that is less than 1 its quality has so much more noise than that of a whole row.
+        rows: number of rows that it counts as. Below 1, its quality has 1 / rows times the variance of a whole row.
         """
         if rows == 0.0:
             return 0.0, 0.0
         expected = self.at(row.weight) * math.sqrt((1.0 + rows * spread) / rows)
-        value = float(missed[0] - row.weight * missed[1])
-        missed = missed * (min(math.sqrt(rows), 1.0), 1.0)
+        quality, cost = missed.tolist()
+        value: float = quality - row.weight * cost
+        quality *= min(math.sqrt(rows), 1.0)
         fade = 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
-        self.scatter = fade * self.scatter + rows * np.outer(missed, missed) / (1.0 + rows * spread)
+        (first, both, last), left = self.scatter, 1.0 + rows * spread
+        self.scatter = (
+            fade * first + rows * (quality * quality) / left,
+            fade * both + rows * (quality * cost) / left,
+            fade * last + rows * (cost * cost) / left,
+        )
         self.rows = fade * self.rows + rows
         return value, value / max(expected, LEAST_NOISE)
 
@@ -122,7 +127,7 @@ class _Sums:
     noise: Matrix
 
     def scaled(self, scale: Scale) -> "_Sums":
-        """What they add once the scores of the source are those of somebody who is trusted."""
+        """The sums with the scores of the source converted to the scale of trusted raters."""
         moment = self.moment.copy()
         moment[0] = (moment[0] - scale.offset * self.gram[0]) / scale.slope
         return _Sums(scale.share * self.gram, scale.share * moment, math.sqrt(scale.share) * self.noise)
@@ -147,7 +152,7 @@ class _Arm:
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """A row that the posterior has and the sums have not: how many its arm had before, z (p,), what it says."""
+    """A row that the posterior has and the sums do not: number of the arm's earlier rows, z (p,), the row's values."""
 
     arm: ArmName
     source: str
@@ -155,17 +160,18 @@ class _Newest:
     z: Vector
     target: tuple[float, float]
     rows: float
+    signs: Vector
 
 
 @dataclass(slots=True)
 class _Part:
-    """Weights that are solved together: those of one arm, or with facts of all."""
+    """Weights that are solved together: of one arm, or of all arms if there are facts."""
 
     #: in the order of their names
     arms: list[ArmName]
     #: where they are among the weights of all arms
     place: slice
-    #: of the sums, (n, n); each newest row has a vector g beside it, (rows of a block, n): A^-1 is this - sum of g g^T
+    #: inverse of the sums, (n, n), and a vector g per newest row, (block, n): A^-1 = covariance - sum of g g^T
     covariance: Matrix
     gains: Matrix
     newest: list[_Newest] = field(default_factory=list)
@@ -186,7 +192,7 @@ class _Part:
 class Heads:
     """Weights of all arms in one model of the question.
 
-    facts: of the arms, what they are made of; an arm that is not there shares what is common alone. None: arms apart.
+    facts: parts of each arm; an arm without facts shares only what is common to all. None: arms apart.
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0. memory:
     rows of an arm after which an older one counts 1/e, >= 50; None keeps all alike. pairs: of posterior samples, > 0.
     """
@@ -199,13 +205,13 @@ class Heads:
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: arms with rows, in the order of their places
         self._arms: dict[ArmName, _Arm] = {}
-        #: of the sources whose scores are not what a trusted rater says
+        #: source whose scores differ from those of trusted raters -> its scale
         self._scales: dict[str, Scale] = {}
         #: p, 0 before any row
         self._size = 0
         self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
-        #: of arms with rows: posterior means (2, arms, p) and pairs' deviations (pairs, arms, p)
+        #: arms with rows: posterior means (2, arms, p) and pairs' deviations (pairs, arms, p)
         self._mean = self._drawn = np.zeros((0, 0, 0))
 
     def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
@@ -240,7 +246,7 @@ class Heads:
             self._place({**self._arms, row.arm: _Arm()})
         part, arm = self._parts[row.arm], self._arms[row.arm]
         scale = self._scales.get(row.source, PLAIN)
-        missed, spread = self._take(part, _Newest(row.arm, row.source, arm.number, z, row.target, row.rows))
+        missed, spread = self._take(part, self._newest(row.arm, row.source, arm.number, z, row.target, row.rows))
         arm.number, arm.fresh = arm.number + 1, arm.fresh + row.rows
         if sum(self._arms[name].number for name in part.arms) % self._block == 0:
             self._add(part)
@@ -269,6 +275,9 @@ class Heads:
             self._arms[arm].fade(share)
             self._solve(self._parts[arm])
 
+    def _newest(self, arm: ArmName, source: str, number: int, *of: Any) -> _Newest:
+        return _Newest(arm, source, number, *of, signs_of(arm, "row", number, count=self.pairs))
+
     def _take(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
         """Take a row into the posterior; what the mean missed, (2,), and z^T A^-1 z before it."""
         own = part.own(row.arm, size=row.z.size)
@@ -280,9 +289,8 @@ class Heads:
         left = 1.0 + rows * spread
         mean, drawn = (stack.reshape(len(stack), -1)[:, part.place] for stack in (self._mean, self._drawn))
         missed = target - mean[:, own] @ row.z
-        signs = signs_of(row.arm, "row", row.number, count=self.pairs)
-        mean += np.outer(missed, gain * (rows / left))
-        drawn += np.outer(math.sqrt(rows) * signs - rows * (drawn[:, own] @ row.z), gain / left)
+        mean += missed[:, None] * (gain * (rows / left))
+        drawn += (math.sqrt(rows) * row.signs - rows * (drawn[:, own] @ row.z))[:, None] * (gain / left)
         part.gains[len(part.newest)] = gain * math.sqrt(rows / left)
         part.newest.append(row)
         return missed, spread
@@ -294,7 +302,7 @@ class Heads:
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
             nothing = _Sums(*(np.zeros((rows, self._size)) for rows in (self._size, 2, self.pairs)))
             sums = self._arms[arm].sums.setdefault(source, nothing)
-            signs = np.array([signs_of(arm, "row", row.number, count=self.pairs) for row in newest])
+            signs = np.array([row.signs for row in newest])
             weighted = rows[:, None] * z
             gram = z.T @ weighted
             sums.gram += 0.5 * (gram + gram.T)  # a snapshot holds one triangle
@@ -376,7 +384,8 @@ class Heads:
 
         The posterior follows from them.
         """
-        arrays: Arrays = {"scatter": self.noise.scatter}
+        quality, both, cost = self.noise.scatter
+        arrays: Arrays = {"scatter": np.array([[quality, both], [both, cost]])}
         newest = {part.arms[0]: part.newest for part in self._parts.values()}
         for name, arm in self._arms.items():
             for source, sums in arm.sums.items():
@@ -399,7 +408,8 @@ class Heads:
                 shapes[f"noise/{source}/{name}"] = (self.pairs, size)
         shapes |= {f"newest/{name}": (len(rows), 4 + size) for name, rows in facts["newest"].items()}
         own = checked_arrays(arrays, shapes=shapes)
-        self.noise.scatter, self.noise.rows, self._scales = own["scatter"], facts["rows"], dict(scales)
+        (quality, both), (_, cost) = own["scatter"].tolist()
+        self.noise.scatter, self.noise.rows, self._scales = (quality, both, cost), facts["rows"], dict(scales)
         self._arms, self._places, self._parts, arms = {}, {}, {}, dict[ArmName, _Arm]()
         for name, (number, fresh, *sources) in facts["arms"].items():
             arms[name] = _Arm({}, number, fresh)
@@ -414,7 +424,7 @@ class Heads:
         for name, rows in facts["newest"].items():
             for (arm, source), numbers in zip(rows, own[f"newest/{name}"].tolist(), strict=True):
                 number, count, quality, cost, *z = numbers
-                row = _Newest(arm, source, int(number), np.array(z), (quality, cost), count)
+                row = self._newest(arm, source, int(number), np.array(z), (quality, cost), count)
                 self._take(self._parts[arm], row)
 
 
@@ -445,7 +455,7 @@ def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -
 
 
 def signs_of(name: str, kind: str, number: int, *, count: int) -> Vector:
-    """So many numbers +1 or -1 that follow from the name, the kind and the number."""
+    """`count` numbers +1 or -1 that follow from the name, the kind and the number."""
     stream = hashlib.shake_128(_name(name, kind, number)).digest((count + 7) // 8)
     return np.unpackbits(np.array(bytearray(stream), dtype=np.uint8))[:count].astype(np.float64) * 2.0 - 1.0
 

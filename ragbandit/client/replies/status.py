@@ -157,12 +157,16 @@ class LedgerReply(TypedDict):
     """Updates of the ledger that are not in that snapshot."""
     lag_s: float
     """Age of the oldest decision that is ready to be learned, seconds."""
+    backlog: int
+    """Decisions with feedback that wait for the learner, if they are more than 100; else 0."""
+    caught_up_s: float | None
+    """Seconds until the learner has learned them, at its present pace; null if none wait, or if it does not learn."""
     unanswered: int
     """Decisions for our workers without an outcome."""
     missing_outcome: int
     """Decisions with feedback that cannot be learned before the caller reports their outcome."""
     judge: JudgeReply
-    """The judge: what waits for it, and what it did today."""
+    """The judge: its queue, and its work of today."""
     unchecked: int
     """Answers that wait for the check (setting `reward.check`)."""
     learning: LearningReply | None

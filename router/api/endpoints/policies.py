@@ -15,10 +15,10 @@ from pydantic import Field
 from ragbandit.router.api.dependencies import caller_of, documented, is_page, reads_of, router_of
 from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.learning.monitoring.arm_changes import ArmChange, declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.ledgers.ledger import ArmChange, declare_change
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import ArmName, PolicyControl, PolicyLabel, PolicyVersion

@@ -1,12 +1,10 @@
-"""Where a ledger restarts an arm: before the first row of the arm as it is now.
+"""The row before which a ledger restarts an arm: the first one of the arm's present version.
 
-A change is declared (`ragbandit policy restart`), or detected: what a worker writes into `Outcome.made_by` is the arm's
-class, params, templates and generator, and the first outcome that was made by others tells that the arm is another one.
-What was known before is no change: a worker of before that goes on beside the new ones, and a configuration that comes
-back, are learned as they come.
+A change is declared (`ragbandit policy restart`), or detected: `Outcome.made_by` has the arm's class, params, templates
+and generator, and the first outcome with others is of a new version. A version that is known is no change: outcomes of
+a worker with the old configuration, and of a configuration that comes back, are learned as they come.
 
-The place is written into the ledger with the row (`Update.restarts`), and what is known of the arms in the same
-transaction: a replay needs neither this module nor the audit log.
+The row records it (`Update.restarts`), and its transaction stores the versions: a replay needs no audit log.
 """
 
 import hashlib
@@ -18,13 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from sqlalchemy import Connection, select
 
-from ragbandit.router.storage.ledgers.ledger import ArmChange, Ledger, changes_after
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.router.storage.totals import hour_of, summed
 from ragbandit.shared.formats import percent
-from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, SampleStage, Vector
+from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, PolicyLabel, SampleStage, Vector
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -34,8 +35,49 @@ _PARTS: Final = ("arm", "params", "templates", "generator")
 _VERSIONS: Final = 8
 
 
+_ACTION: Final = "arm.change"
+_KIND: Final = "arm:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmChange:
+    """A declared change: under its name the arm is another one from now on."""
+
+    #: number of its entry in the audit log
+    number: int
+    arm: ArmName
+    #: seconds since 1970; later decisions are made by the changed arm
+    made_at: float
+
+
+def declare_change(
+    database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
+) -> ArmChange:
+    """Note that an arm has changed. Every ledger restarts it before the first decision of after `now`.
+
+    label: that ledger alone does; the others go on.
+    """
+    with database.write() as connection:
+        facts: dict[str, Json] = {"reason": reason}
+        if label is not None:
+            facts["label"] = label
+        number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=facts, now=now)
+    return ArmChange(number=number, arm=arm, made_at=now)
+
+
+def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
+    """The declared changes with a larger number that are about this ledger, in their order."""
+    query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
+    query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
+    return [
+        ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
+        for row in connection.execute(query)
+        if json.loads(row.facts).get("label", label) == label
+    ]
+
+
 class ArmChanges:
-    """What one ledger knows of its arms, and which changes it has still to take up."""
+    """Versions of a ledger's arms, and declared changes that it has not applied yet."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -57,33 +99,29 @@ class ArmChanges:
         with self.ledger.database.read() as connection:
             self._waiting = changes_after(connection, self._number, label=self.ledger.label)
 
-    def news(self) -> str | None:
-        """What the ledger is to know of its arms, as JSON, where that is not what it knows."""
+    def unsaved_state(self) -> str | None:
+        """Arm versions as JSON if they differ from the stored ones, else None."""
         state = self._state()
         return None if state == self._stored else state
 
-    def kept(self) -> None:
-        """The news are written."""
+    def mark_saved(self) -> None:
+        """Call after the state was written to the ledger."""
         self._stored = self._state()
 
     def _state(self) -> str:
         return canonical({"number": self._number, "declared": self._declared, "versions": self._versions})
 
-    def is_of_before(self, joined: JoinedDecision) -> bool:
-        """Whether the arm that answered is not the one that has its name now."""
-        arm, at = joined.decision.arm, joined.decision.made_at
-        version, known = _version(joined), self._versions.get(arm)
-        is_former = known is not None and version is not None and version != known[-1][0] and at < known[-1][1]
-        return is_former or at < self._declared.get(arm, at)
-
-    def taken_up(self, joined: JoinedDecision) -> tuple[ArmName, ...]:
-        """The arms that restart before this row is learned."""
-        decision, changed = joined.decision, list[ArmName]()
+    def arms_to_restart(self, joined: JoinedDecision) -> tuple[ArmName, ...] | None:
+        """The arms that restart before this row is learned; None if an earlier version of its arm gave the answer."""
+        decision, changed, version = joined.decision, list[ArmName](), _version(joined)
+        known = self._versions.get(decision.arm, [])
+        is_earlier = version is not None and known and version != known[-1][0] and decision.made_at < known[-1][1]
+        if is_earlier or decision.made_at < self._declared.get(decision.arm, decision.made_at):
+            return None
         while self._waiting and self._waiting[0].made_at <= decision.made_at:
             change = self._waiting.pop(0)
             self._number, self._declared[change.arm] = change.number, change.made_at
             changed.append(change.arm)
-        version, known = _version(joined), self._versions.get(decision.arm, [])
         if version is not None and version not in (one for one, _ in known):
             if known:
                 changed.append(decision.arm)
@@ -135,10 +173,9 @@ class SampleRatio:
 
 
 def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
-    """The side that the log favours in since <= time < until, whole hours and SETTLED_S old; None: none is known of.
+    """The side that the log favours in since <= time < until, whole hours and SETTLED_S old; None if it favours none.
 
-    It may be asked at any time and as often as one likes: FALSE_ALARMS holds for one `since` over all `until`.
-    Raises StoreError.
+    FALSE_ALARMS holds for one `since` over all `until`. Raises StoreError.
     """
     with database.read() as connection:
         hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
@@ -170,7 +207,7 @@ def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) ->
 def _favoured(
     sums: Mapping[ArmName, tuple[float, float]], *, alpha: float, matters: float
 ) -> tuple[ArmName, ArmName] | None:
-    """The arms with more and with fewer rows; None where that may be chance, or matters little."""
+    """The arms with more and with fewer rows; None if the difference may be chance, or is small."""
     if not sums:
         return None
     excess, spread = np.array(list(sums.values())).T

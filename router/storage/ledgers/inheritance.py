@@ -33,6 +33,8 @@ from ragbandit.shared.types import PolicyLabel
 
 #: decisions of one transaction, for a few milliseconds: other writers wait for it meanwhile
 BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 300}
+#: batches' worth of decisions that one transaction looks through for those that the label lacks; most have their place
+SCANNED: Final = 50
 #: least rest after a batch, and rest while transactions of others have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02
 
@@ -120,9 +122,14 @@ def _size(connection: Connection) -> int:
 
 def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
     """Insert what the label lacks of the next decisions; the last id, None if these were the last."""
-    after = row["inherited_to"]
-    last, more = _next(connection, select(decisions.c.id), decisions.c.id, after=after)
-    add_stored(connection, *_unknown(row["label"], after=after, last=last), label=row["label"], moves=moves)
+    after, size = row["inherited_to"], _size(connection)
+    last, more = _next(connection, select(decisions.c.id), decisions.c.id, after=after, limit=SCANNED * size)
+    unknown = select(decisions.c.id).where(*_unknown(row["label"], after=after, last=last))
+    ids = connection.execute(unknown.order_by(decisions.c.id).limit(size)).scalars().all()
+    if ids:
+        add_stored(connection, decisions.c.id.in_(ids), label=row["label"], moves=moves)
+    if len(ids) == size:
+        return ids[-1]
     return last if more else None
 
 
@@ -130,22 +137,21 @@ def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str
     """Set the flags that writers could not set, since they did not see the row; the last id, None after the last."""
     after = row["inherited_to"]
     ours = select(waiting.c.decision_id).where(waiting.c.policy == row["label"])
-    last, more = _next(connection, ours, waiting.c.decision_id, after=after)
+    last, more = _next(connection, ours, waiting.c.decision_id, after=after, limit=_size(connection))
     here = waiting.c.policy == row["label"], waiting.c.decision_id > after, waiting.c.decision_id <= last
     incomplete = ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward)
     flag_as_stored(connection, lock_rows(connection, *here, incomplete), moves=moves)
     return last if more else None
 
 
-def _next(connection: Connection, query: Select[Any], key: Any, *, after: str) -> tuple[str, bool]:
+def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, limit: int) -> tuple[str, bool]:
     """The id that ends the next batch, and whether there is more.
 
     A batch that is not full is the last one. What is committed after it was begun when the step before was known, so
     it needs no walk; a walk that waited for an empty batch would follow ids that grow for ever.
     """
-    size = _size(connection)
-    ids = connection.execute(query.where(key > after).order_by(key).limit(size)).scalars().all()
-    return ids[-1] if ids else after, len(ids) == size
+    ids = connection.execute(query.where(key > after).order_by(key).limit(limit)).scalars().all()
+    return ids[-1] if ids else after, len(ids) == limit
 
 
 def _unknown(label: str, *, after: str, last: str) -> list[ColumnElement[bool]]:

@@ -5,16 +5,16 @@ has been there, the append is refused and nothing of it is kept.
 """
 
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, case, delete, exists, func, select, tuple_, update
 
-from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.rows.conversion import (
@@ -28,13 +28,12 @@ from ragbandit.router.storage.rows.conversion import (
     snapshot_value,
     update_value,
 )
-from ragbandit.router.storage.rows.outcome_rows import outcome_value
+from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import (
-    audit_log,
     decisions,
     feedback,
     outcomes,
@@ -58,20 +57,19 @@ from ragbandit.shared.types import (
     Update,
 )
 
-#: Newest snapshots of a ledger whose rows are kept, and of every policy that it had the newest one. A version's name
-#: says the rest: the deep check makes the others again from the ledger. Not a setting: with another number the rows
-#: that were forgotten under the former one would look like rows that somebody deleted.
+#: Newest snapshots of a ledger whose rows are kept, in addition to the newest one of every policy that it had. The
+#: deep check makes the others from the ledger. Not a setting: with another number, pruned rows would look deleted.
 SNAPSHOT_ROWS = 1000
 #: rows that are forgotten in one transaction
 FORGOTTEN_AT_ONCE = 1000
 
 #: snapshots that are tried, newest first, before a policy is learned again from the beginning
 TRIES = 5
-#: A snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these are kept beside the newest ones.
+#: A snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these are kept in addition.
 KEPT_EVERY = 10_000
 KEPT_MOST = 4
 
-#: between two looks at a lease that somebody else holds, seconds
+#: seconds between two attempts to take a lease
 LOOK_S = 0.1
 #: updates that say which arms are new to a ledger
 COUNTED = 10_000
@@ -97,17 +95,35 @@ class Ledger:
 
         One that cannot be read comes as its ClosedDecision. after: (made_at, id) of the last one of the page before.
         """
-        place = waiting.c["decided_at", "decision_id"]
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
             for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
-                query = select(*place).where(waiting.c.policy == self.label, condition, tuple_(*place) > tuple_(*after))
-                ready.update(tuple(row) for row in connection.execute(query.order_by(*place).limit(limit)))
+                ready |= self._oldest(connection, condition, limit=limit, after=after)
             return self._joined(connection, [key for _, key in sorted(ready)[:limit]])
+
+    def _oldest(
+        self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
+    ) -> set[tuple[float, str]]:
+        """The time and id of the oldest rows with this condition, `limit` or more, and none of a time that is cut.
+
+        Sorted by time only, as the index waiting_ready is: SQLite would read all that waits to sort by id as well.
+        """
+        at, key = waiting.c.decided_at, waiting.c.decision_id
+        here = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
+        here = here.where((at > after[0]) | (key > after[1])).order_by(at)
+        size, whole = limit, set[tuple[float, str]]()
+        while len(whole) < limit:
+            size *= 2
+            rows = connection.execute(here.limit(size)).all()
+            last = rows[-1][0] if len(rows) == size else math.inf
+            whole = {(row[0], row[1]) for row in rows if row[0] < last}
+            if last == math.inf:
+                break
+        return whole
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
         made_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-        done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
+        done = connection.execute(select(*REPORTED).where(outcomes.c.decision_id.in_(ids))).mappings()
         notes = select(feedback).where(feedback.c.decision_id.in_(ids))
         by_id = {row["id"]: row for row in made_rows}
         outcome = {row["decision_id"]: row for row in done}
@@ -200,10 +216,7 @@ class Ledger:
         return newest
 
     def newest_decisions(self, *, limit: int, encoder_hash: str) -> list[Decision]:
-        """The newest decisions of the store that were drawn here and have features of this encoder, oldest first.
-
-        Of `limit` rows those that can be read.
-        """
+        """Readable ones of the newest `limit` decisions that were drawn here with this encoder, oldest first."""
         query = select(decisions).order_by(decisions.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
@@ -220,7 +233,7 @@ class Ledger:
         return [(one.decision, one.outcome) for one in here if one.outcome is not None]
 
     def note(self, **texts: str | None) -> None:
-        """Keep what is known of the policy, as JSON, by column: `diagnosis`, `frontier`."""
+        """Store facts about the policy as JSON, by column: `diagnosis`, `frontier`."""
         with self.database.write() as connection:
             connection.execute(update(policies).where(policies.c.label == self.label).values(**texts))
 
@@ -244,9 +257,9 @@ class Ledger:
         connection: Connection | None = None,
         kept: bool = False,
     ) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger, newest first; only those of the algorithm, params and encoder given.
+        """The newest snapshots of this ledger with this algorithm, params and encoder (None: any), newest first.
 
-        connection: of a transaction to read in; None: one of its own. kept: only those that are kept longer.
+        connection: a transaction to read in; None opens one. kept: only those that are kept longer.
         """
         params_sha256 = None if params is None else body_hash(dict(params))
         wanted = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
@@ -292,7 +305,7 @@ class Ledger:
             return list(connection.execute(times).scalars())
 
     def acquire(self, *, holder: str, lease_s: float, patience_s: float = 0.0) -> bool:
-        """Take or prolong the lease; False if somebody else holds it. patience_s: how long to wait for it."""
+        """Take or renew the lease; False if another process holds it. patience_s: longest wait for it."""
         give_up = time.monotonic() + patience_s
         while not self._lease.acquire(holder=holder, lease_s=lease_s):
             if time.monotonic() >= give_up:
@@ -326,7 +339,7 @@ def rows_of_ledger(
 def _read_together(
     row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]
 ) -> JoinedDecision | ClosedDecision:
-    """The values of these rows; where one cannot be read, the decision's quarantine, naming the field."""
+    """The values of these rows; if one cannot be read, the decision's quarantine with the field's name."""
     field = "decision"
     try:
         decision = decision_value(row)
@@ -346,49 +359,7 @@ def _read_together(
     return JoinedDecision(decision=decision, outcome=done, feedback=feedback)
 
 
-_ACTION: Final = "arm.change"
-_KIND: Final = "arm:"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ArmChange:
-    """A declared change: under its name the arm is another one from now on."""
-
-    number: int
-    """Of its entry in the audit log."""
-    arm: ArmName
-    """The arm."""
-    made_at: float
-    """When, seconds since 1970; decisions from then on are of the arm as it is now."""
-
-
-def declare_change(
-    database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
-) -> ArmChange:
-    """Note that an arm has changed. Every ledger restarts it before the first decision of after `now`.
-
-    label: that ledger alone does; the others go on.
-    """
-    with database.write() as connection:
-        facts: dict[str, Json] = {"reason": reason}
-        if label is not None:
-            facts["label"] = label
-        number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=facts, now=now)
-    return ArmChange(number=number, arm=arm, made_at=now)
-
-
-def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
-    """The declared changes with a larger number that are about this ledger, in their order."""
-    query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
-    query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
-    return [
-        ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
-        for row in connection.execute(query)
-        if json.loads(row.facts).get("label", label) == label
-    ]
-
-
-#: columns of `updates` that are no part of the reward
+#: columns of `updates` besides the reward's
 _PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at", "decided", "restarts")
 #: the columns of `updates` that a policy learns from, which needs the features and no text
 _COLUMNS: Final = (*_PLAIN, *REWARD.names)

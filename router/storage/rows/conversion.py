@@ -1,5 +1,5 @@
 """Values to rows and back. Columns hold plain values and JSON, whose numbers are float64 to the last bit (shortest
-repr); features alone are bytes, and traces are compressed (outcome_rows).
+repr); features are bytes, and traces are compressed (outcome_rows).
 """
 
 import hashlib
@@ -56,7 +56,12 @@ class Form:
 
 def of_known(kind: type[Value], values: Mapping[str, Any]) -> Value:
     """A value of the fields that this version knows: a newer one may have written more."""
-    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
+    return kind(**{name: values[name] for name in _names(kind) if name in values})
+
+
+@lru_cache(maxsize=64)
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 class UnreadableFieldError(ValueError):
@@ -71,7 +76,7 @@ class TableRows(Generic[Value]):
     """Rows of a table as values of a dataclass, in the columns that have the names of its fields."""
 
     def __init__(self, table: Table, kind: type[Value], *, without: tuple[str, ...] = (), **forms: Form) -> None:
-        """without: fields whose columns the caller fills and reads. forms: of the fields that are no plain values."""
+        """without: fields whose columns the caller fills and reads. forms: of fields whose values are not plain."""
         self._kind = kind
         self._forms = forms
         #: the columns, in the order of the fields
@@ -105,7 +110,7 @@ _FULL: Final = np.dtype("<f4")
 
 
 def features_bytes(features: Features | None) -> bytes | None:
-    """The bytes of a vector, shape (d,), in half the space where nothing is lost by it."""
+    """The bytes of a vector, shape (d,), as float16 if that loses nothing."""
     if features is None:
         return None
     full = np.ascontiguousarray(features, dtype=_FULL)
@@ -135,8 +140,8 @@ def canonical(value: object) -> str:
 
 
 def json_object(text: str | None) -> dict[str, Any]:
-    """The JSON object of a column; {} for NULL. Raises ValueError for text that is none."""
-    value = {} if text is None else json.loads(text)
+    """The JSON object of a column; {} for NULL. Raises ValueError for other text."""
+    value = {} if text is None or text == "{}" else json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"is a {type(value).__name__}, no object")
     return value
@@ -160,10 +165,10 @@ def body_hash(body: object) -> str:
 def query_hash(query: Query, *, run_by: RunBy) -> str:
     """`body_hash` of a request: two requests under one decision id are the same if these are equal.
 
-    The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}; and, where there
+    The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}; and, if there
     is one, "conversation": {"asked", "forced", "messages", "session", "sticky_turns"}, with "price" and "aim", the
-    weight of cost that was wanted, and "chat", the hash of what else came with it. Then "text" is what was asked: the
-    same words may be rewritten in another way when they come again.
+    wanted weight of cost, and "chat", the hash of the chat's other fields. Then "text" is the question before it was
+    rewritten: another request may rewrite the same words in another way.
     """
     conversation = _conversation(query)
     body = {
@@ -210,7 +215,7 @@ def price_value(text: str | None) -> float | str | None:
 
 
 def _request(query: Query) -> str | None:
-    """The column `request` of a query: what is beside the question and has no column of its own."""
+    """The column `request` of a query: its fields without a column of their own."""
     parts = {name: value for name, value in _conversation(query).items() if name not in ("session", "price", "chat")}
     if query.request:
         parts["edge"] = dict(query.request)

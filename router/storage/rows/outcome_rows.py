@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, and_, delete, func, select
+from sqlalchemy import Connection, RowMapping, and_, delete, func, null, select
 
 from ragbandit.router.storage.rows.conversion import (
     JSON_OBJECT,
@@ -95,7 +95,7 @@ def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
 
 
 def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The inverse of `trace_json`; an event that a newer version wrote is kept as a branch that says so."""
+    """The inverse of `trace_json`; an unknown event of a newer version becomes a branch `unknown_event`."""
     trace: list[TraceEvent] = []
     for event in events:
         kind = _EVENTS.get(event["type"])
@@ -169,6 +169,10 @@ _OUTCOME: Final = TableRows(
 )
 
 
+#: columns of `outcomes`, NULL in place of those that no reward is made of, which have most of the bytes
+REPORTED: Final = [null().label(one.name) if one.name in ("trace", "sources", "reply") else one for one in outcomes.c]
+
+
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
     """A row of `outcomes`. The sources are no part of the body: a corpus may change between two tries."""
     row, body = _OUTCOME.row(outcome), outcome_body(outcome)
@@ -177,7 +181,7 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_value(row: Row) -> Outcome:
-    """The outcome of a row; without a trace where none was kept."""
+    """The outcome of a row; without a trace if the row has none."""
     events = [] if row["trace"] is None else json.loads(unpacked(row["trace"], answer=row["answer"] or ""))
     return _OUTCOME.value(row, trace=trace_value(events))
 
@@ -281,7 +285,7 @@ class JudgeSample:
 
     share: float
     max_waiting: int
-    #: all of them until so many are learned or wait for the judge
+    #: number of decisions, learned or waiting for the judge, up to which all are judged
     first: int = 0
     #: the secret of the store's draws
     secret: bytes = b""

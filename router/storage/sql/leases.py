@@ -37,8 +37,9 @@ from ragbandit.shared.types import DecisionId
 
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5
-#: a claim of a row that was not renewed for that long has run out, seconds
-CLAIM_S: Final = 3.0
+#: a claim of a row that was not renewed for that long has run out, seconds. A shorter time lets another host repeat,
+#: and pay for, the answer of a process that only stalled (docs/operations.md, Leases)
+CLAIM_S: Final = 2.5
 #: leases that are listed
 _LISTED: Final = 100
 
@@ -51,10 +52,7 @@ class Lease:
     name: str
 
     def acquire(self, *, holder: str, lease_s: float) -> bool:
-        """Take or renew the lease for `lease_s` seconds; False if somebody else holds it.
-
-        A holder that has ended on this host (`process_identity.lease_holder` names it) loses it at once.
-        """
+        """Take or renew the lease for `lease_s` seconds; False if another process that may live holds it."""
         if self._taken(holder=holder, lease_s=lease_s):
             return True
         held = self.held()
@@ -67,7 +65,7 @@ class Lease:
         return self._taken(holder=holder, lease_s=lease_s)
 
     def held(self) -> "HeldLease | None":
-        """Who has it, and for how long yet; None: nobody."""
+        """The holder and the time that is left; None if nobody has taken it."""
         return next(iter(held_leases(self.database, leases.c.name == self.name)), None)
 
     def _taken(self, *, holder: str, lease_s: float) -> bool:
@@ -157,7 +155,7 @@ class Claims:
             return bool(connection.execute(select(exists().where(*self._free_rows(*where)))).scalar())
 
     def take(self, connection: Connection, *where: ColumnElement[bool]) -> RowMapping | None:
-        """Claim the next of these rows; None: none waits. It counts as one try more from now on, and comes so."""
+        """Claim the next of these rows, with one more try counted; None if none waits."""
         table = self._table
         first = select(table.c.decision_id).where(*self._free_rows(*where)).order_by(*self._order).limit(1)
         chosen = first.with_for_update(skip_locked=True).scalar_subquery()
@@ -174,7 +172,7 @@ class Claims:
             self._set(ids, claimed_until=clock(self._database) + CLAIM_S)
 
     def give_back(self, decision_id: DecisionId) -> None:
-        """Let another process take it: it keeps its turn, and the try that ends so counts nothing."""
+        """Let another process claim the decision; its turn stays, and this try does not count."""
         self._set([decision_id], claimed_by=None, claimed_until=None, tries=self._table.c.tries - 1)
 
     def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:

@@ -9,10 +9,11 @@ import pytest
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.examples import lessons, policy_of
 from ragbandit.router.learning.learner import Learner
+from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.policies.base import apply
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.ledgers.inheritance import register_policy
-from ragbandit.router.storage.ledgers.ledger import Ledger, declare_change
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import snapshots
 from ragbandit.shared.types import ArmName, PolicyLabel
 

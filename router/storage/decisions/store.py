@@ -13,7 +13,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, func, or_, select
+from sqlalchemy import Connection, RowMapping, Table, exists, func, or_, select
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.spending import DRAWS, count_spending, shared_secret
@@ -50,7 +50,7 @@ from ragbandit.router.storage.rows.outcome_rows import (
     outcome_value,
     sample_outcomes,
 )
-from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
+from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows, run
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
@@ -108,10 +108,13 @@ class AnswerTask:
     cancelled: bool
 
 
-#: whether the label queue asks for a decision: facts are canonical JSON, its keys in order
-_ASKED: Final = decisions.c.facts.contains(f'"{LABEL_QUEUE}":{{"asked":true,').label("asked")
-#: whether its texts were erased
-_IS_ERASED: Final = decisions.c.facts.contains(f'"{ERASED}":').label("is_erased")
+#: columns of the decision of an outcome; whether the label queue asks for it, and whether its texts were erased
+_OWNED: Final = (
+    "SELECT id, run_by, tenant, api_key, request, facts LIKE ? AS asked, facts LIKE ? AS is_erased"
+    " FROM decisions WHERE id IN ?"
+)
+#: facts are canonical JSON, with their keys in order
+_ASKED, _IS_ERASED = f'%"{LABEL_QUEUE}":{{"asked":true,%', f'%"{ERASED}":%'
 #: values of the setting log.text
 KeptText = Literal["full", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
@@ -263,10 +266,10 @@ class DecisionStore:
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
             rows = [row | _KEPT_OF_OUTCOME for row in rows]
-        columns = ("id", "run_by", "tenant", "api_key", "request", _ASKED, _IS_ERASED)
         secret = b"" if self.judge is None else self.secret
         with counting(self.database) as (connection, moves):
-            owned = _by_id(connection, {row["decision_id"] for row in rows}, columns=columns)
+            named = sorted({row["decision_id"] for row in rows})
+            owned = {row["id"]: row for row in run(connection, _OWNED, _ASKED, _IS_ERASED, named)}
             known = {key: row["run_by"] for key, row in owned.items()}
             accepted = [
                 (each, row | _of_decision(each, decision=owned[each.decision_id]))
@@ -409,12 +412,12 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
 
 
 def _by_id(
-    connection: Connection, ids: Iterable[str], *, columns: Sequence[str | ColumnElement[Any]] | None = None
+    connection: Connection, ids: Iterable[str], *, columns: Sequence[str] | None = None
 ) -> dict[str, RowMapping]:
     wanted = list(ids)
     if not wanted:
         return {}
-    chosen = [decisions.c[c] if isinstance(c, str) else c for c in columns] if columns else decisions.columns
+    chosen = decisions.c[*columns] if columns else decisions.columns
     rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
     return {row["id"]: row for row in rows}
 

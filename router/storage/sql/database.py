@@ -32,6 +32,11 @@ from ragbandit.shared.errors import BEFORE_1_0, RESTORE, StoreError, missing_pac
 SCRIPTS: Final = "ragbandit:migrations"
 #: how the sessions of our processes are named in pg_stat_activity; the schema of their code follows
 SESSION: Final = "ragbandit schema "
+#: errors of a database that cannot write; others are the fault of the row
+_UNAVAILABLE: Final = (
+    *(OperationalError, InternalError, PoolTimeout),
+    *(sqlite3.OperationalError, sqlite3.InternalError),
+)
 #: PostgreSQL: a lock did not come in time, or a deadlock was broken here
 _GAVE_WAY: Final = frozenset({"55P03", "40P01"})
 #: longest wait of a migration for one lock, as a share of the time after which PostgreSQL looks for deadlocks: the
@@ -169,13 +174,13 @@ class Database:
     def _wrapped(self, *, writes: bool = False) -> Iterator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, sqlite3.Error) as error:
             self.check_file(every_s=0.001)  # a file that is gone is the reason for more than one fault of SQLite
-            said = str(getattr(error, "orig", None) or error).strip()
-            reason = said.partition("\n")[0] or type(error).__name__
-            if writes and isinstance(error, OperationalError | InternalError | PoolTimeout):  # not: the row is wrong
+            cause = getattr(error, "orig", None) or error  # sqlite3's, from statements that bypass SQLAlchemy
+            reason = str(cause).strip().partition("\n")[0] or type(error).__name__
+            if writes and isinstance(error, _UNAVAILABLE):
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
-            damaged = is_damaged(getattr(error, "orig", None))
+            damaged = is_damaged(cause)
             remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
             message = f"the database failed: {reason}"
             raise StoreError(message, remedy=f"nothing was written; {remedy}", lasting=damaged) from error
@@ -184,7 +189,8 @@ class Database:
 def overwrite_freed(connection: Connection) -> None:
     """Leave nothing of what this transaction changes in free pages of the file of SQLite."""
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("PRAGMA secure_delete=ON")
+        driver: Any = connection.connection.driver_connection
+        driver.execute("PRAGMA secure_delete=ON")
 
 
 def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> None:

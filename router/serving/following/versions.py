@@ -76,10 +76,11 @@ class PolicyFollower:
 
     def glance(self) -> LiveVersions:
         """What is live for the next batch. Raises StoreError."""
+        with self._database.look() as connection:
+            if control_of(connection, base=self._base).revision == self.live.control.revision:
+                return self.live
         with self._database.read() as connection:
             control = control_of(connection, base=self._base)
-            if control.revision == self.live.control.revision:
-                return self.live
             versions = {one.name: one for one in versions_of(connection, base=self._base)}
         with self._lock:
             if control.revision > self.live.control.revision:

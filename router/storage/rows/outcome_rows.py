@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, select
 
@@ -44,6 +44,9 @@ from ragbandit.shared.types import (
     TraceEvent,
     calls_of,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 #: what is likeliest comes last: it is the nearest
 _DICTIONARY: Final = (
@@ -91,7 +94,12 @@ _EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = 
 def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
     """The events as JSON objects with a `type`."""
     names = {kind: name for name, kind in _EVENTS.items()}
-    return [{"type": names[type(event)], **asdict(event)} for event in trace]
+    return [{"type": names[type(event)], **_fields(event)} for event in trace]
+
+
+def _fields(value: "DataclassInstance") -> dict[str, Any]:
+    """The fields of a dataclass that holds no other one: `asdict` takes ten times as long."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
@@ -123,7 +131,7 @@ def own_cost(text: str) -> Cost:
 
 def _given(cost: Cost) -> dict[str, Any]:
     """The fields that were given, without those left out: hashes must not change when the type grows."""
-    return {k: v for k, v in asdict(cost).items() if v}
+    return {name: amount for name, amount in _fields(cost).items() if amount}
 
 
 def storable(text: str | None) -> str | None:

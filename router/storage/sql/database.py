@@ -111,6 +111,7 @@ class Database:
         except ImportError as error:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
+        self._writer = self.engine.execution_options(ragbandit_write=True)
         if self.is_sqlite:  # whose readers see one state anyway
             if self.file is not None:
                 connect = self.file.connect
@@ -129,13 +130,19 @@ class Database:
             yield connection
 
     @contextmanager
+    def look(self) -> Iterator[Connection]:
+        """A connection for one statement, which is a transaction by itself: half the time of `read`."""
+        self.check_file(every_s=LOOK_S)
+        with self._wrapped(), self._reader.connect() as connection:
+            yield connection
+
+    @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or rolled back by an exception."""
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
-        writer = self.engine.execution_options(ragbandit_write=True)
-        with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
+        with self._wrapped(writes=True), self._writer.connect() as connection, connection.begin():
             yield connection
             self.check_file()  # before the commit: a row in a file that no path names is lost
 

@@ -162,7 +162,7 @@ class OpenAiGenerator(Generator):
                         if reading.first_s is None and self._options.stream:
                             reading.first_s = clock() - began
                         reading.take(value)
-                        if reading.has_begun:
+                        if reading.has_begun and (reading.finish is not None or silence.when() is not None):
                             silence.reschedule(None if reading.finish is None else clock() + _LATE_USAGE_S)
                         if feed.wanted:
                             await feed.grow(reading.text_without_prefix())

@@ -304,16 +304,19 @@ class Waiter:
 
     def __init__(self, request: Request) -> None:
         self._request, self._loop = request, asyncio.get_running_loop()
-        self._noted = False
+        self._noted = self._is_waking = False
         self._block: asyncio.Timeout | None = None
 
     def note(self) -> None:
         """There is news. Called from any thread."""
+        if self._is_waking:
+            return
+        self._is_waking = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: the service has ended
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        self._noted = True
+        self._noted, self._is_waking = True, False
         with contextlib.suppress(RuntimeError):  # the block is over
             if self._block is not None:
                 self._block.reschedule(0.0)

@@ -62,8 +62,8 @@ class PendingAnswer:
     #: pieces of an answer that this process writes itself
     local: ReadStream | None = None
 
-    async def events(self) -> AsyncIterator[AnswerEvent | None]:
-        """The events of the answer, and None whenever none has come for PING_S seconds.
+    async def events(self) -> AsyncIterator[list[AnswerEvent]]:
+        """The events of the answer, those together that have come together; [] if none has come for PING_S seconds.
 
         The last is the Outcome, unless limit_s seconds pass without one.
 
@@ -84,20 +84,20 @@ class PendingAnswer:
             loop = asyncio.get_running_loop()
             give_up = loop.time() + self.limit_s
             while not self.waiting.done():
-                for event in sent.news(stream):
+                if news := sent.news(stream):
                     if stream is not None and stream.linked is not None:
                         await self.follow(stream.linked)
-                    yield event
+                    yield news
                 if await changed.wait(until=min(give_up, loop.time() + PING_S)):
                     continue
                 if loop.time() >= give_up:
                     done = True
                     return
-                yield None
+                yield []
             outcome = self.waiting.result()
             await self.follow(outcome.decision_id)
             for event in sent.rest(outcome):
-                yield event
+                yield [event]
             done = True
         finally:
             if stream is not None and stream is not self.local and router.streams is not None:
@@ -301,21 +301,22 @@ async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[b
         yield event_of(name="decision", value=route_json(decision, seconds=seconds))
         last: bytes = event_of(name="outcome", value=pending)
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
-            async for event in events:
+            async for group in events:
                 if answer.decision is not decision:
                     decision = answer.decision
                     yield event_of(name="decision", value=route_json(decision, seconds=seconds))
-                match event:
-                    case TextPiece(text=text):
-                        yield event_of(name="text", value={"text": text})
-                    case StatusNote(text=text):
-                        yield event_of(name="status", value={"text": text})
-                    case Outcome():
-                        saved = router_of(answer.request).savings.of(event.cost)
-                        whole = answer_json(decision, event, seconds=seconds, saved=saved)
-                        last = event_of(name="outcome", value=whole)
-                    case None:
-                        yield PING
+                if not group:
+                    yield PING
+                for event in group:
+                    match event:
+                        case TextPiece(text=text):
+                            yield event_of(name="text", value={"text": text})
+                        case StatusNote(text=text):
+                            yield event_of(name="status", value={"text": text})
+                        case Outcome():
+                            saved = router_of(answer.request).savings.of(event.cost)
+                            whole = answer_json(decision, event, seconds=seconds, saved=saved)
+                            last = event_of(name="outcome", value=whole)
         yield last
     except TimeoutError:  # the service is about to end
         yield event_of(name="outcome", value=pending)

@@ -368,7 +368,7 @@ async def answered(
         events = _streamed(answer, stream=partial(stream, base=base))
         return EventStream(events, answer=answer, refused=lambda error: _failed_reply(request, answer.decision, error))
     try:
-        (outcome,) = [event async for event in _events(answer) if isinstance(event, Outcome)]
+        (outcome,) = [event async for group in _events(answer) for event in group if isinstance(event, Outcome)]
     except RagBanditError as error:
         return _failed_reply(request, answer.decision, error)
     finally:
@@ -426,19 +426,20 @@ async def _next_turn(request: Request, query: Query, *, calls: str) -> Query | D
     return replace(query, arms=(turn.arm,), forced=True, request={**known, TOOL_TURN: turn.facts})
 
 
-async def _events(answer: PendingAnswer) -> AsyncIterator[AnswerEvent | None]:
+async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
     """The events of an answer, its outcome last. Raises the error that the reply is to be; CallerGone."""
-    event: AnswerEvent | None = None
+    group = list[AnswerEvent]()
     try:
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
-            async for event in events:
-                if isinstance(event, Outcome) and (fault := fault_of(answer.decision, event)) is not None:
+            async for group in events:
+                fault = fault_of(answer.decision, group[-1]) if group and isinstance(group[-1], Outcome) else None
+                if fault is not None:
                     raise fault
-                yield event
+                yield group
     except TimeoutError:
         remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
         raise NotReady("the service is shutting down; the decision stands", remedy=remedy) from None
-    if not isinstance(event, Outcome):
+    if not group or not isinstance(group[-1], Outcome):
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
         raise AnswerTimeout(message, remedy=f"ask for it: GET /v1/decisions/{answer.decision.id}")
 
@@ -465,17 +466,20 @@ async def _streamed(answer: PendingAnswer, *, stream: Callable[[Decision], Reply
     reply, has_begun = stream(answer.decision), False
     try:
         async with aclosing(_events(answer)) as events:  # type: ignore[type-var] # a generator
-            async for event in events:
+            async for group in events:
                 if reply.decision is not answer.decision:
                     reply = stream(answer.decision)
-                if event is None and not has_begun and time.monotonic() < begin_at:
+                if not group and not has_begun and time.monotonic() < begin_at:
                     continue
-                parts = (
-                    reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
-                )
+                parts = list[bytes]()
+                for event in group or [None]:
+                    if isinstance(event, Outcome):
+                        parts += reply.end(event, saved=savings.of(event.cost))
+                    else:
+                        parts += reply.of(event)
                 has_begun = has_begun or bool(parts)
-                for part in parts:
-                    yield part
+                if parts:
+                    yield b"".join(parts)
     except CallerGone:
         raise
     except Exception as error:

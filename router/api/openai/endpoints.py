@@ -472,7 +472,7 @@ async def _streamed(answer: PendingAnswer, *, stream: Callable[[Decision], Reply
                 if not group and not has_begun and time.monotonic() < begin_at:
                     continue
                 parts = list[bytes]()
-                for event in group or [None]:
+                for event in group or (None,):
                     if isinstance(event, Outcome):
                         parts += reply.end(event, saved=savings.of(event.cost))
                     else:

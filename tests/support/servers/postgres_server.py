@@ -66,9 +66,10 @@ def _children(pid: int) -> list[str]:
 
 
 class PostgresServer:
-    """A PostgreSQL on a Unix socket in a folder of its own, without the promise to survive power loss."""
+    """A PostgreSQL on a Unix socket in a folder of its own. durable: commits survive power loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
+        self._fsync = "on" if durable else "off"
         self.folder = Path(tempfile.mkdtemp(prefix="ragbandit-pg-", dir="/tmp"))
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
@@ -93,7 +94,7 @@ class PostgresServer:
         """Start on the data that is there, also after a crash."""
         programs, data = self.programs, self.folder / "data"
         command = [programs / "postgres", "-D", data, "-k", self.folder]
-        for setting in ("listen_addresses=", "fsync=off", "max_connections=200", "deadlock_timeout=200ms"):
+        for setting in ("listen_addresses=", f"fsync={self._fsync}", "max_connections=200", "deadlock_timeout=200ms"):
             command += ["-c", setting]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._as)

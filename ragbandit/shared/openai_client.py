@@ -50,39 +50,27 @@ _LONGEST_PAUSE_S: Final = 8.0
 _BODY: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ModelServer:
-    """The HTTP client of the openai package, which keeps its connections, and the head of every request.
-
-    The package's own `create` checks and converts each request, and takes more time than the request itself.
-    """
+    """The openai package's HTTP client, which keeps connections. Its `create` takes longer than the request itself."""
 
     http: "httpx.AsyncClient"
     url: str
     headers: Mapping[str, str]
-    #: attempts of a chat after the first one
-    retries: int
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.http.aclose()
 
 
 class RefusedRequest(Exception):
-    """The server replied with a status that is no success. body: as JSON, or as text if it is none."""
+    """The server replied with another status than 2xx."""
 
-    def __init__(self, response: "httpx.Response", *, body: object) -> None:
-        super().__init__(f"status {response.status_code}: {body}")
-        self.response, self.status_code, self.body = response, response.status_code, body
+    def __init__(self, response: "httpx.Response", body: bytes) -> None:
+        self.response, self.status_code, self.body = response, response.status_code, body.decode("utf-8", "replace")
+        with suppress(ValueError, RecursionError):
+            self.body = json.loads(body)
+        super().__init__(f"status {response.status_code}: {self.body}")
 
 
 def connect(
-    *,
-    base_url: str | None,
-    key: str | None,
-    headers: Mapping[str, str],
-    timeout: "openai.Timeout | None" = None,
-    retries: int = 0,
+    *, base_url: str | None, key: str | None, headers: Mapping[str, str], timeout: "openai.Timeout | None" = None
 ) -> ModelServer:
     """Prepare the connections to a server.
 
@@ -95,51 +83,24 @@ def connect(
     address, mark, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
     client = openai.AsyncOpenAI(base_url=address or None, api_key=key, default_headers=dict(headers), timeout=timeout)
     known = {"Authorization": f"Bearer {key}", **client.default_headers}
-    return ModelServer(
-        http=client._client,  # noqa: SLF001 - with the package's proxies, certificates and limits
-        url=f"{client.base_url}chat/completions{mark}{query}",
-        headers={name: value for name, value in known.items() if isinstance(value, str)},  # others are left out
-        retries=retries,
-    )
+    sent = {name: value for name, value in known.items() if isinstance(value, str)}  # others mark absent headers
+    return ModelServer(client._client, f"{client.base_url}chat/completions{mark}{query}", sent)  # noqa: SLF001
 
 
 async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
     """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
 
-    An attempt that failed before the first value is repeated. Close the iterator (contextlib.aclosing): it closes the
-    connection. Raises BrokenReply, RefusedRequest and httpx's errors.
+    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply, RefusedRequest and httpx's
+    errors.
     """
     body = _BODY.encode(fields).encode()
-    for attempt in count(1):
-        has_begun = False
-        try:
-            async with aclosing(_values(server, body)) as values:  # type: ignore[type-var] # a generator
-                async for value in values:
-                    has_begun = True
-                    yield value
-            return
-        except Exception as error:
-            failure = failure_of_error(error)
-            if has_begun or attempt > server.retries or not failure.may_pass:
-                raise
-            pause = pause_before_retry(
-                attempt, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=failure.retry_after_s or 0.0
-            )
-            if pause is None:
-                raise
-        await asyncio.sleep(pause)
-
-
-async def _values(server: ModelServer, body: bytes) -> AsyncIterator[Any]:
     request = server.http.build_request("POST", server.url, content=body, headers=server.headers)
     reply, reader = await server.http.send(request, stream=True), EventReader()
     try:
         chunks, refusal = reply.aiter_bytes(), b""
         async for data in chunks:
             if not reply.is_success:
-                refusal += data
-                if len(refusal) > _MOST_ERROR:
-                    break
+                refusal = (refusal + data)[:_MOST_ERROR]
                 continue
             for value in reader.feed(data):
                 yield value
@@ -147,18 +108,11 @@ async def _values(server: ModelServer, body: bytes) -> AsyncIterator[Any]:
                     await _drain(chunks)
                     return
         if not reply.is_success:
-            raise RefusedRequest(reply, body=_json_or_text(refusal))
+            raise RefusedRequest(reply, refusal)
         for value in reader.end():
             yield value
     finally:
         await reply.aclose()
-
-
-def _json_or_text(body: bytes) -> object:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace")
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
@@ -217,27 +171,35 @@ class ChatServer:
 
     async def complete(self, fields: Mapping[str, Any]) -> ChatReply:
         """Complete a chat with these fields, in two attempts at most. Call it on `event_loop`, with a deadline."""
-        headers, reply = tuple(sorted(self.headers.items())), ModelReply()
-        try:
-            client = _client(asyncio.get_running_loop(), self.base_url, os.environ.get(self.api_key_env), headers)
-            async with aclosing(reply_values(client, fields)) as values:  # type: ignore[type-var] # a generator
-                async for value in values:
-                    reply.take(value)
-            reply.end()
-        except Exception as error:  # no fault of this server may fail the caller's question
-            return ChatReply(failed=failure_of_error(error).name)
+        headers = tuple(sorted(self.headers.items()))
+        for attempt in count(1):
+            reply = ModelReply()
+            try:
+                server = _server(asyncio.get_running_loop(), self.base_url, os.environ.get(self.api_key_env), headers)
+                async with aclosing(reply_values(server, fields)) as values:  # type: ignore[type-var] # a generator
+                    async for value in values:
+                        reply.take(value)
+                reply.end()
+                break
+            except Exception as error:  # no fault of this server may fail the caller's question
+                failure = failure_of_error(error)
+            asked_s = failure.retry_after_s or 0.0
+            pause = pause_before_retry(attempt, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=asked_s)
+            if attempt > _RETRIES or pause is None or not failure.may_pass:
+                return ChatReply(failed=failure.name)
+            await asyncio.sleep(pause)
         return ChatReply(text=reply.text, finish=reply.finish, tokens=tokens_of(reply.usage))
 
 
 @functools.cache
-def _client(
+def _server(
     loop: asyncio.AbstractEventLoop,  # noqa: ARG001 - connections belong to one
     base_url: str | None,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
 ) -> ModelServer:
-    """The process's client of a server, which keeps its connections. The deadline is the caller's."""
-    return connect(base_url=base_url, key=key, headers=dict(headers), retries=_RETRIES)
+    """The process's connections to a server. The deadline is the caller's."""
+    return connect(base_url=base_url, key=key, headers=dict(headers))
 
 
 _lock = threading.Lock()

@@ -109,7 +109,7 @@ class ClaimedDecision:
     tries: int
     #: None: it was queued by a release that did not note it
     arm: ArmName | None
-    #: its request as it came, for an arm that passes it on; {}: none
+    #: its request as it came, for an arm that passes it on; {} if there is none
     chat: Mapping[str, Json]
 
 
@@ -149,6 +149,6 @@ class AnswerQueue(Claims):
         return ClaimedDecision(decision_id=row["decision_id"], tries=row["tries"] - 1, arm=row["arm"], chat=chat)
 
     def drop(self, decision_id: DecisionId) -> None:
-        """Nobody is to run it: there is no such decision any more, or it has its outcome."""
+        """Remove a decision that needs no run: it was deleted, or has its outcome."""
         with self._database.write() as connection:
             remove(connection, [decision_id])

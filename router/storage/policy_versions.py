@@ -47,7 +47,7 @@ _VERDICTS: Final = TableRows(policy_verdicts, PolicyVerdict, facts=JSON_OBJECT)
 
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
-    """The switch, and the revision of all versions; 0 where none was ever made. One row by its key."""
+    """The switch, and the revision of all versions, 0 if there are none. One row by its key."""
     rows = run(connection, _CONTROL, base)
     return _CONTROLS.value(rows[0]) if rows else PolicyControl(revision=0)
 
@@ -102,7 +102,7 @@ def change_version(
     reason: str,
     facts: Mapping[str, Json] | None = None,
 ) -> PolicyVersion:
-    """Move the version on from the row that was seen. Raises Conflict if somebody has changed it since.
+    """Move the version on from the row that was seen. Raises Conflict if it was changed meanwhile.
 
     action: for the audit log, as "policy.promote". facts: the evidence, for the audit log.
     """
@@ -141,7 +141,7 @@ def add_verdict(
     facts: Mapping[str, Json],
     now: float,
 ) -> PolicyVerdict:
-    """Keep a verdict, and on the version's row what it waits for. No audit entry: it changes nothing by itself."""
+    """Keep a verdict, and the reason why the version waits. No audit entry: a verdict by itself changes nothing."""
     number = connection.execute(select(func.max(policy_verdicts.c.number))).scalar() or 0
     verdict = PolicyVerdict(
         number=number + 1,

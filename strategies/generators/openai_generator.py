@@ -121,7 +121,7 @@ class OpenAiGenerator(Generator):
         self._closed = True
         server, self._server = self._server, None
         if server is not None:
-            await server.close()
+            await server.http.aclose()
 
     async def _ask(self, reading: "Reading", *, feed: TextFeed) -> bool:
         """Read the reply. Returns True if the deadline ended it. A failure after the answer's end changes nothing."""

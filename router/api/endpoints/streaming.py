@@ -51,7 +51,7 @@ class PendingAnswer:
     request: Request
     #: the one that answers: another arm's if the drawn arm failed before its first content
     decision: Decision
-    #: of its outcome
+    #: completed with the outcome
     waiting: "Future[Outcome]"
     #: how long the outcome is waited for
     limit_s: float
@@ -167,9 +167,9 @@ class _Sent:
     def __init__(self, pending: PendingAnswer) -> None:
         self._pending = pending
         self._text = ""
-        #: what was given out beside the text
+        #: message fields that were given out, without the text
         self._message = MessageParts()
-        #: of the run that gives it out: its number, and all it has said
+        #: number of the run that is given out, and its whole text so far
         self._attempt, self._said = 0, ""
 
     def news(self, stream: ReadStream | None) -> list[AnswerEvent]:
@@ -186,7 +186,7 @@ class _Sent:
             if isinstance(event, TextPiece):
                 self._said += event.text
                 if self._text.startswith(self._said):
-                    continue  # another run, not yet as far as the one before
+                    continue  # a second run, which repeats the text of the first one
                 event = TextPiece(text=self._beyond(self._said))
             events.append(event)
         return events
@@ -227,7 +227,7 @@ def _abandon(answer: PendingAnswer) -> None:
     async def cancel() -> None:
         try:
             await reads_of(request).run(lambda: router.cancel(decision.id))
-        except RagBanditError as error:  # it is answered all the same, and stored
+        except RagBanditError as error:  # the answer comes and is stored, too
             facts = {"action": "cancel", "decision": decision.id, "reason": str(error)}
             log.info("an answer that no client waits for could not be cancelled", extra=facts)
 
@@ -237,13 +237,13 @@ def _abandon(answer: PendingAnswer) -> None:
 
 
 class EventStream(StreamingResponse):
-    """The reply to a decision in server-sent events; it ends when they end. answer: what they are of.
+    """The reply to a decision in server-sent events; it ends when they end. answer: its events are sent.
 
-    Its status and headers go out with its first event, so that they are those of the decision that answers. refused:
-    makes the reply of an error that comes before any event.
+    Its status and headers go out with its first event, so that they name the decision that answers. refused: makes the
+    reply of an error that comes before any event.
 
-    Starlette's own watches for the end of the connection while it sends; here what makes the events does, and raises
-    CallerGone: one of them alone may wait for it.
+    Starlette's StreamingResponse watches for the end of the connection while it sends. Only one reader may wait for it:
+    here it is the source of the events, which raises CallerGone.
     """
 
     media_type = "text/event-stream"

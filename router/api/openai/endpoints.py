@@ -6,7 +6,7 @@ request and writes the reply, whole or in pieces.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -69,6 +69,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.serving.deciding.needs import lacks_of
+from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
@@ -145,7 +146,7 @@ def _own_id(sent: str | None) -> str | None:
 
 @endpoints.post("/v1/completions", include_in_schema=False)
 async def completions(_request: Request) -> Response:
-    """Say where completions are: clients that are not told to chat begin here."""
+    """Name the endpoint of chat completions: clients that do not chat by default begin here."""
     raise NotFound(
         "the older completions are not served here, chat completions are",
         remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
@@ -155,10 +156,9 @@ async def completions(_request: Request) -> Response:
 async def record_of(
     request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
 ) -> DecisionRecord:
-    """The record of a response. Raises NotFound.
+    """The record of a response. Raises NotFound, also for one of another tenant or made with `store: false`.
 
-    One of another tenant, one that was made with `store: false` and one that was never made are the same. field: the
-    parameter that names it. tenant: whose it must be; None: any that the caller may know of.
+    field: the parameter that names it. tenant: the tenant it must belong to; None for any that the caller may read.
     """
     missing = NotFound("there is no response of this id", field=field, remedy="use the id that a response had")
     if not ID_PATTERN.fullmatch(response_id):
@@ -303,8 +303,8 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
 async def read(response_id: ResponsePath, request: Request) -> Response:
     """Read a response, whether there is an answer yet or not.
 
-    404 for one that was never made, that is another tenant's, or that was made with `store: false`. Of a decision that
-    another endpoint made, the response that it would have been.
+    404 for one that was never made, that is another tenant's, or that was made with `store: false`. A decision that
+    another endpoint made is shown as a response too.
     """
     record = await record_of(request, response_id)
     return JsonReply(stored_response(request, record), headers=headers(record.decision))
@@ -316,9 +316,9 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
     responses={**ERRORS, 200: described("The response as it is now.", ResponseReply)},
 )
 async def cancel(response_id: ResponsePath, request: Request) -> Response:
-    """Tell the workers not to answer, or to stop where they are.
+    """Cancel a response, whether or not its answer has begun.
 
-    The response is `in_progress` while a worker has still to end it. One that has ended stays as it is.
+    The response is `in_progress` while a worker has still to end it. If it has ended, it does not change.
     """
     await record_of(request, response_id)
     router = router_of(request)
@@ -471,15 +471,9 @@ async def _streamed(answer: PendingAnswer, *, stream: Callable[[Decision], Reply
                     reply = stream(answer.decision)
                 if not group and not has_begun and time.monotonic() < begin_at:
                     continue
-                parts = list[bytes]()
-                for event in group or (None,):
-                    if isinstance(event, Outcome):
-                        parts += reply.end(event, saved=savings.of(event.cost))
-                    else:
-                        parts += reply.of(event)
-                has_begun = has_begun or bool(parts)
-                if parts:
-                    yield b"".join(parts)
+                if data := b"".join(_parts(reply, group, savings=savings)):
+                    has_begun = True
+                    yield data
     except CallerGone:
         raise
     except Exception as error:
@@ -487,6 +481,11 @@ async def _streamed(answer: PendingAnswer, *, stream: Callable[[Decision], Reply
             raise
         for part in reply.failure(_error_in_stream(error, has_content=reply.has_begun)):
             yield part
+
+
+def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings) -> Iterator[bytes]:
+    for event in group or (None,):
+        yield from reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
 
 
 def _error_in_stream(error: Exception, *, has_content: bool) -> dict[str, Any]:

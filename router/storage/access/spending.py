@@ -14,8 +14,8 @@ from typing import Final, Literal
 from sqlalchemy import Connection, delete, func, select
 
 from ragbandit.router.storage.rows.outcome_rows import day_of
-from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.counters import Day, Moves, Row, counting
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
+from ragbandit.router.storage.sql.counters import Day, Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters, service_secrets
 from ragbandit.shared.types import Outcome

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, Literal
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, Row, select
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.rows.conversion import feedback_row
@@ -68,7 +68,7 @@ class _Item:
     feedback: Feedback
     row: dict[str, Any]
     #: its decision in the ledger that made it; None: it does not wait there, and the feedback is late
-    waits: RowMapping | None
+    waits: Row | None
     #: it was inserted by this group
     is_new: bool = False
 
@@ -83,7 +83,7 @@ class _Item:
             return False
         return bool(self.waits["run_by"] == "caller" and not self.waits["has_outcome"])
 
-    def reply(self, standing: RowMapping | None) -> Receipt | RagBanditError:
+    def reply(self, standing: Row | None) -> Receipt | RagBanditError:
         """The receipt, or what is wrong with it. standing: what is stored under its id; None: nothing."""
         if standing is None:
             return unknown_decision()
@@ -124,7 +124,7 @@ def write_feedback(
 
 
 def _flag(
-    connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], RowMapping], moves: Moves
+    connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], Row], moves: Moves
 ) -> None:
     """Say of decisions that wait, in whatever ledger, that they have feedback, and whether a reward is among it."""
     fed = {item.feedback.decision_id for item in new if item.can_be_learned}

@@ -152,9 +152,8 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """label: the ledger that decisions made here are to be learned in. text: the setting log.text, what is kept of
-        texts. context: keys of contexts kept in any case. judge: which outcomes wait for the judge; None: none. check:
-        whether they wait for a check.
+        """label: ledger of the decisions made here. text: the setting log.text. context: keys of contexts kept in any
+        case. judge: which outcomes wait for the judge; None if none do. check: whether they wait for a check.
         """
         self.database, self.label = database, label
         self.text, self.context, self.judge, self.check = text, context, judge, check
@@ -216,18 +215,15 @@ class DecisionStore:
             answer_queue.enqueue(connection, answered_here, in_front=in_front, claims=claims)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
-        """The stored decisions among these ids, with the hash of the request that made them.
-
-        A row that cannot be read comes as the StoreError that says so.
-        """
+        """The stored decisions among these ids, with the hashes of their requests; StoreError for an unreadable row."""
         with self.database.read() as connection:
             return _standing(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
         """Whose decisions these are; ids that no decision has are left out."""
         with self.database.read() as connection:
-            rows = _by_id(connection, ids, columns=("id", "tenant"))
-        return {key: row["tenant"] for key, row in rows.items()}
+            rows = run(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
+        return {row["id"]: row["tenant"] for row in rows}
 
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
         """The facts that a worker needs before it answers this decision, in one query; None for an unknown one."""
@@ -256,12 +252,11 @@ class DecisionStore:
     def add_outcomes(
         self, group: Sequence[Outcome], *, successor: Decision | None = None
     ) -> list[bool | RagBanditError]:
-        """Keep the outcomes; per item True if it is new, False if the very same is kept already, or what is wrong.
+        """Keep the outcomes; per item True if it is new, False if it is kept already, or an error. Durable on return.
 
-        A worker that runs an arm a second time (a job is delivered at least once) is told False, whatever it
-        brings: the first outcome stands. It is NotFound for an unknown decision, Conflict if the caller's stack says
-        something else than before, or reports on a decision that our workers run. Durable when this returns.
-        successor: see `add_outcome`.
+        False also for another outcome of a worker, which ran the arm a second time: the first one stands. NotFound for
+        an unknown decision; Conflict if the caller's stack reports another outcome than before, or reports on a
+        decision that our workers run. successor: see `add_outcome`.
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
@@ -317,13 +312,13 @@ class DecisionStore:
             return bool(connection.execute(standing).scalar() == outcome_row(outcome)["body_hash"])
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
-        """Those of these decisions that have an outcome."""
+        """The ids among these whose decisions have an outcome."""
         with self.database.read() as connection:
             there = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
             return list(connection.execute(there).scalars())
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
-        """The outcomes that are there, by decision id. One that cannot be read comes as the StoreError that says so."""
+        """The stored outcomes by decision id; StoreError for an unreadable row."""
         with self.database.read() as connection:
             rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
             return {row["decision_id"]: readable_outcome(row) for row in rows}
@@ -333,8 +328,8 @@ class DecisionStore:
     ) -> list[Receipt | RagBanditError]:
         """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 
-        It is late if the ledger that made its decision has closed it. beside: what else the transaction changes;
-        where it raises, nothing is kept.
+        It is late if the ledger that made its decision has closed it. beside: makes further changes in the transaction;
+        if it raises, nothing is kept.
         """
         with counting(self.database) as (connection, moves):
             replies = write_feedback(connection, group, moves=moves)
@@ -411,14 +406,10 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     return "waiting"
 
 
-def _by_id(
-    connection: Connection, ids: Iterable[str], *, columns: Sequence[str] | None = None
-) -> dict[str, RowMapping]:
-    wanted = list(ids)
-    if not wanted:
+def _by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowMapping]:
+    if not (wanted := list(ids)):
         return {}
-    chosen = decisions.c[*columns] if columns else decisions.columns
-    rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
+    rows = connection.execute(select(decisions).where(decisions.c.id.in_(wanted))).mappings()
     return {row["id"]: row for row in rows}
 
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, select
 
@@ -44,9 +44,6 @@ from ragbandit.shared.types import (
     TraceEvent,
     calls_of,
 )
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 #: what is likeliest comes last: it is the nearest
 _DICTIONARY: Final = (
@@ -97,13 +94,13 @@ def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
     return [{"type": names[type(event)], **_fields(event)} for event in trace]
 
 
-def _fields(value: "DataclassInstance") -> dict[str, Any]:
-    """The fields of a dataclass that holds no other one: `asdict` takes ten times as long."""
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that holds no other one, in a tenth of the time of `asdict`."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The inverse of `trace_json`; an event that a newer version wrote is kept as a branch that says so."""
+    """The inverse of `trace_json`; an event of a newer version is kept as the branch "unknown_event"."""
     trace: list[TraceEvent] = []
     for event in events:
         kind = _EVENTS.get(event["type"])
@@ -185,7 +182,7 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_value(row: Row) -> Outcome:
-    """The outcome of a row; without a trace where none was kept."""
+    """The outcome of a row; without a trace if none was kept."""
     events = [] if row["trace"] is None else json.loads(unpacked(row["trace"], answer=row["answer"] or ""))
     return _OUTCOME.value(row, trace=trace_value(events))
 
@@ -289,7 +286,7 @@ class JudgeSample:
 
     share: float
     max_waiting: int
-    #: all of them until so many are learned or wait for the judge
+    #: all of them until this number is learned or waits for the judge
     first: int = 0
     #: the secret of the store's draws
     secret: bytes = b""

@@ -8,15 +8,14 @@ database takes away. (COPY into such a table takes 5 us of the client's time les
 """
 
 import json
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from sqlalchemy import Connection, Table, types
+from sqlalchemy import Connection, RowMapping, Table, types
 from sqlalchemy.dialects import postgresql, sqlite
 
-Row = Mapping[str, Any]
+Row = RowMapping | Mapping[str, Any]
 
 
 def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
@@ -26,19 +25,16 @@ def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, 
         result = connection.exec_driver_sql(text, values)
         return [dict(row) for row in result.mappings()] if result.returns_rows else []
     given = [json.dumps(value) if isinstance(value, list) else value for value in values]
-    cursor = _driver(connection).execute(text, given)
+    driver: Any = connection.connection.driver_connection
+    cursor = driver.execute(text, given)
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def run_many(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Run a statement of SQLite that returns nothing, once for each row of values."""
-    _driver(connection).executemany(statement, rows)
-
-
-def _driver(connection: Connection) -> sqlite3.Connection:
+    """Run a statement of SQLite once for each row of values."""
     driver: Any = connection.connection.driver_connection
-    return cast(sqlite3.Connection, driver)
+    driver.executemany(statement, rows)
 
 
 @lru_cache(maxsize=256)

@@ -33,10 +33,7 @@ SCRIPTS: Final = "ragbandit:migrations"
 #: how the sessions of our processes are named in pg_stat_activity; the schema of their code follows
 SESSION: Final = "ragbandit schema "
 #: errors of a database that cannot write; others are the fault of the row
-_UNAVAILABLE: Final = (
-    *(OperationalError, InternalError, PoolTimeout),
-    *(sqlite3.OperationalError, sqlite3.InternalError),
-)
+_UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout, sqlite3.OperationalError, sqlite3.InternalError
 #: PostgreSQL: a lock did not come in time, or a deadlock was broken here
 _GAVE_WAY: Final = frozenset({"55P03", "40P01"})
 #: longest wait of a migration for one lock, as a share of the time after which PostgreSQL looks for deadlocks: the

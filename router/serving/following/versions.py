@@ -1,7 +1,8 @@
 """Policy follower: keeps the deciding policy and the live versions as they are in the database.
 
-The thread that decides calls `glance` before each batch: one row by its key. A switch that was thrown holds at once,
-and so does a version that was taken out or has another weight. A new candidate or another champion is loaded by `refresh` on another thread, and decides from when it is there.
+The thread that decides calls `glance` before each batch: one row by its key. The kill switch holds at once, and so does
+the removal or a new weight of a version. A new candidate or another champion is loaded by `refresh` on another thread,
+and decides once it is loaded.
 """
 
 import logging

@@ -119,9 +119,9 @@ def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
 
 
 def labels_in_use(connection: Connection, *, label: str) -> set[str]:
-    """The ledgers that a new decision waits for: this one and all that are known, but for those that are retired.
+    """The ledgers that a new decision waits for: this one and all registered ones, without the retired ones.
 
-    To be asked after the decision was inserted: a label that is registered meanwhile looks for older transactions.
+    Call it after the decision was inserted: a label that is registered meanwhile looks for older transactions.
     """
     known = run(connection, "SELECT label, retired_at IS NULL AS in_use FROM policies")
     return ({label} | {row["label"] for row in known}) - {row["label"] for row in known if not row["in_use"]}

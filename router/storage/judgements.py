@@ -145,7 +145,7 @@ class ScoreQueue:
                 raise _NoMoreDueError
 
         try:
-            (reply,) = self.store.add_feedback([feedback], beside=end)
+            (reply,) = self.store.add_feedback([feedback], also=end)
         except _NoMoreDueError:
             with counting(self.database) as (connection, _):
                 self._count(connection, asdict(spent), now=job.claimed_at)

@@ -158,7 +158,7 @@ async def record_of(
 ) -> DecisionRecord:
     """The record of a response. Raises NotFound, also for one of another tenant or made with `store: false`.
 
-    field: the parameter that names it. tenant: the tenant it must belong to; None for any that the caller may read.
+    field: the parameter with its id. tenant: the tenant that must own it; None for every tenant of the caller.
     """
     missing = NotFound("there is no response of this id", field=field, remedy="use the id that a response had")
     if not ID_PATTERN.fullmatch(response_id):

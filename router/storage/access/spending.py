@@ -22,7 +22,7 @@ from ragbandit.shared.types import Outcome
 
 #: counters are whole numbers: of billionths of a dollar
 _UNIT: Final = 1e-9
-#: most that one outcome counts, dollars: whoever reports more must not fill a 64-bit counter
+#: most that one outcome counts, dollars: a larger report must not fill a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0
 #: days that are kept
 KEPT_DAYS: Final = 400
@@ -64,7 +64,7 @@ def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[s
 
 
 def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now: float) -> None:
-    """Count what was spent beside an answer: on rewriting its question, on judging it. Raises StoreError."""
+    """Count the cost of rewriting a question or judging an answer. Raises StoreError."""
     if dollars > 0.0:
         with counting(database) as (_, moves):
             _tally(moves, spenders, dollars=dollars, day=day_of(now))

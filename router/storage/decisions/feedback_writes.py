@@ -40,7 +40,7 @@ def outcome_reply(
         return False
     if is_foreign(outcome, known):
         return Conflict(
-            "our workers run this decision, so its outcome comes from them",
+            "our workers run this decision, so only they report its outcome",
             field="decision_id",
             remedy="wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it; report outcomes of "
             "decisions that /v1/route made",
@@ -67,7 +67,7 @@ class _Item:
 
     feedback: Feedback
     row: dict[str, Any]
-    #: its decision in the ledger that made it; None: it does not wait there, and the feedback is late
+    #: waiting row of its decision; None if the decision is closed, so the feedback is late
     waits: Row | None
     #: it was inserted by this group
     is_new: bool = False
@@ -84,7 +84,7 @@ class _Item:
         return bool(self.waits["run_by"] == "caller" and not self.waits["has_outcome"])
 
     def reply(self, standing: Row | None) -> Receipt | RagBanditError:
-        """The receipt, or what is wrong with it. standing: what is stored under its id; None: nothing."""
+        """The receipt, or an error. standing: the row that is stored under its id, None if there is none."""
         if standing is None:
             return unknown_decision()
         if standing["body_hash"] != self.row["body_hash"]:
@@ -98,7 +98,7 @@ class _Item:
 def write_feedback(
     connection: Connection, group: Sequence[Feedback], *, moves: Moves
 ) -> list[Receipt | RagBanditError]:
-    """Insert the group with all that follows from it; what each sender is told."""
+    """Insert the group and update the rows that depend on it; a receipt or an error per item."""
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]

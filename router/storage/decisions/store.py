@@ -324,17 +324,17 @@ class DecisionStore:
             return {row["decision_id"]: readable_outcome(row) for row in rows}
 
     def add_feedback(
-        self, group: Sequence[Feedback], *, beside: Callable[[Connection, Moves], object] | None = None
+        self, group: Sequence[Feedback], *, also: Callable[[Connection, Moves], object] | None = None
     ) -> list[Receipt | RagBanditError]:
         """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 
-        It is late if the ledger that made its decision has closed it. beside: makes further changes in the transaction;
+        It is late if the ledger that made its decision has closed it. also: makes further changes in the transaction;
         if it raises, nothing is kept.
         """
         with counting(self.database) as (connection, moves):
             replies = write_feedback(connection, group, moves=moves)
-            if beside is not None:
-                beside(connection, moves)
+            if also is not None:
+                also(connection, moves)
         return replies
 
     def imported_feedback(self, group: Sequence[Feedback]) -> list[Feedback]:

@@ -219,7 +219,7 @@ class PostgresServer:
                 [programs / "postgres", "--version"], check=True, capture_output=True, cwd=self.folder, **self._as
             )
         except (OSError, subprocess.CalledProcessError):
-            # Copied to a folder that the server's user may read, with the libraries that it looks for next to the package.
+            # Copied to a folder that the server's user may read, with its libraries.
             package = programs.parents[1]
             shutil.copytree(programs.parent, self.folder / package.name / programs.parent.name, symlinks=True)
             libraries = package.with_name(f"{package.name}.libs")

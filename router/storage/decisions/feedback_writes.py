@@ -40,7 +40,7 @@ def outcome_reply(
         return False
     if is_foreign(outcome, known):
         return Conflict(
-            "our workers run this decision, so only they report its outcome",
+            "our workers run this decision and report its outcome",
             field="decision_id",
             remedy="wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it; report outcomes of "
             "decisions that /v1/route made",
@@ -84,7 +84,7 @@ class _Item:
         return bool(self.waits["run_by"] == "caller" and not self.waits["has_outcome"])
 
     def reply(self, standing: Row | None) -> Receipt | RagBanditError:
-        """The receipt, or an error. standing: the row that is stored under its id, None if there is none."""
+        """The receipt, or an error. standing: the stored row of its id; None if the feedback is not stored."""
         if standing is None:
             return unknown_decision()
         if standing["body_hash"] != self.row["body_hash"]:

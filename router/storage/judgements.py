@@ -103,7 +103,7 @@ class ScoreQueue:
         self._attempts, self._expire_s, self._budget = attempts, expire_s, budget or DayBudget()
 
     def claim(self, *, now: float) -> ScoreJob | Refused | None:
-        """Claim the decision that has been due longest; Refused if the day's budget is spent, None if nothing is due."""
+        """Claim the decision that has been due longest; Refused if the day's budget is spent, None if none is due."""
         if not self.claims.wait(jobs.c.due_at <= now):
             return None
         with counting(self.database) as (connection, moves):

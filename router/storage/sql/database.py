@@ -3,11 +3,11 @@
 SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
 two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 
-Schema window: releases that may use one database at the same time, so that hosts are upgraded one by one. Each
-migration names in `oldest_code` the oldest schema whose code still works after the migration; to remove or rename a
-column of that code raises the value. The database has the value of its newest migration in `code_from`, which a release
-reads if it meets a newer schema. Sessions of PostgreSQL are named by the schema of their code, so that a migration
-finds the processes that would break.
+Schema window: the releases that may share a database while hosts are upgraded in turn. Each migration names in
+`oldest_code` the oldest schema whose code still works after the migration; to remove or rename a column of that code
+raises the value. The database has the value of its newest migration in `code_from`, which a release reads if it meets a
+newer schema. Sessions of PostgreSQL are named by the schema of their code, so that a migration finds the processes that
+would break.
 """
 
 import secrets

@@ -5,6 +5,7 @@ on that server.
 """
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import yaml
 from benchmarks import gateway_beside
 from benchmarks.figures import Figure, percentiles, print_figures
 from benchmarks.service_process import environment, free_port
+from tests.support.servers.postgres_server import PostgresServer
 
 #: pieces of an answer, the pause between two of them in seconds, and answers
 PIECES, PAUSE_S, ANSWERS = 30, 0.03, 20
@@ -50,8 +52,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--beside", type=Path, help="a virtual environment with litellm[proxy], to measure as well")
     parser.add_argument("--encoder", choices=("hashing", "distilbert"), default="hashing")
+    parser.add_argument("--postgres", action="store_true", help="RagBandit stores in a PostgreSQL that is started here")
     given, _ = parser.parse_known_args()
-    gateway_beside.run(given.beside, encoder=given.encoder)
+    with contextlib.ExitStack() as stack:
+        database = None
+        if given.postgres:
+            server = PostgresServer(durable=True)
+            stack.callback(server.stop)
+            server.start()
+            database = server.url(server.new_database())
+        gateway_beside.run(given.beside, encoder=given.encoder, database=database)
     _print_pieces()
 
 

@@ -2,7 +2,8 @@
 
 The relay commits a row to SQLite before and after the call (WAL, synchronous=FULL): the least that a gateway costs that
 loses nothing. LiteLLM's proxy stores nothing. All servers run at once, and take turns in blocks, so that a busy machine
-slows each of them alike. `upstream` and `relay` are also run as processes of their own.
+slows each of them alike. Rates are of callers that each wait for their reply before they ask again. `upstream` and
+`relay` are also run as processes of their own.
 """
 
 import asyncio
@@ -32,8 +33,10 @@ from benchmarks.service_process import environment, free_port
 
 WORDS: Final = [f"word{number} " for number in range(20)]
 USAGE: Final = {"prompt_tokens": 20, "completion_tokens": 20, "total_tokens": 40}
-#: chats of each server in a row, and rows; callers at once, and their chats
-CHATS, BLOCKS, CALLERS, CROWD = 40, 5, (1, 16, 64), 256
+#: chats of each server in a row, and rows; callers at once, of which some are printed, and their chats
+CHATS, BLOCKS, CALLERS, PRINTED, CROWD = 40, 5, (1, 2, 4, 8, 16, 32, 64), (1, 16, 32, 64), 256
+#: limits of the p99 that a server adds, milliseconds: the highest rate below each of them is printed
+LIMITS_MS: Final = (10, 50, 100)
 #: longest start of a server, seconds
 START_S: Final = 180.0
 
@@ -102,8 +105,12 @@ relay = Starlette(routes=[Route("/v1/chat/completions", _Relay().chat, methods=[
 
 
 @contextmanager
-def servers(litellm: Path | None, *, encoder: str) -> Iterator[dict[str, tuple[str, int]]]:
-    """Server -> URL of its chats and its process. litellm: a virtual environment with litellm[proxy]; None: without."""
+def servers(litellm: Path | None, *, encoder: str, database: str | None = None) -> Iterator[dict[str, tuple[str, int]]]:
+    """Server -> URL of its chats and its process.
+
+    litellm: a virtual environment with litellm[proxy]; None if it is not measured. database: URL of RagBandit's store;
+    None is SQLite.
+    """
     ports = {name: free_port() for name in ("upstream", "relay", "litellm", "ragbandit")}
     urls = {name: f"http://127.0.0.1:{port}/v1/chat/completions" for name, port in ports.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +128,11 @@ def servers(litellm: Path | None, *, encoder: str) -> Iterator[dict[str, tuple[s
         start("relay", *uvicorn, str(ports["relay"]), "benchmarks.gateway_beside:relay", **rows)
         config = Path(folder, "ragbandit.yaml")
         config.write_text(yaml.safe_dump(_settings(model, folder=folder, port=ports["ragbandit"], encoder=encoder)))
-        start("ragbandit", sys.executable, "-m", "ragbandit", "up", "--config", str(config))
+        store = {} if database is None else {"DATABASE_URL": database}
+        if database is not None:
+            migrate = (sys.executable, "-m", "ragbandit", "migrate", "--config", str(config))
+            subprocess.run(migrate, env=environment() | store, stdout=subprocess.DEVNULL, check=True)
+        start("ragbandit", sys.executable, "-m", "ragbandit", "up", "--config", str(config), **store)
         if litellm is not None:
             proxy = Path(folder, "litellm.yaml")
             names = ("small", "large")
@@ -162,8 +173,8 @@ class _Times:
         self.whole: list[float] = []
         self.first: list[float] = []
         self.gaps: list[float] = []
-        #: callers -> chats a second, and p99 of their milliseconds
-        self.crowd: dict[int, tuple[float, float]] = {}
+        #: callers -> chats a second, p50 and p99 of their milliseconds, and p99 of the gaps between pieces
+        self.crowd: dict[int, tuple[float, float, float, float]] = {}
 
 
 def _body(text: str, *, stream: bool) -> dict[str, Any]:
@@ -192,16 +203,23 @@ async def _stream(client: httpx.AsyncClient, url: str, *, text: str, times: _Tim
     assert count, f"{url} sent no piece in {time.perf_counter() - began:.1f} s"
 
 
-async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int, about: str) -> tuple[float, float]:
-    room = asyncio.Semaphore(callers)
+async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int) -> tuple[float, float, float, float]:
+    """Chats a second, p50 and p99 of whole chats, and p99 of the gaps between pieces of streams."""
+    room, streams = asyncio.Semaphore(callers), _Times()
 
-    async def one(number: int) -> float:
+    async def one(text: str, *, stream: bool = False) -> float:
         async with room:
-            return await _whole(client, url, text=f"{about} {number} of {callers}")
+            if stream:
+                await _stream(client, url, text=text, times=streams)
+                return 0.0
+            return await _whole(client, url, text=text)
 
+    await asyncio.gather(*(one(f"warm-up {number} of {callers}") for number in range(CROWD // 4)))
     began = time.perf_counter()
-    spans = await asyncio.gather(*(one(number) for number in range(CROWD)))
-    return CROWD / (time.perf_counter() - began), percentiles(spans)[1]
+    spans = await asyncio.gather(*(one(f"number {number} of {callers}") for number in range(CROWD)))
+    rate = CROWD / (time.perf_counter() - began)
+    await asyncio.gather(*(one(f"stream {number} of {callers}", stream=True) for number in range(CROWD // 4)))
+    return rate, *percentiles(spans), percentiles(streams.gaps)[1]
 
 
 async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
@@ -226,8 +244,7 @@ async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
                     await _stream(client, url, text=f"piece {number} of {block}", times=times)
         for callers in CALLERS:
             for name, url in urls.items():
-                await _crowd(client, url, callers=callers, about="warm-up")
-                found[name].crowd[callers] = await _crowd(client, url, callers=callers, about="number")
+                found[name].crowd[callers] = await _crowd(client, url, callers=callers)
     return found
 
 
@@ -242,36 +259,51 @@ def _memory(process: int) -> float:
     return total / 1024
 
 
-def run(litellm: Path | None, *, encoder: str) -> None:
-    """Print the tables."""
-    with servers(litellm, encoder=encoder) as started:
+def run(litellm: Path | None, *, encoder: str, database: str | None = None) -> None:
+    """Print the tables. database: see `servers`."""
+    with servers(litellm, encoder=encoder, database=database) as started:
         found = asyncio.run(measured({name: url for name, (url, _) in started.items()}))
         memory = {name: _memory(process) for name, (_, process) in started.items()}
-    base = found["upstream"]
-    own = {kind: percentiles(getattr(base, kind)) for kind in ("whole", "first")}
-    print(f"a chat through a gateway, encoder {encoder}; milliseconds added to the model server's own time")
-    print(f"{'':10}  whole p50     p99  first p50     p99  gap p99    MiB   chats a second (p99) by callers")
+    base, store = found["upstream"], "SQLite" if database is None else "PostgreSQL"
+    print(f"a chat through a gateway, encoder {encoder}, {store}; milliseconds added to the model server's own time")
+    print(f"{'':10}  whole p50     p99  first p50     p99  gap p99    MiB   chats a second below p99 of {LIMITS_MS} ms")
     for name, times in found.items():
         added = [
-            percentiles(getattr(times, kind))[place] - (0 if name == "upstream" else own[kind][place])
+            percentiles(getattr(times, kind))[place]
+            - (0 if name == "upstream" else percentiles(getattr(base, kind))[place])
             for kind in ("whole", "first")
             for place in (0, 1)
         ]
-        crowd = "  ".join(f"{n}: {rate:.0f} ({late:.0f})" for n, (rate, late) in times.crowd.items())
-        gap = percentiles(times.gaps)[1]
+        rates = "  ".join(f"{_rate_below(times, base=base, limit_ms=limit):5.0f}" for limit in LIMITS_MS)
         print(
-            f"{name:10} {added[0]:10.1f} {added[1]:7.1f} {added[2]:10.1f} {added[3]:7.1f} {gap:8.2f} "
-            f"{memory[name]:6.0f}   {crowd}"
+            f"{name:10} {added[0]:10.1f} {added[1]:7.1f} {added[2]:10.1f} {added[3]:7.1f} "
+            f"{percentiles(times.gaps)[1]:8.2f} {memory[name]:6.0f}   {rates}"
         )
+    print(f"{'':10}" + "".join(f"  {f'{callers} callers: /s, p50, p99, gap':>32}" for callers in PRINTED))
+    for name, times in found.items():
+        cells = []
+        for callers in PRINTED:
+            rate, half, late, gap = times.crowd[callers]
+            own = (0.0, 0.0) if name == "upstream" else base.crowd[callers][1:3]
+            cells.append(f"{rate:8.0f} {half - own[0]:7.1f} {late - own[1]:7.1f} {gap:7.2f}")
+        print(f"{name:10}" + "".join(f"  {cell:>32}" for cell in cells))
     if "litellm" in found:
-        ours, theirs = found["ragbandit"], found["litellm"]
-        ratios = [
-            (percentiles(getattr(ours, kind))[0] - own[kind][0])
-            / (percentiles(getattr(theirs, kind))[0] - own[kind][0])
-            for kind in ("whole", "first")
-        ]
-        rate = ours.crowd[64][0] / theirs.crowd[64][0]
-        print(
-            f"RagBandit / LiteLLM: whole {ratios[0]:.2f}, first piece {ratios[1]:.2f}, chats a second at 64: {rate:.2f}"
-        )
+        _print_ratios(found["ragbandit"], found["litellm"], base=base)
     print(machine())
+
+
+def _rate_below(times: _Times, *, base: _Times, limit_ms: float) -> float:
+    """The highest rate of chats whose p99 exceeds the model server's by less than limit_ms; 0 if there is none."""
+    rates = (rate for n, (rate, _, late, _) in times.crowd.items() if late - base.crowd[n][2] < limit_ms)
+    return max(rates, default=0.0)
+
+
+def _print_ratios(ours: _Times, theirs: _Times, *, base: _Times) -> None:
+    """Print what RagBandit adds in terms of what LiteLLM adds."""
+    whole, first = (
+        (percentiles(getattr(ours, kind))[0] - own) / (percentiles(getattr(theirs, kind))[0] - own)
+        for kind in ("whole", "first")
+        for own in [percentiles(getattr(base, kind))[0]]
+    )
+    rates = ", ".join(f"at {n} {ours.crowd[n][0] / theirs.crowd[n][0]:.2f}" for n in PRINTED)
+    print(f"RagBandit / LiteLLM: whole {whole:.2f}, first piece {first:.2f}, chats a second {rates}")

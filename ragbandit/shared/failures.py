@@ -39,9 +39,12 @@ _KINDS: Final[Mapping[int, FailureKind]] = {
 }
 #: failures of status 4xx besides _KINDS that another attempt may change: a conflict of locks, and too early
 _PASSING: Final = (409, 425)
-#: errors of httpx and openai, by name: there was no connection, and it ended before the reply did
+#: names of httpx's errors: no connection was made; and it ended before the reply did, or could not be used
 _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout"})
-_BROKEN: Final = frozenset({"ReadError", "WriteError", "CloseError", "RemoteProtocolError", "APIConnectionError"})
+_BROKEN: Final = frozenset(
+    {"ReadError", "WriteError", "CloseError", "RemoteProtocolError", "LocalProtocolError", "ProxyError"}
+    | {"TooManyRedirects", "UnsupportedProtocol"}
+)
 _HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
 _TAG: Final = re.compile(r"<[^<>]*>?")
 #: a code in words; with digits it might be a key
@@ -119,7 +122,7 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
 
 
 def failure_of_error(error: Exception) -> Failure:
-    """The failure that an error of httpx, of the openai package or of reading a reply stands for."""
+    """The failure that an error of httpx, or of reading a reply, stands for."""
     status = getattr(error, "status_code", None)
     if status is not None and 400 <= status < 600:
         headers = getattr(getattr(error, "response", None), "headers", None)

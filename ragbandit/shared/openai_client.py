@@ -1,30 +1,33 @@
 """OpenAI-compatible servers: options, connections, what failures mean, and chats.
 
-The `openai` package speaks to them and is loaded with the first call. A generator streams and prices on top of this
+The `openai` package connects to them and is loaded with the first call. A generator streams and prices on top of this
 (strategies.generators.openai_generator). A `ChatServer` serves processes without an event loop; it raises nothing, and
 returns the name of a failure: `Failure.name`, or "timeout" if the deadline came first.
 """
 
 import asyncio
 import functools
+import json
 import os
 import re
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
-from urllib.parse import parse_qsl
 
 from pydantic import ConfigDict, Field, with_config
 
 from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
 from ragbandit.shared.failures import Failure, failure_of_error, server_message
 from ragbandit.shared.model_replies import ModelReply
+from ragbandit.shared.outbound import pause_before_retry
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.token_usage import Tokens, tokens_of
 
 if TYPE_CHECKING:
+    import httpx
     import openai
 
 
@@ -37,58 +40,79 @@ _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_er
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
 #: longest wait for the end of a body after its last value, seconds
 _CLOSING_S: Final = 0.1
-#: attempts of a chat after the first one
+#: most bytes that are read of the body of an error
+_MOST_ERROR: Final = 1_000_000
+#: attempts of a chat after the first one; longest random pause before the second attempt, and longest pause, seconds
 _RETRIES: Final = 1
+_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 8.0
+# Made once: `json.dumps` with options would make one for every request.
+_BODY: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelServer:
+    """The openai package's HTTP client, which keeps connections. Its `create` takes longer than the request itself."""
+
+    http: "httpx.AsyncClient"
+    url: str
+    headers: Mapping[str, str]
+
+
+class RefusedRequest(Exception):
+    """The server replied with another status than 2xx."""
+
+    def __init__(self, response: "httpx.Response", body: bytes) -> None:
+        self.response, self.status_code, self.body = response, response.status_code, body.decode("utf-8", "replace")
+        with suppress(ValueError, RecursionError):
+            self.body = json.loads(body)
+        super().__init__(f"status {response.status_code}: {self.body}")
 
 
 def connect(
-    *,
-    base_url: str | None,
-    key: str | None,
-    headers: Mapping[str, str],
-    timeout: "openai.Timeout | None" = None,
-    retries: int = 0,
-) -> "openai.AsyncOpenAI":
-    """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own; its query is sent with every request. key: None is
-    sent as "none".
+    *, base_url: str | None, key: str | None, headers: Mapping[str, str], timeout: "openai.Timeout | None" = None
+) -> ModelServer:
+    """Prepare the connections to a server.
+
+    base_url: None is OPENAI_BASE_URL, or OpenAI's own; its query is sent with every request. key: None is sent as
+    "none".
     """
     import openai
 
-    address, _, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
-    return openai.AsyncOpenAI(
-        base_url=address or None,
-        api_key=key or "none",
-        default_headers=dict(headers),
-        default_query=dict(parse_qsl(query, keep_blank_values=True)),
-        max_retries=retries,
-        timeout=timeout,
-    )
+    key = key or "none"
+    address, mark, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
+    client = openai.AsyncOpenAI(base_url=address or None, api_key=key, default_headers=dict(headers), timeout=timeout)
+    known = {"Authorization": f"Bearer {key}", **client.default_headers}
+    sent = {name: value for name, value in known.items() if isinstance(value, str)}  # others mark absent headers
+    return ModelServer(client._client, f"{client.base_url}chat/completions{mark}{query}", sent)  # noqa: SLF001
 
 
-async def reply_values(client: "openai.AsyncOpenAI", fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
     """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
 
-    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply, openai's and httpx's errors.
+    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply, RefusedRequest and httpx's
+    errors.
     """
-    # The package tries again until the body begins; a whole reply that breaks off later has given out nothing, too.
-    for left in reversed(range(1 if fields.get("stream") else client.max_retries + 1)):
-        reader = EventReader()
-        async with client.chat.completions.with_streaming_response.create(**fields) as reply:
-            chunks = reply.http_response.aiter_bytes()
-            try:
-                async for data in chunks:
-                    for value in reader.feed(data):
-                        yield value
-                        if value == DONE:
-                            await _drain(chunks)
-                            return
-            except Exception as error:
-                if left and not isinstance(error, BrokenReply):
-                    continue
-                raise
-            for value in reader.end():
+    body = _BODY.encode(fields).encode()
+    request = server.http.build_request("POST", server.url, content=body, headers=server.headers)
+    reply, reader = await server.http.send(request, stream=True), EventReader()
+    try:
+        chunks, refusal = reply.aiter_bytes(), b""
+        async for data in chunks:
+            if not reply.is_success:
+                refusal = (refusal + data)[:_MOST_ERROR]
+                continue
+            for value in reader.feed(data):
                 yield value
-            return
+                if value == DONE:
+                    await _drain(chunks)
+                    return
+        if not reply.is_success:
+            raise RefusedRequest(reply, refusal)
+        for value in reader.end():
+            yield value
+    finally:
+        await reply.aclose()
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
@@ -147,27 +171,35 @@ class ChatServer:
 
     async def complete(self, fields: Mapping[str, Any]) -> ChatReply:
         """Complete a chat with these fields, in two attempts at most. Call it on `event_loop`, with a deadline."""
-        headers, reply = tuple(sorted(self.headers.items())), ModelReply()
-        try:
-            client = _client(asyncio.get_running_loop(), self.base_url, os.environ.get(self.api_key_env), headers)
-            async with aclosing(reply_values(client, fields)) as values:  # type: ignore[type-var] # a generator
-                async for value in values:
-                    reply.take(value)
-            reply.end()
-        except Exception as error:  # no fault of this server may fail the caller's question
-            return ChatReply(failed=failure_of_error(error).name)
+        headers = tuple(sorted(self.headers.items()))
+        for attempt in count(1):
+            reply = ModelReply()
+            try:
+                server = _server(asyncio.get_running_loop(), self.base_url, os.environ.get(self.api_key_env), headers)
+                async with aclosing(reply_values(server, fields)) as values:  # type: ignore[type-var] # a generator
+                    async for value in values:
+                        reply.take(value)
+                reply.end()
+                break
+            except Exception as error:  # no fault of this server may fail the caller's question
+                failure = failure_of_error(error)
+            asked_s = failure.retry_after_s or 0.0
+            pause = pause_before_retry(attempt, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=asked_s)
+            if attempt > _RETRIES or pause is None or not failure.may_pass:
+                return ChatReply(failed=failure.name)
+            await asyncio.sleep(pause)
         return ChatReply(text=reply.text, finish=reply.finish, tokens=tokens_of(reply.usage))
 
 
 @functools.cache
-def _client(
+def _server(
     loop: asyncio.AbstractEventLoop,  # noqa: ARG001 - connections belong to one
     base_url: str | None,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
-) -> "openai.AsyncOpenAI":
-    """The process's client of a server, which keeps its connections. The deadline is the caller's."""
-    return connect(base_url=base_url, key=key, headers=dict(headers), retries=_RETRIES)
+) -> ModelServer:
+    """The process's connections to a server. The deadline is the caller's."""
+    return connect(base_url=base_url, key=key, headers=dict(headers))
 
 
 _lock = threading.Lock()

@@ -63,11 +63,11 @@ class Tokens:
 def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
     """Add the counts of a chunk or a whole reply to those of earlier chunks; null and 0 replace no count."""
     groq = reply.get("x_groq")
-    sources = [*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, Mapping) else None]
+    sources = [*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, dict) else None]
     if "eval_count" in reply or "prompt_eval_count" in reply:
         sources.append(reply)
     for source in sources:
-        if isinstance(source, Mapping):
+        if isinstance(source, dict):
             _add_counts(known, source)
 
 
@@ -78,7 +78,7 @@ def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str 
             count = count_of(value)
             if count or (count == 0 and kind not in known):
                 known[kind] = count
-        elif isinstance(value, Mapping) and not outer:
+        elif isinstance(value, dict) and not outer:
             _add_counts(known, value, outer=f"{name}.")
 
 

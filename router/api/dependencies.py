@@ -41,7 +41,7 @@ class Rule:
 
     #: names of the roles that may call it (a test reads them), or EVERYBODY; admin may call everything
     text: str
-    #: it tells of all tenants: a key of one tenant may not call it, whatever its role
+    #: shows data of all tenants, so keys of a single tenant are refused whatever their role
     all_tenants: bool = False
     #: in which its requests wait
     queue: Queue | None = None
@@ -117,7 +117,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /docs/assets/{path:path}": Rule(_ALL),
     "HEAD /docs/assets/{path:path}": Rule(_ALL),
 }
-#: of what stands in no line
+#: rule of requests that match no entry of RULES: nobody may call them
 NOBODY: Final = Rule("")
 _ROLES: Final[Mapping[str, frozenset[Role] | None]] = {
     **{rule.text: frozenset({*cast(list[Role], rule.text.split()), "admin"}) for rule in RULES.values()},
@@ -298,22 +298,24 @@ class CallerGone(Exception):
 class Waiter:
     """Waits for news, and for the end of a request's connection. The body has been read.
 
-    One wait in the own task of the request, ended by a timeout of asyncio: a task for the connection beside one for the
-    work costs as much as deciding.
+    It is one wait in the request's own task, ended by a timeout of asyncio: a second task costs as much as deciding.
     """
 
     def __init__(self, request: Request) -> None:
         self._request, self._loop = request, asyncio.get_running_loop()
-        self._noted = False
+        self._noted = self._is_waking = False
         self._block: asyncio.Timeout | None = None
 
     def note(self) -> None:
         """There is news. Called from any thread."""
+        if self._is_waking:
+            return
+        self._is_waking = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: the service has ended
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        self._noted = True
+        self._noted, self._is_waking = True, False
         with contextlib.suppress(RuntimeError):  # the block is over
             if self._block is not None:
                 self._block.reschedule(0.0)
@@ -332,7 +334,7 @@ class Waiter:
 
 
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
-    """Wait for the work of a request; False if not all of it is done after so many seconds. The body has been read.
+    """Wait for the work of a request; False if not all of it is done after limit_s. The body has been read.
 
     Raises CallerGone when the caller closes the connection: what has not begun is cancelled, the rest is counted as
     unseen.

@@ -228,8 +228,7 @@ class Rewriter:
             "temperature": 0.0,
         }
         fields |= {} if options.seed is None else {"seed": options.seed}
-        standard = {name: value for name, value in fields.items() if name not in options.fields}
-        return standard | {"extra_body": {name: value for name, value in options.fields.items() if value is not None}}
+        return {name: value for name, value in {**fields, **options.fields}.items() if value is not None}
 
     def _note_health(self, failed: str | None) -> None:
         """A server that is down would cost every question the seconds of a rewrite: it is left alone for a while."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, func, or_, select, update
+from sqlalchemy import Connection, case, or_, select, update
 
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.sql.bulk_insert import insert_rows
+from ragbandit.router.storage.sql.bulk_insert import insert_rows, run
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.leases import CLAIM_S, Claims, now_of
 from ragbandit.router.storage.sql.tables import answer_queue
@@ -28,12 +28,15 @@ _WAITS: Final = answer_queue.c.claimed_by.is_(None)
 _ORDER: Final = answer_queue.c.turn, answer_queue.c.queued_at
 #: turn of a decision that was moved to the front; it says nothing of how far the others are
 _FRONT: Final = 0
-#: the turn that is next, or while none waits the one that was taken last; and the last turn of a tenant
-_REGULAR: Final = select(answer_queue.c.turn).where(_WAITS, answer_queue.c.turn > _FRONT)
-_NEXT: Final = _REGULAR.order_by(answer_queue.c.turn).limit(1).scalar_subquery()
-_TAKEN: Final = select(func.max(answer_queue.c.turn)).where(~_WAITS).scalar_subquery()
-_LAST: Final = select(func.max(answer_queue.c.turn)).where(answer_queue.c.tenant == bindparam("tenant"))
-_TURNS: Final = select(func.coalesce(_NEXT, _TAKEN, 1), func.coalesce(_LAST.scalar_subquery(), 0))
+#: the next turn, or the newest one that was claimed if none waits; and the last turn of a tenant
+_TURNS: Final = f"""
+    SELECT coalesce(
+        (SELECT turn FROM answer_queue WHERE claimed_by IS NULL AND turn > {_FRONT} ORDER BY turn LIMIT 1),
+        (SELECT max(turn) FROM answer_queue WHERE claimed_by IS NOT NULL),
+        1
+    ) AS upcoming,
+    coalesce((SELECT max(turn) FROM answer_queue WHERE tenant = ?), 0) AS last
+"""  # noqa: S608 # a number of ours
 
 
 def enqueue(
@@ -53,8 +56,8 @@ def enqueue(
         by_tenant.setdefault(decision.query.tenant, []).append(decision)
     rows = []
     for tenant, group in by_tenant.items():
-        upcoming, last = connection.execute(_TURNS, {"tenant": tenant}).one()
-        first = max(upcoming, last + 1)
+        (turns,) = run(connection, _TURNS, tenant)
+        first = max(turns["upcoming"], turns["last"] + 1)
         rows += [
             {
                 "decision_id": each.id,
@@ -79,8 +82,8 @@ def remove(connection: Connection, ids: Collection[str], *, running: bool = True
     """
     if ids:
         overwrite_freed(connection)  # what a chat brought
-        here = answer_queue.c.decision_id.in_(sorted(ids))
-        connection.execute(delete(answer_queue).where(here if running else and_(here, _WAITS)))
+        unclaimed = "" if running else " AND claimed_by IS NULL"
+        run(connection, f"DELETE FROM answer_queue WHERE decision_id IN ?{unclaimed}", sorted(ids))  # noqa: S608 # text of ours
 
 
 def move_to_front(connection: Connection, decision_id: str) -> bool:
@@ -106,7 +109,7 @@ class ClaimedDecision:
     tries: int
     #: None: it was queued by a release that did not note it
     arm: ArmName | None
-    #: its request as it came, for an arm that passes it on; {}: none
+    #: its request as it came, for an arm that passes it on; {} if there is none
     chat: Mapping[str, Json]
 
 
@@ -146,6 +149,6 @@ class AnswerQueue(Claims):
         return ClaimedDecision(decision_id=row["decision_id"], tries=row["tries"] - 1, arm=row["arm"], chat=chat)
 
     def drop(self, decision_id: DecisionId) -> None:
-        """Nobody is to run it: there is no such decision any more, or it has its outcome."""
+        """Remove a decision that needs no run: it was deleted, or has its outcome."""
         with self._database.write() as connection:
             remove(connection, [decision_id])

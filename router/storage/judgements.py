@@ -1,7 +1,7 @@
-"""Judgements: which decisions wait for a score of the judge or of a check, what it may cost, and where it goes.
+"""Judgements: decisions that wait for a score of the judge or of a check, the costs of scores, and their storage.
 
-A judge claims a decision before it works on it, so that no other one does. The claim ends by itself: a judge that was
-killed leaves nothing behind but an attempt. A score, what it cost and the end of the wait are one transaction.
+A judge claims a decision before the work, so that no other judge works on it. The claim ends by itself: a killed judge
+leaves only an attempt. A score, its cost and the end of the wait are one transaction.
 """
 
 import json
@@ -103,7 +103,7 @@ class ScoreQueue:
         self._attempts, self._expire_s, self._budget = attempts, expire_s, budget or DayBudget()
 
     def claim(self, *, now: float) -> ScoreJob | Refused | None:
-        """Claim the decision that has been due longest, within the day's budget; why it is not begun; None: none is."""
+        """Claim the decision that has been due longest; Refused if the day's budget is spent, None if none is due."""
         if not self.claims.wait(jobs.c.due_at <= now):
             return None
         with counting(self.database) as (connection, moves):
@@ -145,7 +145,7 @@ class ScoreQueue:
                 raise _NoMoreDueError
 
         try:
-            (reply,) = self.store.add_feedback([feedback], beside=end)
+            (reply,) = self.store.add_feedback([feedback], also=end)
         except _NoMoreDueError:
             with counting(self.database) as (connection, _):
                 self._count(connection, asdict(spent), now=job.claimed_at)
@@ -165,10 +165,10 @@ class ScoreQueue:
         return "later"
 
     def put_back(self, job: ScoreJob, *, due_at: float, spent: Spent = Spent(), pause_s: float = 0.0) -> None:
-        """A try ended, or did not begin, for no reason of its own: it is no attempt, and due at that time.
+        """Let a job be due again at due_at, without counting an attempt: its failure had another cause.
 
-        pause_s: its server failed, and it is due so long after that time, longer each time. What cost nothing takes
-        nothing of the day's judgements.
+        pause_s: pause after the first failure of the server, longer after each further failure. A try without cost does
+        not count in the day's judgements.
         """
         failures = job.failures + (1 if pause_s else 0)
         counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}
@@ -231,7 +231,7 @@ def expire(database: Database, *, kind: JobKind, before: float, now: float) -> i
     old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(_BATCH)
     with counting(database) as (connection, moves):
         if kind == "judge":
-            move_day(connection, now=now)  # locked first, as by whoever judges
+            move_day(connection, now=now)  # locked first, in the order of judges
         gone = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, moves=moves)
         if kind == "judge":
             move_day(connection, {"expired": len(gone)}, now=now)

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
-from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.bulk_insert import insert_new, run
 from ragbandit.router.storage.sql.tables import policy_control, policy_verdicts, policy_versions
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import (
@@ -39,17 +39,17 @@ _WAITS: Final[Mapping[VersionState, str]] = {
     "rolled_back": "a person: ragbandit policy shadow {name}, or retire {name}",
 }
 
-# Made once: it is read before every batch of decisions.
-_CONTROL: Final = select(policy_control).where(policy_control.c.base == bindparam("base"))
 _CONTROLS: Final = TableRows(policy_control, PolicyControl)
+# Made once: it is read before every batch of decisions.
+_CONTROL: Final = f"SELECT {', '.join(_CONTROLS.names)} FROM policy_control WHERE base = ?"  # noqa: S608 # names of ours
 _VERSIONS: Final = TableRows(policy_versions, PolicyVersion, changes=JSON_OBJECT)
 _VERDICTS: Final = TableRows(policy_verdicts, PolicyVerdict, facts=JSON_OBJECT)
 
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
-    """The switch, and the revision of all versions; 0 where none was ever made. One row by its key."""
-    row = connection.execute(_CONTROL, {"base": base}).mappings().first()
-    return PolicyControl(revision=0) if row is None else _CONTROLS.value(row)
+    """The switch, and the revision of all versions, 0 if there are none. One row by its key."""
+    rows = run(connection, _CONTROL, base)
+    return _CONTROLS.value(rows[0]) if rows else PolicyControl(revision=0)
 
 
 def versions_of(connection: Connection, *, base: PolicyLabel) -> list[PolicyVersion]:
@@ -102,7 +102,7 @@ def change_version(
     reason: str,
     facts: Mapping[str, Json] | None = None,
 ) -> PolicyVersion:
-    """Move the version on from the row that was seen. Raises Conflict if somebody has changed it since.
+    """Move the version on from the row that was seen. Raises Conflict if it was changed meanwhile.
 
     action: for the audit log, as "policy.promote". facts: the evidence, for the audit log.
     """
@@ -141,7 +141,7 @@ def add_verdict(
     facts: Mapping[str, Json],
     now: float,
 ) -> PolicyVerdict:
-    """Keep a verdict, and on the version's row what it waits for. No audit entry: it changes nothing by itself."""
+    """Keep a verdict, and the reason why the version waits. No audit entry: a verdict by itself changes nothing."""
     number = connection.execute(select(func.max(policy_verdicts.c.number))).scalar() or 0
     verdict = PolicyVerdict(
         number=number + 1,

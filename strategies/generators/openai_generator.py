@@ -6,14 +6,22 @@ import os
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
 from ragbandit.shared.event_reader import BrokenReply
 from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_replies import ModelReply
-from ragbandit.shared.openai_client import BASE_URL_ENV, OpenAiOptions, cause_of, connect, is_too_long, reply_values
+from ragbandit.shared.openai_client import (
+    BASE_URL_ENV,
+    ModelServer,
+    OpenAiOptions,
+    cause_of,
+    connect,
+    is_too_long,
+    reply_values,
+)
 from ragbandit.shared.outbound import (
     check_address,
     check_header_value,
@@ -36,9 +44,6 @@ from ragbandit.strategies.base import (
     seconds_until,
 )
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
-
-if TYPE_CHECKING:
-    import openai
 
 #: longest wait for a connection
 _CONNECT_S: Final = 5.0
@@ -83,7 +88,7 @@ class OpenAiGenerator(Generator):
         address = self._options.base_url or os.environ.get(BASE_URL_ENV) or ""
         self._address = shown_address(address or "OpenAI")
         self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
-        self._client: openai.AsyncOpenAI | None = None
+        self._server: ModelServer | None = None
         self._closed = False
         self._free = asyncio.Semaphore(self._options.concurrency)
 
@@ -114,9 +119,9 @@ class OpenAiGenerator(Generator):
     async def close(self) -> None:
         """Close the connections; later calls are ArmFailed."""
         self._closed = True
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.http.aclose()
 
     async def _ask(self, reading: "Reading", *, feed: TextFeed) -> bool:
         """Read the reply. Returns True if the deadline ended it. A failure after the answer's end changes nothing."""
@@ -157,7 +162,7 @@ class OpenAiGenerator(Generator):
                         if reading.first_s is None and self._options.stream:
                             reading.first_s = clock() - began
                         reading.take(value)
-                        if reading.has_begun:
+                        if reading.has_begun and (reading.finish is not None or silence.when() is not None):
                             silence.reschedule(None if reading.finish is None else clock() + _LATE_USAGE_S)
                         if feed.wanted:
                             await feed.grow(reading.text_without_prefix())
@@ -172,14 +177,14 @@ class OpenAiGenerator(Generator):
                     raise
             await asyncio.sleep(pause)
 
-    def _connected(self) -> "openai.AsyncOpenAI":
+    def _connected(self) -> ModelServer:
         import openai
 
-        if self._client is None:
+        if self._server is None:
             options = self._options
             timeout = openai.Timeout(options.read_s, connect=min(_CONNECT_S, options.read_s))
-            self._client = connect(base_url=options.base_url, key=self._key, headers=options.headers, timeout=timeout)
-        return self._client
+            self._server = connect(base_url=options.base_url, key=self._key, headers=options.headers, timeout=timeout)
+        return self._server
 
     def _pause(self, error: Exception, *, reading: "Reading", silence: asyncio.Timeout) -> float | None:
         """Seconds until the next attempt; None if there is to be none, or no time for it."""
@@ -386,13 +391,12 @@ class Reading(ModelReply):
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
-    """The arguments of the openai package's `create`, which sends any names and types in `extra_body`."""
+    """The body of the request for a chat completion."""
     body = _body(request, options=options) if request.chat is None else _chat_body(request.chat, options=options)
-    messages = body.pop("messages")
     body |= {"stream_options": {"include_usage": True}} if options.stream else {}
     body |= options.fields
     body = {name: value for name, value in body.items() if value is not None or name not in options.fields}
-    return {"model": model, "messages": messages, "stream": options.stream, "extra_body": body}
+    return {"model": model, "stream": options.stream, **body}
 
 
 def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:

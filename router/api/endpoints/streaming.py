@@ -51,7 +51,7 @@ class PendingAnswer:
     request: Request
     #: the one that answers: another arm's if the drawn arm failed before its first content
     decision: Decision
-    #: of its outcome
+    #: completed with the outcome
     waiting: "Future[Outcome]"
     #: how long the outcome is waited for
     limit_s: float
@@ -62,8 +62,8 @@ class PendingAnswer:
     #: pieces of an answer that this process writes itself
     local: ReadStream | None = None
 
-    async def events(self) -> AsyncIterator[AnswerEvent | None]:
-        """The events of the answer, and None whenever none has come for PING_S seconds.
+    async def events(self) -> AsyncIterator[list[AnswerEvent]]:
+        """The events of the answer, those together that have come together; [] if none has come for PING_S seconds.
 
         The last is the Outcome, unless limit_s seconds pass without one.
 
@@ -84,20 +84,20 @@ class PendingAnswer:
             loop = asyncio.get_running_loop()
             give_up = loop.time() + self.limit_s
             while not self.waiting.done():
-                for event in sent.news(stream):
+                if news := sent.news(stream):
                     if stream is not None and stream.linked is not None:
                         await self.follow(stream.linked)
-                    yield event
+                    yield news
                 if await changed.wait(until=min(give_up, loop.time() + PING_S)):
                     continue
                 if loop.time() >= give_up:
                     done = True
                     return
-                yield None
+                yield []
             outcome = self.waiting.result()
             await self.follow(outcome.decision_id)
             for event in sent.rest(outcome):
-                yield event
+                yield [event]
             done = True
         finally:
             if stream is not None and stream is not self.local and router.streams is not None:
@@ -167,9 +167,9 @@ class _Sent:
     def __init__(self, pending: PendingAnswer) -> None:
         self._pending = pending
         self._text = ""
-        #: what was given out beside the text
+        #: message fields that were given out, without the text
         self._message = MessageParts()
-        #: of the run that gives it out: its number, and all it has said
+        #: number of the run that is given out, and its whole text so far
         self._attempt, self._said = 0, ""
 
     def news(self, stream: ReadStream | None) -> list[AnswerEvent]:
@@ -186,7 +186,7 @@ class _Sent:
             if isinstance(event, TextPiece):
                 self._said += event.text
                 if self._text.startswith(self._said):
-                    continue  # another run, not yet as far as the one before
+                    continue  # a second run, which repeats the text of the first one
                 event = TextPiece(text=self._beyond(self._said))
             events.append(event)
         return events
@@ -227,7 +227,7 @@ def _abandon(answer: PendingAnswer) -> None:
     async def cancel() -> None:
         try:
             await reads_of(request).run(lambda: router.cancel(decision.id))
-        except RagBanditError as error:  # it is answered all the same, and stored
+        except RagBanditError as error:  # the answer comes and is stored, too
             facts = {"action": "cancel", "decision": decision.id, "reason": str(error)}
             log.info("an answer that no client waits for could not be cancelled", extra=facts)
 
@@ -237,13 +237,13 @@ def _abandon(answer: PendingAnswer) -> None:
 
 
 class EventStream(StreamingResponse):
-    """The reply to a decision in server-sent events; it ends when they end. answer: what they are of.
+    """The reply to a decision in server-sent events; it ends when they end. answer: its events are sent.
 
-    Its status and headers go out with its first event, so that they are those of the decision that answers. refused:
-    makes the reply of an error that comes before any event.
+    Its status and headers go out with its first event, so that they name the decision that answers. refused: makes the
+    reply of an error that comes before any event.
 
-    Starlette's own watches for the end of the connection while it sends; here what makes the events does, and raises
-    CallerGone: one of them alone may wait for it.
+    Starlette's StreamingResponse watches for the end of the connection while it sends. Only one reader may wait for it:
+    here it is the source of the events, which raises CallerGone.
     """
 
     media_type = "text/event-stream"
@@ -301,21 +301,22 @@ async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[b
         yield event_of(name="decision", value=route_json(decision, seconds=seconds))
         last: bytes = event_of(name="outcome", value=pending)
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
-            async for event in events:
+            async for group in events:
                 if answer.decision is not decision:
                     decision = answer.decision
                     yield event_of(name="decision", value=route_json(decision, seconds=seconds))
-                match event:
-                    case TextPiece(text=text):
-                        yield event_of(name="text", value={"text": text})
-                    case StatusNote(text=text):
-                        yield event_of(name="status", value={"text": text})
-                    case Outcome():
-                        saved = router_of(answer.request).savings.of(event.cost)
-                        whole = answer_json(decision, event, seconds=seconds, saved=saved)
-                        last = event_of(name="outcome", value=whole)
-                    case None:
-                        yield PING
+                if not group:
+                    yield PING
+                for event in group:
+                    match event:
+                        case TextPiece(text=text):
+                            yield event_of(name="text", value={"text": text})
+                        case StatusNote(text=text):
+                            yield event_of(name="status", value={"text": text})
+                        case Outcome():
+                            saved = router_of(answer.request).savings.of(event.cost)
+                            whole = answer_json(decision, event, seconds=seconds, saved=saved)
+                            last = event_of(name="outcome", value=whole)
         yield last
     except TimeoutError:  # the service is about to end
         yield event_of(name="outcome", value=pending)

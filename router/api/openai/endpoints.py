@@ -6,7 +6,7 @@ request and writes the reply, whole or in pieces.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -69,6 +69,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.serving.deciding.needs import lacks_of
+from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
@@ -145,7 +146,7 @@ def _own_id(sent: str | None) -> str | None:
 
 @endpoints.post("/v1/completions", include_in_schema=False)
 async def completions(_request: Request) -> Response:
-    """Say where completions are: clients that are not told to chat begin here."""
+    """Name the endpoint of chat completions: clients that do not chat by default begin here."""
     raise NotFound(
         "the older completions are not served here, chat completions are",
         remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
@@ -155,10 +156,9 @@ async def completions(_request: Request) -> Response:
 async def record_of(
     request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
 ) -> DecisionRecord:
-    """The record of a response. Raises NotFound.
+    """The record of a response. Raises NotFound, also for one of another tenant or made with `store: false`.
 
-    One of another tenant, one that was made with `store: false` and one that was never made are the same. field: the
-    parameter that names it. tenant: whose it must be; None: any that the caller may know of.
+    field: the parameter with its id. tenant: the tenant that must own it; None for every tenant of the caller.
     """
     missing = NotFound("there is no response of this id", field=field, remedy="use the id that a response had")
     if not ID_PATTERN.fullmatch(response_id):
@@ -303,8 +303,8 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
 async def read(response_id: ResponsePath, request: Request) -> Response:
     """Read a response, whether there is an answer yet or not.
 
-    404 for one that was never made, that is another tenant's, or that was made with `store: false`. Of a decision that
-    another endpoint made, the response that it would have been.
+    404 for one that was never made, that is another tenant's, or that was made with `store: false`. A decision that
+    another endpoint made is shown as a response too.
     """
     record = await record_of(request, response_id)
     return JsonReply(stored_response(request, record), headers=headers(record.decision))
@@ -316,9 +316,9 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
     responses={**ERRORS, 200: described("The response as it is now.", ResponseReply)},
 )
 async def cancel(response_id: ResponsePath, request: Request) -> Response:
-    """Tell the workers not to answer, or to stop where they are.
+    """Cancel a response, whether or not its answer has begun.
 
-    The response is `in_progress` while a worker has still to end it. One that has ended stays as it is.
+    The response is `in_progress` while a worker has still to end it. If it has ended, it does not change.
     """
     await record_of(request, response_id)
     router = router_of(request)
@@ -368,7 +368,7 @@ async def answered(
         events = _streamed(answer, stream=partial(stream, base=base))
         return EventStream(events, answer=answer, refused=lambda error: _failed_reply(request, answer.decision, error))
     try:
-        (outcome,) = [event async for event in _events(answer) if isinstance(event, Outcome)]
+        (outcome,) = [event async for group in _events(answer) for event in group if isinstance(event, Outcome)]
     except RagBanditError as error:
         return _failed_reply(request, answer.decision, error)
     finally:
@@ -426,19 +426,20 @@ async def _next_turn(request: Request, query: Query, *, calls: str) -> Query | D
     return replace(query, arms=(turn.arm,), forced=True, request={**known, TOOL_TURN: turn.facts})
 
 
-async def _events(answer: PendingAnswer) -> AsyncIterator[AnswerEvent | None]:
+async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
     """The events of an answer, its outcome last. Raises the error that the reply is to be; CallerGone."""
-    event: AnswerEvent | None = None
+    group = list[AnswerEvent]()
     try:
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
-            async for event in events:
-                if isinstance(event, Outcome) and (fault := fault_of(answer.decision, event)) is not None:
+            async for group in events:
+                fault = fault_of(answer.decision, group[-1]) if group and isinstance(group[-1], Outcome) else None
+                if fault is not None:
                     raise fault
-                yield event
+                yield group
     except TimeoutError:
         remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
         raise NotReady("the service is shutting down; the decision stands", remedy=remedy) from None
-    if not isinstance(event, Outcome):
+    if not group or not isinstance(group[-1], Outcome):
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
         raise AnswerTimeout(message, remedy=f"ask for it: GET /v1/decisions/{answer.decision.id}")
 
@@ -465,17 +466,14 @@ async def _streamed(answer: PendingAnswer, *, stream: Callable[[Decision], Reply
     reply, has_begun = stream(answer.decision), False
     try:
         async with aclosing(_events(answer)) as events:  # type: ignore[type-var] # a generator
-            async for event in events:
+            async for group in events:
                 if reply.decision is not answer.decision:
                     reply = stream(answer.decision)
-                if event is None and not has_begun and time.monotonic() < begin_at:
+                if not group and not has_begun and time.monotonic() < begin_at:
                     continue
-                parts = (
-                    reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
-                )
-                has_begun = has_begun or bool(parts)
-                for part in parts:
-                    yield part
+                if data := b"".join(_parts(reply, group, savings=savings)):
+                    has_begun = True
+                    yield data
     except CallerGone:
         raise
     except Exception as error:
@@ -483,6 +481,11 @@ async def _streamed(answer: PendingAnswer, *, stream: Callable[[Decision], Reply
             raise
         for part in reply.failure(_error_in_stream(error, has_content=reply.has_begun)):
             yield part
+
+
+def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings) -> Iterator[bytes]:
+    for event in group or (None,):
+        yield from reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
 
 
 def _error_in_stream(error: Exception, *, has_content: bool) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Policy follower: keeps what decides, and what is live of versions, as the database says.
+"""Policy follower: keeps the deciding policy and the live versions as they are in the database.
 
-The thread that decides calls `glance` before each batch: one row by its key. A switch that was thrown holds at once,
-and so does a version that was taken out or has another weight. What has to be loaded, a new candidate or another
-champion, is loaded by `refresh` on another thread, and decides from when it is there.
+The thread that decides calls `glance` before each batch: one row by its key. The kill switch holds at once, and so does
+the removal or a new weight of a version. A new candidate or another champion is loaded by `refresh` on another thread,
+and decides once it is loaded.
 """
 
 import logging
@@ -28,7 +28,7 @@ from ragbandit.shared.types import LIVE_STATES, ArmName, PolicyControl, PolicyVe
 
 log = logging.getLogger("ragbandit.versions")
 
-#: a candidate that could not be loaded is tried again after so long, seconds
+#: pause before a candidate that could not be loaded is tried again, seconds
 AGAIN_S: Final = 10.0
 #: how long a candidate that is loaded for the first time is waited for, seconds
 LOAD_S: Final = 5.0
@@ -44,7 +44,7 @@ class PolicyFollower:
     def __init__(self, own: SnapshotFollower, *, service: RouteService, wake: Callable[[], None]) -> None:
         self._own, self._service, self._wake = own, service, wake
         self._settings, self._database, self._base = own.settings, own.ledger.database, own.ledger.label
-        #: of the policy that decides
+        #: snapshots of the policy that decides
         self.snapshots = own
         #: the kill switch, and the candidates
         self.live: LiveVersions = NOTHING_LIVE
@@ -56,7 +56,7 @@ class PolicyFollower:
         self._again_at: float | None = None
         self._loaded: dict[str, SnapshotFollower] = {}
         self._runners: dict[str, CandidateRunner] = {}
-        #: of `live`, which two threads replace
+        #: guards `live`, which two threads replace
         self._lock = threading.Lock()
         self._following = threading.Lock()
         #: as it was read last
@@ -70,16 +70,17 @@ class PolicyFollower:
 
     def start(self) -> None:
         """Register the policy and take over its newest snapshot. Raises ConfigError, Conflict, StoreError."""
-        self._own.register()  # what versions stand on is there, whoever decides
+        self._own.register()  # versions need it, whichever policy decides
         self._follow()
         self._take_over(self._champion)
 
     def glance(self) -> LiveVersions:
         """What is live for the next batch. Raises StoreError."""
+        with self._database.look() as connection:
+            if control_of(connection, base=self._base).revision == self.live.control.revision:
+                return self.live
         with self._database.read() as connection:
             control = control_of(connection, base=self._base)
-            if control.revision == self.live.control.revision:
-                return self.live
             versions = {one.name: one for one in versions_of(connection, base=self._base)}
         with self._lock:
             if control.revision > self.live.control.revision:
@@ -165,7 +166,7 @@ class PolicyFollower:
                 self.live = LiveVersions(control=control, candidates=_in_order(candidates))
                 self._loaded_revision = control.revision
         listed = ", ".join(f"{one.version.name} ({one.version.state})" for one in candidates)
-        log.info("versions as of revision %d", control.revision, extra={"action": "versions", "live": listed})
+        log.info("versions at revision %d", control.revision, extra={"action": "versions", "live": listed})
 
     def _candidate(self, version: PolicyVersion, *, champion_arms: Mapping[str, object]) -> Candidate:
         if (runner := self._runners.get(version.name)) is None:
@@ -184,7 +185,7 @@ class PolicyFollower:
         return Candidate(version=version, serving=snapshots.serving, unloaded=None, runner=runner, added=added)
 
     def _follow_champion(self) -> None:
-        """Let another version decide, if the database says so; one that cannot be used here changes nothing."""
+        """Let the champion in the database decide; a champion that cannot be used here changes nothing."""
         wanted = self._champion
         if self.ledger.label == (self._base if wanted is None else wanted.label):
             return

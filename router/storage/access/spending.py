@@ -14,15 +14,15 @@ from typing import Final, Literal
 from sqlalchemy import Connection, delete, func, select
 
 from ragbandit.router.storage.rows.outcome_rows import day_of
-from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.counters import Day, Moves, Row, counting
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
+from ragbandit.router.storage.sql.counters import Day, Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters, service_secrets
 from ragbandit.shared.types import Outcome
 
 #: counters are whole numbers: of billionths of a dollar
 _UNIT: Final = 1e-9
-#: most that one outcome counts, dollars: whoever reports more must not fill a 64-bit counter
+#: most that one outcome counts, dollars: a larger report must not fill a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0
 #: days that are kept
 KEPT_DAYS: Final = 400
@@ -64,7 +64,7 @@ def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[s
 
 
 def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now: float) -> None:
-    """Count what was spent beside an answer: on rewriting its question, on judging it. Raises StoreError."""
+    """Count the cost of rewriting a question or judging an answer. Raises StoreError."""
     if dollars > 0.0:
         with counting(database) as (_, moves):
             _tally(moves, spenders, dollars=dollars, day=day_of(now))

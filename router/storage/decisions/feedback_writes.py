@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, Literal
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, select
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.rows.conversion import feedback_row
 from ragbandit.router.storage.rows.outcome_rows import drop_jobs
-from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
@@ -40,7 +40,7 @@ def outcome_reply(
         return False
     if is_foreign(outcome, known):
         return Conflict(
-            "our workers run this decision, so its outcome comes from them",
+            "our workers run this decision and report its outcome",
             field="decision_id",
             remedy="wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it; report outcomes of "
             "decisions that /v1/route made",
@@ -67,8 +67,8 @@ class _Item:
 
     feedback: Feedback
     row: dict[str, Any]
-    #: its decision in the ledger that made it; None: it does not wait there, and the feedback is late
-    waits: RowMapping | None
+    #: waiting row of its decision; None if the decision is closed, so the feedback is late
+    waits: Row | None
     #: it was inserted by this group
     is_new: bool = False
 
@@ -83,8 +83,8 @@ class _Item:
             return False
         return bool(self.waits["run_by"] == "caller" and not self.waits["has_outcome"])
 
-    def reply(self, standing: RowMapping | None) -> Receipt | RagBanditError:
-        """The receipt, or what is wrong with it. standing: what is stored under its id; None: nothing."""
+    def reply(self, standing: Row | None) -> Receipt | RagBanditError:
+        """The receipt, or an error. standing: the stored row of its id; None if the feedback is not stored."""
         if standing is None:
             return unknown_decision()
         if standing["body_hash"] != self.row["body_hash"]:
@@ -98,7 +98,7 @@ class _Item:
 def write_feedback(
     connection: Connection, group: Sequence[Feedback], *, moves: Moves
 ) -> list[Receipt | RagBanditError]:
-    """Insert the group with all that follows from it; what each sender is told."""
+    """Insert the group and update the rows that depend on it; a receipt or an error per item."""
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
@@ -124,7 +124,7 @@ def write_feedback(
 
 
 def _flag(
-    connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], RowMapping], moves: Moves
+    connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], Row], moves: Moves
 ) -> None:
     """Say of decisions that wait, in whatever ledger, that they have feedback, and whether a reward is among it."""
     fed = {item.feedback.decision_id for item in new if item.can_be_learned}

@@ -13,7 +13,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, exists, func, or_, select
+from sqlalchemy import Connection, RowMapping, Table, exists, func, or_, select
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.spending import DRAWS, count_spending, shared_secret
@@ -50,7 +50,7 @@ from ragbandit.router.storage.rows.outcome_rows import (
     outcome_value,
     sample_outcomes,
 )
-from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
+from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows, run
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
@@ -108,10 +108,13 @@ class AnswerTask:
     cancelled: bool
 
 
-#: whether the label queue asks for a decision: facts are canonical JSON, its keys in order
-_ASKED: Final = decisions.c.facts.contains(f'"{LABEL_QUEUE}":{{"asked":true,').label("asked")
-#: whether its texts were erased
-_IS_ERASED: Final = decisions.c.facts.contains(f'"{ERASED}":').label("is_erased")
+#: columns of the decision of an outcome; whether the label queue asks for it, and whether its texts were erased
+_OWNED: Final = (
+    "SELECT id, run_by, tenant, api_key, request, facts LIKE ? AS asked, facts LIKE ? AS is_erased"
+    " FROM decisions WHERE id IN ?"
+)
+#: facts are canonical JSON, with their keys in order
+_ASKED, _IS_ERASED = f'%"{LABEL_QUEUE}":{{"asked":true,%', f'%"{ERASED}":%'
 #: values of the setting log.text
 KeptText = Literal["full", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
@@ -149,9 +152,8 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """label: the ledger that decisions made here are to be learned in. text: the setting log.text, what is kept of
-        texts. context: keys of contexts kept in any case. judge: which outcomes wait for the judge; None: none. check:
-        whether they wait for a check.
+        """label: ledger of the decisions made here. text: the setting log.text. context: keys of contexts kept in any
+        case. judge: which outcomes wait for the judge; None if none do. check: whether they wait for a check.
         """
         self.database, self.label = database, label
         self.text, self.context, self.judge, self.check = text, context, judge, check
@@ -213,18 +215,15 @@ class DecisionStore:
             answer_queue.enqueue(connection, answered_here, in_front=in_front, claims=claims)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
-        """The stored decisions among these ids, with the hash of the request that made them.
-
-        A row that cannot be read comes as the StoreError that says so.
-        """
+        """The stored decisions among these ids, with the hashes of their requests; StoreError for an unreadable row."""
         with self.database.read() as connection:
             return _standing(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
         """Whose decisions these are; ids that no decision has are left out."""
         with self.database.read() as connection:
-            rows = _by_id(connection, ids, columns=("id", "tenant"))
-        return {key: row["tenant"] for key, row in rows.items()}
+            rows = run(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
+        return {row["id"]: row["tenant"] for row in rows}
 
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
         """The facts that a worker needs before it answers this decision, in one query; None for an unknown one."""
@@ -253,20 +252,19 @@ class DecisionStore:
     def add_outcomes(
         self, group: Sequence[Outcome], *, successor: Decision | None = None
     ) -> list[bool | RagBanditError]:
-        """Keep the outcomes; per item True if it is new, False if the very same is kept already, or what is wrong.
+        """Keep the outcomes; per item True if it is new, False if it is kept already, or an error. Durable on return.
 
-        A worker that runs an arm a second time (a job is delivered at least once) is told False, whatever it
-        brings: the first outcome stands. It is NotFound for an unknown decision, Conflict if the caller's stack says
-        something else than before, or reports on a decision that our workers run. Durable when this returns.
-        successor: see `add_outcome`.
+        False also for another outcome of a worker, which ran the arm a second time: the first one stands. NotFound for
+        an unknown decision; Conflict if the caller's stack reports another outcome than before, or reports on a
+        decision that our workers run. successor: see `add_outcome`.
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
             rows = [row | _KEPT_OF_OUTCOME for row in rows]
-        columns = ("id", "run_by", "tenant", "api_key", "request", _ASKED, _IS_ERASED)
         secret = b"" if self.judge is None else self.secret
         with counting(self.database) as (connection, moves):
-            owned = _by_id(connection, {row["decision_id"] for row in rows}, columns=columns)
+            named = sorted({row["decision_id"] for row in rows})
+            owned = {row["id"]: row for row in run(connection, _OWNED, _ASKED, _IS_ERASED, named)}
             known = {key: row["run_by"] for key, row in owned.items()}
             accepted = [
                 (each, row | _of_decision(each, decision=owned[each.decision_id]))
@@ -314,29 +312,29 @@ class DecisionStore:
             return bool(connection.execute(standing).scalar() == outcome_row(outcome)["body_hash"])
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
-        """Those of these decisions that have an outcome."""
+        """The ids among these whose decisions have an outcome."""
         with self.database.read() as connection:
             there = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
             return list(connection.execute(there).scalars())
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
-        """The outcomes that are there, by decision id. One that cannot be read comes as the StoreError that says so."""
+        """The stored outcomes by decision id; StoreError for an unreadable row."""
         with self.database.read() as connection:
             rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
             return {row["decision_id"]: readable_outcome(row) for row in rows}
 
     def add_feedback(
-        self, group: Sequence[Feedback], *, beside: Callable[[Connection, Moves], object] | None = None
+        self, group: Sequence[Feedback], *, also: Callable[[Connection, Moves], object] | None = None
     ) -> list[Receipt | RagBanditError]:
         """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 
-        It is late if the ledger that made its decision has closed it. beside: what else the transaction changes;
-        where it raises, nothing is kept.
+        It is late if the ledger that made its decision has closed it. also: makes further changes in the transaction;
+        if it raises, nothing is kept.
         """
         with counting(self.database) as (connection, moves):
             replies = write_feedback(connection, group, moves=moves)
-            if beside is not None:
-                beside(connection, moves)
+            if also is not None:
+                also(connection, moves)
         return replies
 
     def imported_feedback(self, group: Sequence[Feedback]) -> list[Feedback]:
@@ -408,14 +406,10 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     return "waiting"
 
 
-def _by_id(
-    connection: Connection, ids: Iterable[str], *, columns: Sequence[str | ColumnElement[Any]] | None = None
-) -> dict[str, RowMapping]:
-    wanted = list(ids)
-    if not wanted:
+def _by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowMapping]:
+    if not (wanted := list(ids)):
         return {}
-    chosen = [decisions.c[c] if isinstance(c, str) else c for c in columns] if columns else decisions.columns
-    rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
+    rows = connection.execute(select(decisions).where(decisions.c.id.in_(wanted))).mappings()
     return {row["id"]: row for row in rows}
 
 

@@ -1,4 +1,6 @@
-"""Bulk insert: many rows in one statement, without a Python object or a compiled statement for each of them.
+"""Statements of every request, as text, and inserts of many rows in one statement.
+
+SQLAlchemy takes several times as long over such a statement as SQLite itself, so `run` calls the driver of SQLite.
 
 SQLite: `executemany` with plain values. PostgreSQL: one statement with all values for a few rows, and for more rows one
 array per column, `INSERT ... SELECT FROM unnest(...)`: one round trip, and no temporary table, whose right many a
@@ -10,10 +12,36 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, types
+from sqlalchemy import Connection, RowMapping, Table, types
 from sqlalchemy.dialects import postgresql, sqlite
 
-Row = Mapping[str, Any]
+Row = RowMapping | Mapping[str, Any]
+
+
+def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
+    """The rows of a statement. `?` stands for a value, `IN ?` for a list of texts; SQLite ignores FOR UPDATE."""
+    text = _marked(statement, dialect=connection.dialect.name)
+    if connection.dialect.name != "sqlite":
+        result = connection.exec_driver_sql(text, values)
+        return [dict(row) for row in result.mappings()] if result.returns_rows else []
+    given = [json.dumps(value) if isinstance(value, list) else value for value in values]
+    driver: Any = connection.connection.driver_connection
+    cursor = driver.execute(text, given)
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def run_many(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Run a statement of SQLite once for each row of values."""
+    driver: Any = connection.connection.driver_connection
+    driver.executemany(statement, rows)
+
+
+@lru_cache(maxsize=256)
+def _marked(statement: str, *, dialect: str) -> str:
+    if dialect == "sqlite":
+        return statement.replace("IN ?", "IN (SELECT value FROM json_each(?))").removesuffix(" FOR UPDATE")
+    return statement.replace("IN ?", "= ANY(?)").replace("?", "%s")
 
 
 def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
@@ -33,8 +61,8 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key
     unique = [first[name] for name in sorted(first)]
     if connection.dialect.name == "sqlite":
         # A write transaction of SQLite is the only one there is: nobody takes a key between these two statements.
-        statement = f"SELECT {key} FROM {table.name} WHERE {key} IN (SELECT value FROM json_each(?))"  # noqa: S608 # names of ours
-        taken = set(connection.exec_driver_sql(statement, (json.dumps(list(first)),)).scalars())
+        known = run(connection, f"SELECT {key} FROM {table.name} WHERE {key} IN ?", list(first))  # noqa: S608 # names of ours
+        taken = {row[key] for row in known}
         fresh = [row for row in unique if row[key] not in taken]
         insert_rows(connection, table, fresh)
         new = {row[key] for row in fresh}
@@ -50,16 +78,17 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
     if not rows:
         return
     if connection.dialect.name == "sqlite":
-        names = _names(table, rows[0])
+        names = _names(table, tuple(rows[0]))
         marks = ",".join("?" * len(names))
         statement = f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({marks})"  # noqa: S608 # names of ours
-        connection.exec_driver_sql(statement, [tuple([row[name] for name in names]) for row in rows])
+        run_many(connection, statement, [tuple([row[name] for name in names]) for row in rows])
     else:
         connection.exec_driver_sql(*_insert(table, rows))
 
 
-def _names(table: Table, row: Row) -> tuple[str, ...]:
-    """The columns that a row has, in the table's order."""
+@lru_cache(maxsize=64)
+def _names(table: Table, row: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns with these names, in the table's order."""
     return tuple(column.name for column in table.columns if column.name in row)
 
 
@@ -69,7 +98,7 @@ _FEW: Final = 4
 
 def _insert(table: Table, rows: Sequence[Row]) -> tuple[str, tuple[Any, ...]]:
     """The statement of PostgreSQL for these rows, and its parameters."""
-    names = _names(table, rows[0])
+    names = _names(table, tuple(rows[0]))
     if len(rows) > _FEW:
         return _unnested(table, names), tuple(_array(table, name, rows=rows) for name in names)
     marks = ",".join([f"({','.join(['%b'] * len(names))})"] * len(rows))

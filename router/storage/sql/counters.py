@@ -4,8 +4,8 @@ Reading them costs the same at a thousand and at a hundred million decisions. Th
 rolled back moves nothing. `counted` counts the tables instead; `ragbandit verify` compares the two.
 
 On PostgreSQL every counter has SHARDS rows, and a process moves its own, so that routers do not wait for each other.
-A transaction moves its counters last and in the order of their keys: whoever holds a counter needs no other lock any
-more, so no two transactions wait for each other in a circle.
+A transaction moves its counters last and in the order of their keys: a transaction that holds a counter needs no other
+lock, so no two transactions wait for each other in a circle.
 """
 
 from collections import Counter
@@ -30,6 +30,7 @@ from sqlalchemy import (
     text,
 )
 
+from ragbandit.router.storage.sql.bulk_insert import Row, run_many
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
     closures,
@@ -89,7 +90,7 @@ class ClosingRule:
     # ------------------------------------------------------------------------------ as tests of one decision
 
     def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
-        """The feedback that can be learned from now, in the order received; with wait_s = 0 the first one alone."""
+        """The feedback that can be learned from now, in the order received; with wait_s = 0 only the first one."""
         alone = joined.decision.run_by == "caller"
         usable = tuple(
             item
@@ -137,14 +138,12 @@ CounterName = Literal[
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
 #: raters of one decision disagree where they lie at least that far apart in quality
 DISAGREE: Final = 0.5
-#: name of a sum that is no count of rows, and never recounted, as "2026-11-22"
+#: name of a counter that holds a sum and is never recomputed from rows, as "2026-11-22"
 Day = NewType("Day", str)
 #: where the label of the whole store's counters would stand
 ALL: Final = ""
 
-Row = RowMapping | Mapping[str, Any]
-
-# Every decision runs one of these: as text they cost a third of what a built statement does.
+# Every decision runs one of these.
 _MOVE_SQLITE: Final = (
     "INSERT INTO counters (label, name, shard, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
@@ -212,7 +211,7 @@ class Moves:
         if not moved:
             return
         if connection.dialect.name == "sqlite":
-            connection.exec_driver_sql(_MOVE_SQLITE, [(label, name, shard, count) for label, name, count in moved])
+            run_many(connection, _MOVE_SQLITE, [(label, name, shard, count) for label, name, count in moved])
             return
         labels, names, counts = (list(column) for column in zip(*moved, strict=True))
         connection.exec_driver_sql(_MOVE_POSTGRESQL, (shard, labels, names, counts))
@@ -258,9 +257,9 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Count the tables and keep that; {"label name": (kept before, counted)} of those that differed.
+    """Set the counters from the tables; {"label name": (kept before, counted)} of the counters that differed.
 
-    Within a write transaction. Writers wait at their last statement until it ends: they move what is counted here.
+    Within a write transaction. Writers wait at their last statement until it ends.
     """
     if connection.dialect.name == "postgresql":
         # A longer table takes longer than the time limit of a statement of ours.

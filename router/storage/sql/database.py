@@ -3,10 +3,11 @@
 SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
 two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 
-Schema window: releases that may use one database at the same time, so that hosts are upgraded one by one. Each
-migration names in `oldest_code` the oldest schema whose code survives it; one that removes or renames what this code
-needs raises the value. The database has the value of its newest migration in `code_from`, which a release reads if it
-meets a newer schema. Sessions of PostgreSQL are named by their code's schema, so that a migration sees whom it breaks.
+Schema window: the releases that may share a database while hosts are upgraded in turn. Each migration names in
+`oldest_code` the oldest schema whose code still works after the migration; to remove or rename a column of that code
+raises the value. The database has the value of its newest migration in `code_from`, which a release reads if it meets a
+newer schema. Sessions of PostgreSQL are named by the schema of their code, so that a migration finds the processes that
+would break.
 """
 
 import secrets
@@ -32,6 +33,8 @@ from ragbandit.shared.errors import BEFORE_1_0, RESTORE, StoreError, missing_pac
 SCRIPTS: Final = "ragbandit:migrations"
 #: how the sessions of our processes are named in pg_stat_activity; the schema of their code follows
 SESSION: Final = "ragbandit schema "
+#: errors of a database that cannot write; others are the fault of the row
+_UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout, sqlite3.OperationalError, sqlite3.InternalError
 #: PostgreSQL: a lock did not come in time, or a deadlock was broken here
 _GAVE_WAY: Final = frozenset({"55P03", "40P01"})
 #: longest wait of a migration for one lock, as a share of the time after which PostgreSQL looks for deadlocks: the
@@ -106,6 +109,7 @@ class Database:
         except ImportError as error:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
+        self._writer = self.engine.execution_options(ragbandit_write=True)
         if self.is_sqlite:  # whose readers see one state anyway
             if self.file is not None:
                 connect = self.file.connect
@@ -124,13 +128,19 @@ class Database:
             yield connection
 
     @contextmanager
+    def look(self) -> Iterator[Connection]:
+        """A connection for one statement, which is a transaction by itself: half the time of `read`."""
+        self.check_file(every_s=LOOK_S)
+        with self._wrapped(), self._reader.connect() as connection:
+            yield connection
+
+    @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or rolled back by an exception."""
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
-        writer = self.engine.execution_options(ragbandit_write=True)
-        with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
+        with self._wrapped(writes=True), self._writer.connect() as connection, connection.begin():
             yield connection
             self.check_file()  # before the commit: a row in a file that no path names is lost
 
@@ -169,13 +179,13 @@ class Database:
     def _wrapped(self, *, writes: bool = False) -> Iterator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, sqlite3.Error) as error:
             self.check_file(every_s=0.001)  # a file that is gone is the reason for more than one fault of SQLite
-            said = str(getattr(error, "orig", None) or error).strip()
-            reason = said.partition("\n")[0] or type(error).__name__
-            if writes and isinstance(error, OperationalError | InternalError | PoolTimeout):  # not: the row is wrong
+            cause = getattr(error, "orig", None) or error  # sqlite3's, from statements that bypass SQLAlchemy
+            reason = str(cause).strip().partition("\n")[0] or type(error).__name__
+            if writes and isinstance(error, _UNAVAILABLE):
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
-            damaged = is_damaged(getattr(error, "orig", None))
+            damaged = is_damaged(cause)
             remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
             message = f"the database failed: {reason}"
             raise StoreError(message, remedy=f"nothing was written; {remedy}", lasting=damaged) from error
@@ -184,7 +194,8 @@ class Database:
 def overwrite_freed(connection: Connection) -> None:
     """Leave nothing of what this transaction changes in free pages of the file of SQLite."""
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("PRAGMA secure_delete=ON")
+        driver: Any = connection.connection.driver_connection
+        driver.execute("PRAGMA secure_delete=ON")
 
 
 def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> None:

@@ -3,14 +3,18 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, literal, select
 
-from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_into, run
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.types import Decision
 
+_LOCKED: Final = (
+    f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id IN ?"  # noqa: S608 # names of ours
+    " ORDER BY decision_id, policy FOR UPDATE"
+)
 #: decisions that one transaction flags
 _BATCH: Final = 200
 _FED: Final = exists().where(feedback.c.decision_id == decisions.c.id)
@@ -28,9 +32,9 @@ def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMa
     return list(connection.execute(query.with_for_update()).mappings())
 
 
-def lock_waiting(connection: Connection, ids: set[str]) -> dict[tuple[str, str], RowMapping]:
+def lock_waiting(connection: Connection, ids: set[str]) -> dict[tuple[str, str], Row]:
     """The rows of these decisions by (decision, label), locked."""
-    locked = lock_rows(connection, waiting.c.decision_id.in_(ids)) if ids else []
+    locked = run(connection, _LOCKED, sorted(ids)) if ids else []
     return {(row["decision_id"], row["policy"]): row for row in locked}
 
 
@@ -42,18 +46,19 @@ def take_out(connection: Connection, *where: ColumnElement[bool], moves: Moves) 
     return gone
 
 
-def flag_waiting(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves, **flags: bool) -> None:
+def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, **flags: bool) -> None:
     """Set flags of these locked rows of `waiting`.
 
     No other row: one that a new label inherits at this moment is not counted here, its label looks again itself.
     """
-    by_label: dict[str, list[RowMapping]] = {}
+    by_label: dict[str, list[Row]] = {}
     for row in rows:
         by_label.setdefault(row["policy"], []).append(row)
     for label, group in by_label.items():
         ids = [row["decision_id"] for row in group]
-        here = waiting.c.policy == label, waiting.c.decision_id.in_(ids)
-        connection.execute(update(waiting).where(*here).values(**flags))
+        changed = ", ".join(f"{name} = ?" for name in flags)
+        statement = f"UPDATE waiting SET {changed} WHERE policy = ? AND decision_id IN ?"  # noqa: S608 # names of ours
+        run(connection, statement, *flags.values(), label, ids)
         moves.flagged(group, **flags)
 
 
@@ -114,12 +119,12 @@ def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
 
 
 def labels_in_use(connection: Connection, *, label: str) -> set[str]:
-    """The ledgers that a new decision waits for: this one and all that are known, but for those that are retired.
+    """The ledgers that a new decision waits for: this one and all registered ones, without the retired ones.
 
-    To be asked after the decision was inserted: a label that is registered meanwhile looks for older transactions.
+    Call it after the decision was inserted: a label that is registered meanwhile looks for older transactions.
     """
-    known = connection.exec_driver_sql("SELECT label, retired_at IS NULL FROM policies").all()
-    return ({label} | {name for name, _ in known}) - {name for name, in_use in known if not in_use}
+    known = run(connection, "SELECT label, retired_at IS NULL AS in_use FROM policies")
+    return ({label} | {row["label"] for row in known}) - {row["label"] for row in known if not row["in_use"]}
 
 
 def number_transaction(connection: Connection) -> None:

@@ -2,11 +2,14 @@
 
 import contextlib
 import json
+import os
 import socket
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.http_service import QUESTION, Service
 from tests.support.waiting import until
 
@@ -97,3 +100,35 @@ def test_too_many_connections(serve_on):
         assert everything(connected(service, post())).startswith(b"HTTP/1.1 503 ")
     asked = post(headers="connection: close\r\n")
     until(lambda: everything(connected(service, asked)).startswith(b"HTTP/1.1 200 "), seconds=5)
+
+
+def tcp_sockets():
+    """Every connected TCP socket of this process."""
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as link:
+            if link.family == socket.AF_INET and link.type == socket.SOCK_STREAM and link.getpeername():
+                yield link
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+def test_no_connection_waits_to_fill_its_packets(kind, settings):
+    """Connections from clients and to a model's server send small pieces at once (TCP_NODELAY), on both event loops."""
+    with ScriptedServer({"": Reply(text="Bram Stoker wrote it", part_s=0.5)}) as server:
+        generator = {"name": "openai", "model": "m", "openai": {"base_url": server.url, "api_key_env": "NO_KEY"}}
+        arms = {"first": {"class": "model"}, "second": {"class": "model"}}
+        service = Service(settings(arms=arms, generator=generator), loop=kind, inline=True)
+        ports = {"clients": urlsplit(service.url).port, "model": urlsplit(server.url).port}
+        try:
+            body = {"model": "auto", "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
+            with service.http.stream("POST", "/v1/chat/completions", json=body) as reply:
+                pieces = reply.iter_bytes()
+                assert next(pieces)
+                delays = {
+                    (side, link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0)
+                    for link in tcp_sockets()
+                    for side, address in (("clients", link.getsockname()), ("model", link.getpeername()))
+                    if address[1] == ports[side]
+                }
+        finally:
+            service.close()
+        assert delays == {("clients", True), ("model", True)}

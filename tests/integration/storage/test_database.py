@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import database as database_module
+from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import StoreError
@@ -91,3 +92,20 @@ def test_a_writer_of_sqlite_waits_no_longer_than_said(tmp_path, monkeypatch):
         pass
     other.close()
     database.close()
+
+
+def test_statements_of_text(database):
+    """Statements of text take values and lists on both databases, and their faults are StoreErrors."""
+    query = "SELECT label, retired_at IS NULL AS in_use FROM policies WHERE label IN ? AND made_at > ? ORDER BY label"
+    insert = "INSERT INTO policies (label, algorithm, params, encoder_hash, made_at) VALUES (?, ?, ?, ?, ?)"
+    with database.write() as connection:
+        for label in ("a", "b", "c?%"):
+            assert run(connection, insert, label, "uniform", "{}", "", 2.0) == []
+    with database.look() as connection:
+        found = run(connection, query, ["a", "c?%", "none"], 1.0)
+        assert [(row["label"], bool(row["in_use"])) for row in found] == [("a", True), ("c?%", True)]
+        assert run(connection, query, [], 1.0) == []
+    with pytest.raises(StoreError, match="the database failed"), database.write() as connection:
+        run(connection, insert, "a", "uniform", "{}", "", 3.0)
+    with pytest.raises(StoreError, match="absent"), database.look() as connection:
+        run(connection, "SELECT 1 FROM absent")

@@ -12,16 +12,22 @@ from ragbandit.router.api.app import create_app, make_server
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
+from ragbandit.workers.inline import InlineAnswers, inline_arms
 
 QUESTION = "Who wrote Dracula?"
 
 
 class Service:
-    """A uvicorn in a thread; `router` is what it serves."""
+    """A uvicorn in a thread; `router` is the Router that it serves. inline: it answers by itself, as `serve` does."""
 
-    def __init__(self, settings, *, loop: str = "asyncio", jobs=None) -> None:
+    def __init__(self, settings, *, loop: str = "asyncio", jobs=None, inline: bool = False) -> None:
         self.jobs = jobs or MemoryJobs()
-        self.app = create_app(lambda: Router.open(settings, jobs=self.jobs))
+
+        def begin(tracing) -> None:
+            if inline:
+                InlineAnswers(self.router, arms=inline_arms(settings)).start(tracing)
+
+        self.app = create_app(lambda: Router.open(settings, jobs=self.jobs), begin=begin)
         served = settings.server.model_copy(update={"host": "127.0.0.1", "port": 0})
         self._server = make_server(self.app, settings=served, loop=loop)
         self._server.main_loop = self._main_loop

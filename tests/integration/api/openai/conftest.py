@@ -74,9 +74,9 @@ def in_pieces(monkeypatch):
                 elif isinstance(event, Exception):
                     raise event
                 else:
-                    yield event
+                    yield [] if event is None else [event]
             text = "".join(event.text for event in events if isinstance(event, TextPiece))
-            yield outcome_of(answer.decision.id, **({"answer": text, "sources": SOURCES} | outcome))
+            yield [outcome_of(answer.decision.id, **({"answer": text, "sources": SOURCES} | outcome))]
 
         monkeypatch.setattr(PendingAnswer, "events", made)
 

@@ -135,6 +135,15 @@ class HealthSettings(Section):
         return cool_down_s
 
 
+class RetentionSettings(Section):
+    """When the oldest decisions leave the store, with all that belongs to them; docs/store.md says what stays."""
+
+    #: days after which a decision leaves; None: no limit of age
+    days: Annotated[float, Field(gt=0)] | None = None
+    #: size of the database, in 10^9 bytes, above which the oldest decisions leave; None: no limit of size
+    gb: Annotated[float, Field(gt=0)] | None = None
+
+
 class LogSettings(Section):
     """What decisions and outcomes keep of texts, and the form of the processes' log."""
 
@@ -219,6 +228,7 @@ class Settings(Section):
     health: HealthSettings = HealthSettings()
     rollout: RolloutSettings = RolloutSettings()
     log: LogSettings = LogSettings()
+    retention: RetentionSettings = RetentionSettings()
     server: ServerSettings = ServerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     #: tenant -> its budgets and weights of cost; "default" are those of every tenant that has none of its own

@@ -169,7 +169,7 @@ class Verdict:
     erased: int = 0
     #: updates of the live policy that cannot be learned again, since what they were learned from was erased
     not_relearnable: int = 0
-    #: updates that an earlier release archived: their rows are not here, and are not checked
+    #: updates whose rows left the store, by `retention` or an earlier release's archive: they cannot be checked
     archived: int = 0
     #: counters that differ from what is in the tables
     counter_mismatches: int = 0
@@ -182,7 +182,7 @@ class Verdict:
         """No difference anywhere, but for rounding and for what was erased or archived."""
         differences = sum(getattr(self, counter) for counter in get_args(Counter))
         same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
-        same = same or self.not_relearnable > 0 or self.archived > 0
+        same = same or self.not_relearnable > 0 or (self.archived > 0 and not self.replay_sha256)
         return differences == 0 and same and not self.broken
 
     @property

@@ -124,12 +124,15 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that is committed at the end of the block, or rolled back by an exception."""
+    def write(self, *, foreign_keys: bool = True) -> Iterator[Connection]:
+        """A transaction that is committed at the end of the block, or rolled back by an exception.
+
+        foreign_keys: SQLite checks them, which takes a scan of each table that refers to a row that is deleted.
+        """
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
-        writer = self.engine.execution_options(ragbandit_write=True)
+        writer = self.engine.execution_options(ragbandit_write="ON" if foreign_keys else "OFF")
         with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
             yield connection
             self.check_file()  # before the commit: a row in a file that no path names is lost
@@ -199,17 +202,18 @@ def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) ->
     if file is None or not file.read_only:
         # SQLite's own wait is skipped when several connections switch one new file to WAL
         _wait_for_lock(connection, "PRAGMA journal_mode=WAL", last_try=connection.execute)
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("PRAGMA synchronous=FULL")
     if file is not None:
         file.check()  # opened by its path, which may name another file by now
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    if not connection.get_execution_options().get("ragbandit_write", False):
+    foreign_keys = connection.get_execution_options().get("ragbandit_write")
+    if foreign_keys is None:
         connection.exec_driver_sql("BEGIN")
         return
     driver: Any = connection.connection.driver_connection
+    driver.execute(f"PRAGMA foreign_keys={foreign_keys}")
     _wait_for_lock(driver, "BEGIN IMMEDIATE", last_try=connection.exec_driver_sql)
 
 

@@ -5,6 +5,10 @@ ids, draws and times of their own over 30 days; 30 % are rated and learned. `--f
 At the end decisions leave the large store by age while a router serves: the longest pause of a writer is printed.
 """
 
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in the service's own processes
+
 import argparse
 import itertools
 import json
@@ -149,7 +153,8 @@ def fill(settings: Settings, url: str, *, templates: Templates, count: int) -> N
         with database.write() as connection:
             driver: Any = connection.connection.driver_connection
             for table in TABLES:
-                names, rows = list(table.columns.keys()), [tuple(row.values()) for row in _ordered(part[table], table)]
+                names = list(table.columns.keys())
+                rows = [tuple(row[name] for name in names) for row in part[table]]
                 listed = ", ".join(f'"{name}"' for name in names)
                 if database.is_sqlite:
                     marks = ", ".join("?" * len(names))
@@ -162,10 +167,6 @@ def fill(settings: Settings, url: str, *, templates: Templates, count: int) -> N
         recount(connection)
         connection.execute(text("ANALYZE") if not database.is_sqlite else text("SELECT 1"))
     database.close()
-
-
-def _ordered(rows: Sequence[dict[str, Any]], table: Any) -> Iterator[dict[str, Any]]:
-    return ({name: row[name] for name in table.columns} for row in rows)
 
 
 def learn(settings: Settings, url: str) -> float:
@@ -278,9 +279,11 @@ def main(given: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="decisions of the large store")
+    parser.add_argument("--policy", default="mba", help="what learns them; another one than mba fills faster")
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own, not on SQLite")
     parser.add_argument("--seconds", type=float, default=20.0, help="for how long decisions leave the large store")
     asked = parser.parse_args(given)
+    CONFIG["policy"] = {"name": asked.policy}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = None
@@ -318,9 +321,9 @@ def main(given: Sequence[str] | None = None) -> None:
                         each[name][0](number)
                         spent.append(1000.0 * (time.perf_counter() - began))
                 show(name, [median(spent) for spent in took])
+        print(leave(stores[1][0], seconds=asked.seconds), flush=True)
         for line in (["report"], ["verify"], ["replay", "--policy", "fixed:b"]):
             show(" ".join(line) + " (CPU)", [1000.0 * command(home, url, *line) for _, home, url in stores])
-        print(leave(stores[1][0], seconds=asked.seconds))
         print(f"{'PostgreSQL' if server else 'SQLite'}, {asked.rows} decisions; {machine()}")
 
 

@@ -1,4 +1,4 @@
-"""Housekeeping: what a worker process does beside its jobs, each in a thread of its own; and learning."""
+"""Housekeeping: learning, and the threads that a worker process runs in addition to its jobs."""
 
 import logging
 import time
@@ -218,11 +218,10 @@ def handle_notification(context: Context, notification: str) -> None:
 
 
 def routines_of(context: Context) -> list[Routine]:
-    """The threads of this process beside its jobs.
+    """Start the threads of this process.
 
-    Every worker stops runs that were cancelled, of which no notification told, and renews the claims of what it runs.
-    One that learns repeats lost notifications, extends the hourly totals, learns for versions, and looks at those
-    in shadow or canary; of all that share a store one does each at a time. It checks answers as well.
+    Every worker stops cancelled runs and renews its claims. A worker that learns also does what one process per store
+    does at a time: lost notifications, hourly totals, versions, retention, checks of answers.
     """
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s

@@ -51,9 +51,8 @@ def verify(
 ) -> Verdict:
     """Check the decisions and replay the ledger. Reads only.
 
-    serving: any instance of the ledger's policy, whose newest snapshot is what the routers run; None where it has
-    none. A ledger that was imported and that no router has opened has nothing to replay: its rows alone are checked.
-    deep: every pmf made again.
+    serving: any instance of the policy of the ledger, whose newest snapshot the routers run; None for an imported ledger
+    that no router has opened: only its rows are checked. deep: every pmf is computed again.
     """
     verdict = Verdict()
     for place in ledger.database.damages(most=MOST_NAMED - 1):
@@ -91,7 +90,7 @@ def verify(
 
 
 def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
-    with ledger.database.read() as connection:  # one state: writers go on beside it
+    with ledger.database.read() as connection:  # one state, since writers go on
         right, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
     for name, count in right.items():
         if stored[name] != count:
@@ -237,7 +236,7 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
     verdict.erased += ERASED in decision.facts
     if elsewhere:
         return
-    # A release before this one that still runs beside it draws so.
+    # An earlier release that runs at the same time draws so.
     verdict.seeded_by_id += (
         secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id)
     )
@@ -247,7 +246,7 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
 
 
 def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict) -> None:
-    """Hold turns that stayed on an arm against the draws that they name, where these are in the database still."""
+    """Compare turns that stayed on an arm with the draws that they name, if these are still stored."""
     firsts = [(one, value_at(one.facts, (STICKY, "first"))) for one in stayed]
     pairs = [(one, first) for one, first in firsts if isinstance(first, str)]
     known = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))

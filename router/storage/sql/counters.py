@@ -1,11 +1,9 @@
-"""Counters: how many rows are in which state, kept in a table and moved in the transactions that change the rows.
+"""Counters: how many rows are in which state, in a table that changes in the transactions that change the rows.
 
-Reading them costs the same at a thousand and at a hundred million decisions. They are exact: a transaction that is
-rolled back moves nothing. `counted` counts the tables instead; `ragbandit verify` compares the two.
+They are exact, and cost the same to read at any number of rows. `counted` counts the tables; `verify` compares the two.
 
 On PostgreSQL every counter has SHARDS rows, and a process moves its own, so that routers do not wait for each other.
-A transaction moves its counters last and in the order of their keys: whoever holds a counter needs no other lock any
-more, so no two transactions wait for each other in a circle.
+A transaction moves its counters last and in the order of their keys, so that no deadlock is possible.
 """
 
 from collections import Counter
@@ -89,7 +87,7 @@ class ClosingRule:
     # ------------------------------------------------------------------------------ as tests of one decision
 
     def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
-        """The feedback that can be learned from now, in the order received; with wait_s = 0 the first one alone."""
+        """The feedback that can be learned from now, in the order received; with wait_s = 0 only the first one."""
         alone = joined.decision.run_by == "caller"
         usable = tuple(
             item
@@ -137,7 +135,7 @@ CounterName = Literal[
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
 #: raters of one decision disagree where they lie at least that far apart in quality
 DISAGREE: Final = 0.5
-#: name of a sum that is no count of rows, and never recounted, as "2026-11-22"
+#: name of a sum of dollars, such as "2026-11-22", which is never recounted
 Day = NewType("Day", str)
 #: where the label of the whole store's counters would stand
 ALL: Final = ""
@@ -275,9 +273,9 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Count the tables and keep that; {"label name": (kept before, counted)} of those that differed.
+    """Set the counters to the tables' counts; {"label name": (old, new)} for those that differed.
 
-    Within a write transaction. Writers wait at their last statement until it ends: they move what is counted here.
+    connection: of a write transaction. Other writers wait at their last statement until it ends.
     """
     if connection.dialect.name == "postgresql":
         # A longer table takes longer than the time limit of a statement of ours.

@@ -3,10 +3,10 @@
 SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
 two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 
-Schema window: releases that may use one database at the same time, so that hosts are upgraded one by one. Each
-migration names in `oldest_code` the oldest schema whose code survives it; one that removes or renames what this code
-needs raises the value. The database has the value of its newest migration in `code_from`, which a release reads if it
-meets a newer schema. Sessions of PostgreSQL are named by their code's schema, so that a migration sees whom it breaks.
+Schema window: several releases may use one database while hosts are upgraded one by one. Each migration names in
+`oldest_code` the oldest schema whose code survives it. The database stores the value of its newest migration in
+`code_from`, which a release reads if the schema is newer than its own. Sessions of PostgreSQL have their code's schema
+in their names, so that a migration refuses to run while code is connected that would not survive it.
 """
 
 import secrets

@@ -130,7 +130,7 @@ class Retention:
         return (seen[-1].made_at, seen[-1].id) if seen else None, len(ids)
 
     def _not_needed(self, connection: Connection, ids: Sequence[str]) -> list[str]:
-        """Those of the decisions whose rows nothing needs."""
+        """The decisions among these whose rows nothing needs."""
         new = [and_(updates.c.policy == label, updates.c.seq > seq) for label, seq in self._last_seqs.items()]
         needed = {
             tables.waiting: (),

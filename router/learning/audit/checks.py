@@ -44,7 +44,7 @@ _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """The fault of a seed that follows neither from the store's secret and the id nor, as in earlier releases, the id."""
+    """The fault of a seed that follows neither from the secret and the id nor, as in earlier releases, from the id."""
     if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
         return None
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
@@ -142,9 +142,9 @@ class Verdict:
     """Counts of what was checked and of what did not agree. `ok` is the exit code's question."""
 
     decisions: int = 0
-    #: of all decisions: drawn elsewhere, so that their draws cannot be repeated
+    #: decisions that were drawn elsewhere, so that their draws cannot be repeated
     made_elsewhere: int = 0
-    #: of all decisions: drawn by their ids without the secret after the store had one
+    #: decisions that were drawn by their ids without the secret after the store had one
     seeded_by_id: int = 0
     #: seed, drawn arm, logged propensity, sum or floor of the pmf
     propensity_mismatches: int = 0

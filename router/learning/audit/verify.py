@@ -51,8 +51,8 @@ def verify(
 ) -> Verdict:
     """Check the decisions and replay the ledger. Reads only.
 
-    serving: any instance of the policy of the ledger, whose newest snapshot the routers run; None for an imported ledger
-    that no router has opened: only its rows are checked. deep: every pmf is computed again.
+    serving: any instance of the ledger's policy, whose newest snapshot the routers run; None for an imported ledger that
+    no router has opened: only its rows are checked. deep: every pmf is computed again.
     """
     verdict = Verdict()
     for place in ledger.database.damages(most=MOST_NAMED - 1):

@@ -26,8 +26,8 @@ from sqlalchemy import (
 
 #: the migration this code was written for
 SCHEMA_REVISION = "0010"
-#: the oldest schema that this code can also use: migrations up to it run before its processes start, later ones may wait
-#: until all processes of the previous release have ended
+#: the oldest schema that this code can also use: migrations up to it run before its processes start, later ones
+#: may wait until all processes of the previous release have ended
 OLDEST_REVISION = "0009"
 
 metadata = MetaData()

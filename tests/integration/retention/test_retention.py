@@ -139,7 +139,7 @@ def test_what_is_needed_stays(world):
 
 
 def test_a_row_that_nothing_explains_is_a_fault(world):
-    """Verify reports an update that somebody deleted, although others left by age."""
+    """Verify reports a missing update that did not leave by age."""
     lived(world)
     leave(world, days=4.5)
     with world.database.write() as connection:

@@ -51,7 +51,7 @@ def verify(
 ) -> Verdict:
     """Check the decisions and replay the ledger. Reads only.
 
-    serving: any instance of the ledger's policy, whose newest snapshot the routers run; None for an imported ledger that
+    serving: an instance of the ledger's policy, whose newest snapshot the routers run; None for an imported ledger that
     no router has opened: only its rows are checked. deep: every pmf is computed again.
     """
     verdict = Verdict()

@@ -22,9 +22,9 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes, policies, u
 from ragbandit.router.storage.totals import TRAFFIC, position_of, rewards_reader
 
 #: what one transaction should take, seconds: on SQLite other writers wait for it
-AIM_S: Final = 0.015
+AIM_S: Final = 0.02
 #: decisions that one transaction looks at
-FEWEST, MOST = 8, 500
+FEWEST, MOST = 32, 500
 #: how long a step goes on, and how long its lease lasts, seconds
 STEP_S, LEASE_S = 2.0, 60.0
 #: Bytes in use. PostgreSQL keeps the pages of deleted rows: the share of its pages without a row of `decisions` is

@@ -38,16 +38,7 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.database import Database, migrate
-from ragbandit.router.storage.sql.tables import (
-    closures,
-    decisions,
-    feedback,
-    outcomes,
-    policies,
-    service_secrets,
-    updates,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.storage.totals import Extender
 
 SMALL, TEMPLATES, UNLEARNED, PART = 10_000, 1_000, 2_000, 20_000
@@ -55,7 +46,7 @@ DAYS, EXPIRE_DAYS = 30.0, 7.0
 #: mean rating and steps of each arm
 ARMS: Final = {"a": (0.5, 0.0), "b": (0.7, 1.0), "c": (0.72, 3.0)}
 CONFIG: Final[dict[str, Any]] = {"encoder": {"model": "hashing"}, "arms": {arm: {"run_by": "caller"} for arm in ARMS}}
-TABLES: Final = (decisions, outcomes, feedback, updates, closures, waiting)
+TABLES: Final = ("decisions", "outcomes", "feedback", "updates", "closures", "waiting")
 WORDS: Final = ["price", "city", "year", "book", "who", "when", "where", "how", "capital", "river", "king"]
 
 
@@ -89,31 +80,34 @@ class Templates:
                 made_here(router, number, rated=True)
             make_learner(settings, database=router.database, jobs=MemoryJobs()).drain()
             with router.database.read() as connection:
-                read = {table: connection.execute(select(table)).mappings().all() for table in TABLES}
+                read = {table: connection.execute(select(metadata.tables[table])).mappings().all() for table in TABLES}
                 self.once = {
-                    table: [dict(row) for row in connection.execute(select(table)).mappings()]
-                    for table in (policies, service_secrets)
+                    table: [dict(row) for row in connection.execute(select(metadata.tables[table])).mappings()]
+                    for table in ("policies", "service_secrets")
                 }
-        self.secret = bytes.fromhex(next(row["value"] for row in self.once[service_secrets] if row["name"] == "draws"))
-        self.decisions = [dict(row) for row in read[decisions]]
+        self.secret = bytes.fromhex(
+            next(row["value"] for row in self.once["service_secrets"] if row["name"] == "draws")
+        )
+        self.decisions = [dict(row) for row in read["decisions"]]
         by_id = {
-            table: {row["decision_id"]: dict(row) for row in read[table]} for table in (outcomes, feedback, updates)
+            table: {row["decision_id"]: dict(row) for row in read[table]}
+            for table in ("outcomes", "feedback", "updates")
         }
         self.of_arm = defaultdict[str, list[Any]](list)
         for row in self.decisions:
-            if row["id"] in by_id[updates]:
+            if row["id"] in by_id["updates"]:
                 self.of_arm[row["arm"]].append(tuple(by_id[table][row["id"]] for table in by_id))
 
-    def rows(self, count: int, *, now: float) -> Iterator[dict[Any, list[dict[str, Any]]]]:
+    def rows(self, count: int, *, now: float) -> Iterator[dict[str, list[dict[str, Any]]]]:
         """The rows of `count` decisions, PART at a time."""
         seq = 0
         for start in range(0, count, PART):
-            part = defaultdict[Any, list[dict[str, Any]]](list)
+            part = defaultdict[str, list[dict[str, Any]]](list)
             for number in range(start, min(count, start + PART)):
                 seq += self._add(part, number, seq=seq, count=count, now=now)
             yield part
 
-    def _add(self, part: dict[Any, list[dict[str, Any]]], number: int, *, seq: int, count: int, now: float) -> bool:
+    def _add(self, part: dict[str, list[dict[str, Any]]], number: int, *, seq: int, count: int, now: float) -> bool:
         """Add the rows of one decision; whether it was learned."""
         at = now - 60.0 - DAYS * 86_400 * (1.0 - number / count)
         key = f"{int(at * 1000):012x}"
@@ -124,21 +118,23 @@ class Templates:
         arm, chance = arms[drawn], pmf[drawn]
         outcome, rating, learned = self.of_arm[arm][number % len(self.of_arm[arm])]
         body = {"id": key, "text": question(number), "arm": arm, "propensity": chance, "seed": str(seed), "made_at": at}
-        part[decisions].append(row | body | {"explored": chance < max(pmf)})
-        part[outcomes].append(outcome | {"decision_id": key, "made_at": at + 1})
+        part["decisions"].append(row | body | {"explored": chance < max(pmf)})
+        part["outcomes"].append(outcome | {"decision_id": key, "made_at": at + 1})
         is_rated, is_new = number % 10 < 3, number >= count - UNLEARNED
         if is_rated:
-            part[feedback].append(rating | {"id": f"f-{key}", "decision_id": key, "received_at": at + 5})
+            part["feedback"].append(rating | {"id": f"f-{key}", "decision_id": key, "received_at": at + 5})
         if is_rated and not is_new:
             marks = {"seq": seq + 1, "feedback_ids": f'["f-{key}"]', "made_at": at + 6, "decided": number + 1}
             given = {"decision_id": key, "propensity": chance, "feedback_at": at + 5}
-            part[updates].append(learned | marks | given)
+            part["updates"].append(learned | marks | given)
         elif at < now - EXPIRE_DAYS * 86_400:
             given = {"field": None, "reason": "no feedback in time", "made_at": at + EXPIRE_DAYS * 86_400}
-            part[closures].append({"policy": "main", "decision_id": key, "state": "closed", **given})
+            part["closures"].append({"policy": "main", "decision_id": key, "state": "closed", **given})
         else:
             flags = {"has_outcome": True, "has_feedback": is_rated, "has_reward": False}
-            part[waiting].append({"decision_id": key, "policy": "main", "decided_at": at, "run_by": "caller", **flags})
+            part["waiting"].append(
+                {"decision_id": key, "policy": "main", "decided_at": at, "run_by": "caller", **flags}
+            )
         return is_rated and not is_new
 
 
@@ -148,19 +144,19 @@ def fill(settings: Settings, url: str, *, templates: Templates, count: int) -> N
     migrate(database, data_dir=settings.data_dir)
     with database.write() as connection:
         for table, rows in templates.once.items():
-            connection.execute(insert(table), rows)
+            connection.execute(insert(metadata.tables[table]), rows)
     for part in templates.rows(count, now=time.time()):
         with database.write() as connection:
             driver: Any = connection.connection.driver_connection
             for table in TABLES:
-                names = list(table.columns.keys())
+                names = list(metadata.tables[table].columns.keys())
                 rows = [tuple(row[name] for name in names) for row in part[table]]
                 listed = ", ".join(f'"{name}"' for name in names)
                 if database.is_sqlite:
                     marks = ", ".join("?" * len(names))
-                    driver.executemany(f"INSERT INTO {table.name} ({listed}) VALUES ({marks})", rows)
+                    driver.executemany(f"INSERT INTO {table} ({listed}) VALUES ({marks})", rows)
                 elif rows:
-                    with driver.cursor() as cursor, cursor.copy(f"COPY {table.name} ({listed}) FROM STDIN") as copy:
+                    with driver.cursor() as cursor, cursor.copy(f"COPY {table} ({listed}) FROM STDIN") as copy:
                         for row in rows:
                             copy.write_row(row)
     with database.write() as connection:
@@ -238,11 +234,8 @@ def leave(settings: Settings, *, seconds: float) -> str:
     """Let decisions leave by age while a router serves; a line with rates and pauses."""
     pauses: dict[bool, list[float]] = {False: [], True: []}
     with Router.open(settings, jobs=MemoryJobs()) as router:
-        retention, ended, removing = (
-            Retention(router.database, holder="benchmark", days=DAYS / 3),
-            threading.Event(),
-            [False],
-        )
+        retention = Retention(router.database, holder="benchmark", days=DAYS / 3)
+        ended, removing = threading.Event(), [False]
 
         def serve() -> None:
             for number in itertools.count(2 * 10**8):
@@ -250,7 +243,7 @@ def leave(settings: Settings, *, seconds: float) -> str:
                     return
                 began = time.perf_counter()
                 made_here(router, number, rated=True)
-                pauses[removing[0]].append(1000.0 * (time.perf_counter() - began) / 3)
+                pauses[removing[0]].append(1000.0 * (time.perf_counter() - began))
                 time.sleep(0.01)
 
         thread = threading.Thread(target=serve)
@@ -264,7 +257,7 @@ def leave(settings: Settings, *, seconds: float) -> str:
         thread.join()
         retention.release()
     spread = ", ".join(
-        f"{name}: p50 {median(took):.1f} ms, longest {max(took):.0f} ms a write"
+        f"{name}: p50 {median(took):.1f} ms, longest {max(took):.0f} ms for three writes"
         for name, took in (("without", pauses[False]), ("meanwhile", pauses[True]))
     )
     return f"leaving by age: {rate:.0f} decisions a second; {spread}"
@@ -303,9 +296,7 @@ def main(given: Sequence[str] | None = None) -> None:
             fill(settings, url, templates=templates, count=count)
             filled = time.monotonic() - began
             learned.append(learn(settings, url))
-            print(
-                f"{count} decisions: filled in {filled:.0f} s, learned by {time.monotonic() - began:.0f} s", flush=True
-            )
+            print(f"{count} decisions: filled in {filled:.0f} s, learned by {time.monotonic() - began:.0f} s")
             stores.append((settings, home, url))
         show("learning a row (CPU)", learned)
         with ExitStack() as running:

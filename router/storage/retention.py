@@ -114,6 +114,9 @@ class Retention:
         query = select(*place).where(*here, ~exists().where(policies.c.inheriting.is_not(None)))
         seen = connection.execute(query.order_by(*place).limit(limit).with_for_update(skip_locked=True)).all()
         ids = self._not_needed(connection, [row.id for row in seen])
+        last = (seen[-1].made_at, seen[-1].id) if seen else None
+        if not ids:
+            return last, 0
         left = Moves(GONE)
         left.add("decided", len(ids))
         late = _deleted(connection, tables.feedback, "late", ids=ids)
@@ -127,7 +130,7 @@ class Retention:
             _deleted(connection, table, "decision_id", ids=ids)
         connection.execute(delete(decisions).where(decisions.c.id.in_(ids)))
         left.write(connection, shard=0)
-        return (seen[-1].made_at, seen[-1].id) if seen else None, len(ids)
+        return last, len(ids)
 
     def _not_needed(self, connection: Connection, ids: Sequence[str]) -> list[str]:
         """The decisions among these whose rows nothing needs."""

@@ -89,7 +89,7 @@ class Retention:
     def look(self, connection: Connection) -> float:
         """Find out what may leave; how many decisions have to, for the store to be as small as it may be."""
         position = position_of(connection, TRAFFIC)
-        for row in connection.execute(select(policies.c["label", "retired_at"])).all():
+        for row in connection.execute(select(*policies.c["label", "retired_at"])).all():
             ledger = Ledger(self.database, label=row.label)
             ends = [one.last_seq for one in ledger.latest_snapshots(limit=1, connection=connection)] or [0]
             if row.retired_at is None:

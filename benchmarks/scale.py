@@ -22,6 +22,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -150,14 +151,14 @@ def fill(settings: Settings, url: str, *, templates: Templates, count: int) -> N
             driver: Any = connection.connection.driver_connection
             for table in TABLES:
                 names = list(metadata.tables[table].columns.keys())
-                rows = [tuple(row[name] for name in names) for row in part[table]]
+                values = [tuple(row[name] for name in names) for row in part[table]]
                 listed = ", ".join(f'"{name}"' for name in names)
                 if database.is_sqlite:
                     marks = ", ".join("?" * len(names))
-                    driver.executemany(f"INSERT INTO {table} ({listed}) VALUES ({marks})", rows)
-                elif rows:
+                    driver.executemany(f"INSERT INTO {table} ({listed}) VALUES ({marks})", values)
+                elif values:
                     with driver.cursor() as cursor, cursor.copy(f"COPY {table} ({listed}) FROM STDIN") as copy:
-                        for row in rows:
+                        for row in values:
                             copy.write_row(row)
     with database.write() as connection:
         recount(connection)
@@ -202,6 +203,9 @@ def calls(service: ServiceProcess) -> dict[str, tuple[Callable[[int], object], i
         route(number)
         send("/v1/outcomes", {"decision_id": last["id"], "answer": "x", "steps": 1, "cost": {"llm_calls": 1}})
 
+    def read(path: str, _: int) -> None:
+        send(path.format(**last))
+
     timed: dict[str, tuple[Callable[[int], object], int]] = {
         "route": (route, 60),
         "route and outcome": (outcome, 40),
@@ -214,7 +218,7 @@ def calls(service: ServiceProcess) -> dict[str, tuple[Callable[[int], object], i
     for name in ("metrics", "ui", "ui/arms", "ui/decisions", "ui/feedback", "ui/labels", "ui/queues", "ui/policies"):
         paths[name] = f"/{name}"
     for name, path in paths.items():
-        timed[name] = (lambda _, path=path: send(path.format(**last)), 7)
+        timed[name] = (partial(read, path), 7)
     return timed
 
 

@@ -1,4 +1,4 @@
-"""Housekeeping of a worker process, each task in a thread of its own; and learning."""
+"""Housekeeping: learning, and the threads that a worker process runs in addition to its jobs."""
 
 import logging
 import time
@@ -17,6 +17,7 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
+from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.totals import Extender
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.child_process import lease_holder
@@ -198,6 +199,8 @@ CHECK_S: Final = 1.0
 SHOWN: Final = 5
 #: how often the hourly totals are extended, seconds
 TOTALS_S: Final = 5.0
+#: how often it is looked whether decisions are old enough to leave, or too many, seconds
+RETENTION_S: Final = 60.0
 #: longest step of it, and its pause while there is more to read
 TOTALS_STEP_S: Final = 2.0
 
@@ -215,11 +218,10 @@ def handle_notification(context: Context, notification: str) -> None:
 
 
 def routines_of(context: Context) -> list[Routine]:
-    """The housekeeping threads of this process.
+    """Start the threads of this process.
 
-    Every worker stops cancelled runs and renews the claims of what it runs. One that learns also repeats lost
-    notifications, extends the hourly totals, learns for versions, evaluates those in shadow or canary, and checks
-    answers; of all that share a store one does each at a time.
+    Every worker stops cancelled runs and renews its claims. A worker that learns also does what one process per store
+    does at a time: lost notifications, hourly totals, versions, retention, checks of answers.
     """
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s
@@ -249,6 +251,10 @@ def routines_of(context: Context) -> list[Routine]:
         Routine("look at policy versions", watch_rollouts, every_s=WATCH_S, at_end=evaluator.close).start(),
         version_learning(context),
     ]
+    if limits := settings.retention.model_dump(exclude_none=True):
+        retention = Retention(database, holder=lease_holder("retention"), **limits)
+        chore = "let old decisions leave the store"
+        routines.append(Routine(chore, retention.step, every_s=RETENTION_S, at_end=retention.release).start())
     return routines if settings.reward.check is None else [*routines, checking_routine(context)]
 
 

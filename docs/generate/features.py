@@ -55,7 +55,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "replay": ("router/offline/logs/*.py", "router/offline/replay/*.py", "router/offline/estimation/*.py"),
     "simulate, warm": ("router/offline/simulation/*.py", "router/offline/warm.py"),
     "evaluate": ("workers/evaluation/*.py",),
-    "erasure": ("router/storage/erasure.py",),
+    "erasure, retention": ("router/storage/erasure.py", "router/storage/retention.py"),
     "keys, tenants": ("router/api/dependencies.py", "router/api/security/*.py", "router/storage/access/*.py"),
     "rates, dollar budgets": ("router/api/security/*.py", "router/storage/access/spending.py"),
     "OpenAI's interface": ("router/api/openai/*.py",),

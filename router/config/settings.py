@@ -53,19 +53,19 @@ _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-#: probability that the floors of all offered arms have together where nothing says otherwise
+#: default sum of the floors of all offered arms
 FLOORS: Final = 0.04
 
 
 class HoldbackSettings(Section):
     """A holdout: a fixed share of the questions for one arm, whatever the policy says; `ragbandit report` compares.
 
-    Not of forced arms, turns that stay, pinned arms and questions that offer this arm alone or not at all.
+    Excluded: forced and pinned arms, turns that stay, and questions for which the arm is the only one or not offered.
     """
 
     #: the arm that would answer without a router; with policy.incumbent, the same one
     arm: Annotated[str, Field(min_length=1)]
-    #: its share of the questions, beside what the policy gives it
+    #: its share of the questions, in addition to the policy's own choices
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.02
 
 
@@ -87,9 +87,8 @@ class PolicySettings(Section):
     #: arm played when the policy breaks its contract, and while it is rebuilt from the ledger if nothing that has
     #: learned can decide; None: single_step. The first arm where it is not offered
     fallback: str | None = None
-    #: the arm that answered before there was a router: the policy is held back so that, from the 100th question on, the
-    #: reward collected is at least 1 - harm of what this arm alone would have collected (measured, not proved); None:
-    #: it is not held back
+    #: the arm that answered before the router did. The policy is restricted so that, from the 100th question on, the
+    #: reward is at least 1 - harm of this arm's reward (measured, not proved). None: no restriction
     incumbent: str | None = None
     #: share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
@@ -135,11 +134,20 @@ class HealthSettings(Section):
         return cool_down_s
 
 
+class RetentionSettings(Section):
+    """When the oldest decisions leave the store, with all that belongs to them; docs/store.md says what stays."""
+
+    #: days after which a decision leaves; None: no limit of age
+    days: Annotated[float, Field(gt=0)] | None = None
+    #: size of the database, in 10^9 bytes, above which the oldest decisions leave; None: no limit of size
+    gb: Annotated[float, Field(gt=0)] | None = None
+
+
 class LogSettings(Section):
     """What decisions and outcomes keep of texts, and the form of the processes' log."""
 
-    #: full: questions, contexts, answers, traces and messages of errors; none: none of them.
-    #: Of a context the keys that `context` declares are kept in any case, since they are learned from.
+    #: full: store questions, contexts, answers, traces and messages of errors; none: store none of them, except the
+    #: keys of a context that `context` declares, which policies learn from.
     #: Without texts labels cannot be learned from, workers cannot run arms, and policies cannot read questions
     text: Literal["full", "none"] = "full"
     #: characters of every passage shown to the model that an outcome keeps among its sources; 0: ids, titles and
@@ -211,7 +219,7 @@ class Settings(Section):
     generator: GeneratorSettings = GeneratorSettings()
     #: generators beside `generator`, each a section like it, that arms name by `generator: NAME`
     generators: dict[SectionName, GeneratorSettings] = Field(default_factory=dict, max_length=20)
-    #: what users do with an answer -> what that says of its quality, in [0, 1]; null: stored and counted, not learned
+    #: user action -> the quality that it implies, in [0, 1]; null: stored and counted, not learned
     feedback_events: dict[Name, Share | None] = Field(default_factory=dict, max_length=64)
     conversation: ConversationSettings = ConversationSettings()
     judge: JudgeSettings = JudgeSettings()
@@ -219,6 +227,7 @@ class Settings(Section):
     health: HealthSettings = HealthSettings()
     rollout: RolloutSettings = RolloutSettings()
     log: LogSettings = LogSettings()
+    retention: RetentionSettings = RetentionSettings()
     server: ServerSettings = ServerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     #: tenant -> its budgets and weights of cost; "default" are those of every tenant that has none of its own
@@ -333,5 +342,5 @@ class Settings(Section):
 
     @property
     def arm_facts(self) -> dict[str, dict[str, Any]]:
-        """What arms are made of, of those that say so: by `facts`, or as the arms of a grid."""
+        """Arm -> its `facts`, for arms that have them or that a grid made."""
         return {name: dict(params[FACTS]) for name, params in self.arms.items() if params.get(FACTS)}

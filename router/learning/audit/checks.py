@@ -39,12 +39,12 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
 from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.shared.types import CANDIDATE, IMPORTED, SEEDED_ELSEWHERE, Decision, Json, SnapshotInfo, Update
 
-#: a mixture is made of floats that the row has: but for this, another release may add them up in another order
+#: tolerance of a mixture of the row's floats, whose order of addition differs between releases
 _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """Why the seed is not one of this store: neither of its secret, nor of the id alone, as earlier releases drew."""
+    """The fault of a seed that follows neither from the secret and the id nor, as in earlier releases, from the id."""
     if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
         return None
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
@@ -84,7 +84,7 @@ def update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
 
 
 def mixture_fault(decision: Decision) -> str | None:
-    """Why the row's pmf is not the mixture that its facts tell; None where it is, or where no canary had a share."""
+    """The fault of a pmf that is not the mixture in its facts; None if it is, or if no canary had a share."""
     facts = _mixture_of(decision)
     if facts is None:
         return None
@@ -117,7 +117,7 @@ def champion_part(decision: Decision) -> Decision:
 
 
 def _mixture_of(decision: Decision) -> Mapping[str, Any] | None:
-    """What the row says of the canary that had a share of its pmf."""
+    """The facts of the canary that had a share of the row's pmf; None if no canary had."""
     facts = decision.facts.get(CANDIDATE)
     if not isinstance(facts, Mapping) or facts.get("state") != "canary" or facts.get("pmf") is None:
         return None
@@ -142,9 +142,9 @@ class Verdict:
     """Counts of what was checked and of what did not agree. `ok` is the exit code's question."""
 
     decisions: int = 0
-    #: of all, the ones that were not drawn by us: their draws cannot be made again
+    #: decisions that were drawn elsewhere, so that their draws cannot be repeated
     made_elsewhere: int = 0
-    #: of all, the ones that were drawn by their ids alone after the store had a secret for seeds
+    #: decisions that were drawn by their ids without the secret after the store had one
     seeded_by_id: int = 0
     #: seed, drawn arm, logged propensity, sum or floor of the pmf
     propensity_mismatches: int = 0
@@ -169,7 +169,7 @@ class Verdict:
     erased: int = 0
     #: updates of the live policy that cannot be learned again, since what they were learned from was erased
     not_relearnable: int = 0
-    #: updates that an earlier release archived: their rows are not here, and are not checked
+    #: updates whose rows left the store, by `retention` or an earlier release's archive: they cannot be checked
     archived: int = 0
     #: counters that differ from what is in the tables
     counter_mismatches: int = 0
@@ -179,10 +179,10 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """No difference anywhere, but for rounding and for what was erased or archived."""
+        """True if the only differences are rounding, and rows that were erased or left the store."""
         differences = sum(getattr(self, counter) for counter in get_args(Counter))
         same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
-        same = same or self.not_relearnable > 0 or self.archived > 0
+        same = same or self.not_relearnable > 0 or (self.archived > 0 and not self.replay_sha256)
         return differences == 0 and same and not self.broken
 
     @property
@@ -207,7 +207,7 @@ PAGE: Final = 500
 PMF_ROUNDING: Final = 1e-9
 #: most that a policy's tolerance allows a probability to differ
 _MOST_APART: Final = 1e-6
-#: params that are recorded where there are any
+#: params that are recorded only if they are set
 _OPTIONAL: Final = frozenset({PARAM, FACTS})
 #: last update, as a version's name ends
 _NAMED: Final = re.compile(r"(\d{1,18})-[0-9a-f]{12}")
@@ -254,11 +254,11 @@ def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> f
 
 
 def largest_difference(one: Any, other: Any) -> float:
-    """The largest relative difference of two states, as `Policy.state` gives them; infinity if rounding cannot be why.
+    """The largest relative difference of two results of `Policy.state`; infinity if rounding cannot explain it.
 
-    For every entry of an array's first axis (the whole array where it has one axis): the Euclidean length of the
+    For every entry of an array's first axis (the whole array if it has one axis): the Euclidean length of the
     difference over that of the longer one, so that a small part is not hidden by a large one. Floats among the facts
-    differ relative to the larger one where that is above 1. Names, shapes, types, and what is no float must be equal.
+    differ relative to the larger one if that is above 1. Names, shapes, types and other values must be equal.
     """
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return _apart(one, other)
@@ -286,8 +286,8 @@ def _apart(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
 class DeepCheck:
     """The deep check of one ledger: walks it once per (algorithm, params), and checks every version on the way.
 
-    Of a version whose snapshot row was pruned only the last update is known, by its name: one of the policies that the
-    ledger had must give all its decisions.
+    If a version's snapshot row was pruned, only its last update is known, from its name: one of the ledger's policies
+    must then reproduce all its decisions.
     """
 
     def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
@@ -302,9 +302,9 @@ class DeepCheck:
             self.known = {row["version"]: snapshot_value(row) for row in connection.execute(mine).mappings()}
             self.used = {row.version: (row.first, row.last) for row in connection.execute(spans)}
             last = connection.execute(oldest).mappings().first()
-        #: rows of snapshots up to this update may have been pruned; -1: none was
+        #: rows of snapshots up to this update may have been pruned; -1 if none was
         self.pruned_upto = -1 if last is None else last["last_seq"]
-        #: version without a row -> what speaks against the policy that fits best
+        #: version without a snapshot row -> faults of the policy that fits best
         self.unlike: dict[str, list[str]] = {}
 
     def run(self) -> None:
@@ -417,7 +417,7 @@ class DeepCheck:
             self.verdict.fail("deep_mismatches", text if apart is None else f"{text}: it differs by {apart:.2g}")
 
     def _pmf_fault(self, decision: Decision, *, policy: Policy) -> str | None:
-        """Why this policy has not made the decision; None where it has, or where nothing can say."""
+        """The fault if this policy does not reproduce the logged pmf; None if it does, or if that cannot be checked."""
         if decision.fault is not None or is_erased_for(policy, decision):
             return None  # the pmf was the fallback's, which the draw check covers, or nothing can make it again
         fault = mixture_fault(decision)
@@ -448,9 +448,9 @@ class DeepCheck:
 
 
 def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool:
-    """Whether the policy, or the one that it wraps, has params now that it had not then: it learned otherwise then.
+    """Whether the policy, or the one that it wraps, had other params in an earlier release, and so learned otherwise.
 
-    Of one that cannot be made without params nothing is known.
+    False for a policy that cannot be made without params.
     """
     inner = params.get("params")
     required: dict[str, Json] = {}
@@ -467,7 +467,7 @@ def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
-    """Whether a pmf is the logged one but for rounding; arms that tie within rounding may trade theirs."""
+    """Whether a pmf equals the logged one within rounding; tied arms may exchange their probabilities."""
     if len(redrawn.pmf) != len(decision.pmf):
         return False
     least = max(PMF_ROUNDING, min(tolerance, _MOST_APART))

@@ -35,7 +35,7 @@ from ragbandit.router.storage.access.audit_log import ARCHIVED, last_entry
 from ragbandit.router.storage.access.spending import DRAWS, Secret, known_secret
 from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.counters import counted, gone, kept
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
 from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision, SnapshotInfo
@@ -51,9 +51,8 @@ def verify(
 ) -> Verdict:
     """Check the decisions and replay the ledger. Reads only.
 
-    serving: any instance of the ledger's policy, whose newest snapshot is what the routers run; None where it has
-    none. A ledger that was imported and that no router has opened has nothing to replay: its rows alone are checked.
-    deep: every pmf made again.
+    serving: an instance of the ledger's policy, whose newest snapshot the routers run; None for an imported ledger that
+    no router has opened: only its rows are checked. deep: every pmf is computed again.
     """
     verdict = Verdict()
     for place in ledger.database.damages(most=MOST_NAMED - 1):
@@ -91,7 +90,7 @@ def verify(
 
 
 def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
-    with ledger.database.read() as connection:  # one state: writers go on beside it
+    with ledger.database.read() as connection:  # one state, since writers go on
         right, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
     for name, count in right.items():
         if stored[name] != count:
@@ -120,21 +119,21 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
 
 def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict) -> None:
     """Check the updates, learn those of the live policy again, if there is one, and compare it."""
-    policy = None if live is None else make_policy(live.algorithm, params=live.params)
-    end = _learned(ledger, policy=policy, upto=0 if live is None else live.last_seq, verdict=verdict)
+    end, policy = _learned(ledger, files=files, live=live, verdict=verdict)
     if end is None:
         return
-    if live is None or policy is None:
+    if live is None:
         verdict.note("the ledger was imported and no policy has learned it: there is nothing to replay")
         return
     if verdict.archived:
-        verdict.note(
-            f"{verdict.archived} updates were archived by an earlier release, and are not checked: the policy is not "
-            "compared with its ledger; its snapshots stay in use"
+        compared = (
+            "is not compared with its ledger" if policy is None else "is learned again from a snapshot after them"
         )
-        return
+        verdict.note(f"{verdict.archived} updates left the store (docs/store.md#retention): the policy {compared}")
     if end < live.last_seq:
         verdict.fail("ledger_mismatches", f"the ledger ends at {end}, the live policy has {live.last_seq}")
+    if policy is None:
+        return
     verdict.replay_sha256 = sha256_after(policy, info=live)
     if not verdict.live_sha256 or verdict.live_sha256 == verdict.replay_sha256:
         return
@@ -154,38 +153,58 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
         verdict.note(f"{live.version}: the replay differs by {apart:.2g}, more than rounding ({allowed:.2g})")
 
 
-def _learned(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdict) -> int | None:
-    """Check every update, and let the policy learn those up to a seq; the ledger's end, None if it cannot be read."""
-    seq, spans = 0, _archived_spans(ledger)
+def _learned(
+    ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict
+) -> tuple[int | None, Policy | None]:
+    """Check every update, and learn those of the live policy again.
+
+    Returns the ledger's end, None if it cannot be read; and the policy, None if rows left the store and there is no
+    snapshot from after them to start from.
+    """
+    policy, starts = None, dict[int, SnapshotInfo]()
+    if live is not None:
+        same = {"algorithm": live.algorithm, "params": live.params, "encoder_hash": live.encoder_hash}
+        policy = make_policy(live.algorithm, params=live.params)
+        starts = {one.last_seq: one for one in ledger.snapshots_to_try(**same)}
+    seq, absent = 0, _absent(ledger)
     try:
         for update, decision in ledger.read_with_decisions(after=0):
             verdict.updates += 1
-            seq += 1
-            if update.seq != seq:
-                if any(first <= seq and update.seq - 1 <= last for first, last in spans):
-                    verdict.archived += update.seq - seq
-                else:
-                    verdict.fail("ledger_mismatches", f"the ledger has seq {update.seq} where {seq} belongs")
-                seq = update.seq
+            missing, expected, seq = update.seq - seq - 1, seq + 1, update.seq
+            if 0 < missing <= absent - verdict.archived:
+                verdict.archived += missing
+                policy = None
+            elif missing:
+                verdict.fail("ledger_mismatches", f"the ledger has seq {seq} where {expected} belongs")
             for fault in update_faults(update, decision=decision):
-                verdict.fail("ledger_mismatches", f"update {update.seq}: {fault}")
-            if policy is not None and update.seq <= upto and not verdict.archived:
+                verdict.fail("ledger_mismatches", f"update {seq}: {fault}")
+            if policy is None and seq in starts:
+                policy = _restored(starts[seq], files=files)
+            elif policy is not None and live is not None and seq <= live.last_seq:
                 if is_erased_for(policy, decision):
                     verdict.not_relearnable += 1
                 else:
                     verdict.refused += not apply(policy, update)
     except (StoreError, ValueError, TypeError, KeyError) as error:
         verdict.fail("ledger_mismatches", f"the ledger cannot be read after update {seq}: {error}")
+        return None, policy
+    return seq, policy
+
+
+def _restored(info: SnapshotInfo, *, files: SnapshotFiles) -> Policy | None:
+    try:
+        return files.load(info)[0]
+    except SnapshotError:  # its files are not kept
         return None
-    return seq
 
 
-def _archived_spans(ledger: Ledger) -> Sequence[tuple[int, int]]:
-    """(first seq, last seq) of the updates that an earlier release moved into files."""
+def _absent(ledger: Ledger) -> int:
+    """How many updates left the store: by `retention`, or moved into files by an earlier release."""
     with ledger.database.read() as connection:
-        entry = last_entry(connection, action=ARCHIVED, target="store")
+        entry, left = last_entry(connection, action=ARCHIVED, target="store"), gone(connection, label=ledger.label)
     spans: Any = {} if entry is None else entry.facts["spans"]
-    return [(first, last) for first, last in spans.get(ledger.label, [])]
+    archived = sum(last - first + 1 for first, last in spans.get(ledger.label, []))
+    return left["learned"] + left["defaulted"] + int(archived)
 
 
 def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
@@ -217,7 +236,7 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
     verdict.erased += ERASED in decision.facts
     if elsewhere:
         return
-    # A release before this one that still runs beside it draws so.
+    # An earlier release that runs at the same time draws so.
     verdict.seeded_by_id += (
         secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id)
     )
@@ -227,7 +246,7 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
 
 
 def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict) -> None:
-    """Hold turns that stayed on an arm against the draws that they name, where these are in the database still."""
+    """Compare turns that stayed on an arm with the draws that they name, if these are still stored."""
     firsts = [(one, value_at(one.facts, (STICKY, "first"))) for one in stayed]
     pairs = [(one, first) for one, first in firsts if isinstance(first, str)]
     known = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))

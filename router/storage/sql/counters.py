@@ -1,11 +1,9 @@
-"""Counters: how many rows are in which state, kept in a table and moved in the transactions that change the rows.
+"""Counters: how many rows are in which state, in a table that changes in the transactions that change the rows.
 
-Reading them costs the same at a thousand and at a hundred million decisions. They are exact: a transaction that is
-rolled back moves nothing. `counted` counts the tables instead; `ragbandit verify` compares the two.
+They are exact, and cost the same to read at any number of rows. `counted` counts the tables; `verify` compares the two.
 
 On PostgreSQL every counter has SHARDS rows, and a process moves its own, so that routers do not wait for each other.
-A transaction moves its counters last and in the order of their keys: a transaction that holds a counter needs no other
-lock, so no two transactions wait for each other in a circle.
+A transaction moves its counters last and in the order of their keys, so that no deadlock is possible.
 """
 
 from collections import Counter
@@ -138,7 +136,7 @@ CounterName = Literal[
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
 #: raters of one decision disagree where they lie at least that far apart in quality
 DISAGREE: Final = 0.5
-#: name of a counter that holds a sum and is never recomputed from rows, as "2026-11-22"
+#: name of a sum of dollars, such as "2026-11-22", which is never recounted
 Day = NewType("Day", str)
 #: where the label of the whole store's counters would stand
 ALL: Final = ""
@@ -161,15 +159,20 @@ _KEPT: Final = (
 )
 
 
-class Moves:
-    """What one transaction changes of the counters."""
+#: begins the names of counters of rows that left the store: counts of all time include them
+GONE: Final = "gone:"
 
-    def __init__(self) -> None:
+
+class Moves:
+    """What one transaction changes of the counters. prefix: of their names, "" or GONE."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._moved: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
         """Move a counter by `count`, which may be negative. A day's: what the spender of this label has spent."""
-        self._moved[label, name] += count
+        self._moved[label, self._prefix + name] += count
 
     def updates(self, rows: Iterable[Row]) -> None:
         """Rows that come into `updates`."""
@@ -218,9 +221,9 @@ class Moves:
 
 
 @contextmanager
-def counting(database: Database) -> Iterator[tuple[Connection, Moves]]:
+def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple[Connection, Moves]]:
     """A write transaction, and what it changes of the counters, which is written at the end of the block."""
-    with database.write() as connection:
+    with database.write(foreign_keys=foreign_keys) as connection:
         moves = Moves()
         yield connection, moves
         moves.write(connection, shard=database.shard)
@@ -228,19 +231,29 @@ def counting(database: Database) -> Iterator[tuple[Connection, Moves]]:
 
 def kept(connection: Connection, *, label: str) -> dict[str, int]:
     """Every counter of the store and of this label, as it is kept."""
-    stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
+    stored = _stored(connection, label=label)
     return {name: stored.get(name, 0) for name in get_args(CounterName)}
 
 
+def gone(connection: Connection, *, label: str) -> dict[str, int]:
+    """The part of `kept` whose rows left the store."""
+    stored = _stored(connection, label=label)
+    return {name: stored.get(f"{GONE}{name}", 0) for name in get_args(CounterName)}
+
+
+def _stored(connection: Connection, *, label: str) -> dict[str, int]:
+    return {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
+
+
 def counted(connection: Connection, *, label: str) -> dict[str, int]:
-    """`kept`, counted from the tables: as long as they are."""
+    """`kept`, counted from the tables, in time proportional to their rows, and from `gone`."""
 
     def count(table: Any, *where: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())
 
     learned, closed = updates.c.policy == label, closures.c.policy == label
     waits = waiting.c.policy == label
-    return {
+    counts = {
         "decided": count(decisions),
         "feedback": count(feedback),
         "late_feedback": count(feedback, feedback.c.late),
@@ -254,12 +267,14 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
         **{f"{kind}_due": count(jobs, jobs.c.kind == kind) for kind in ("judge", "check", "label")},
     }
+    left = gone(connection, label=label)
+    return {name: value + left[name] for name, value in counts.items()}
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Set the counters from the tables; {"label name": (kept before, counted)} of the counters that differed.
+    """Set the counters to the tables' counts; {"label name": (old, new)} for those that differed.
 
-    Within a write transaction. Writers wait at their last statement until it ends.
+    connection: of a write transaction. Other writers wait at their last statement until it ends.
     """
     if connection.dialect.name == "postgresql":
         # A longer table takes longer than the time limit of a statement of ours.

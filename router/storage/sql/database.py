@@ -3,11 +3,10 @@
 SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
 two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 
-Schema window: the releases that may share a database while hosts are upgraded in turn. Each migration names in
-`oldest_code` the oldest schema whose code still works after the migration; to remove or rename a column of that code
-raises the value. The database has the value of its newest migration in `code_from`, which a release reads if it meets a
-newer schema. Sessions of PostgreSQL are named by the schema of their code, so that a migration finds the processes that
-would break.
+Schema window: several releases may use one database while hosts are upgraded one by one. Each migration names in
+`oldest_code` the oldest schema whose code survives it. The database stores the value of its newest migration in
+`code_from`, which a release reads if the schema is newer than its own. Sessions of PostgreSQL have their code's schema
+in their names, so that a migration refuses to run while code is connected that would not survive it.
 """
 
 import secrets
@@ -109,7 +108,7 @@ class Database:
         except ImportError as error:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
-        self._writer = self.engine.execution_options(ragbandit_write=True)
+        self._writer = self.engine.execution_options(ragbandit_write="ON")
         if self.is_sqlite:  # whose readers see one state anyway
             if self.file is not None:
                 connect = self.file.connect
@@ -135,12 +134,18 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that is committed at the end of the block, or rolled back by an exception."""
+    def write(self, *, foreign_keys: bool = True) -> Iterator[Connection]:
+        """A transaction that is committed at the end of the block, or rolled back by an exception.
+
+        foreign_keys: whether SQLite checks them, which scans every table that refers to a deleted row
+        """
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
-        with self._wrapped(writes=True), self._writer.connect() as connection, connection.begin():
+        writer = self._writer
+        if not foreign_keys:
+            writer = self.engine.execution_options(ragbandit_write="OFF")
+        with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
             yield connection
             self.check_file()  # before the commit: a row in a file that no path names is lost
 
@@ -210,17 +215,18 @@ def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) ->
     if file is None or not file.read_only:
         # SQLite's own wait is skipped when several connections switch one new file to WAL
         _wait_for_lock(connection, "PRAGMA journal_mode=WAL", last_try=connection.execute)
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("PRAGMA synchronous=FULL")
     if file is not None:
         file.check()  # opened by its path, which may name another file by now
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    if not connection.get_execution_options().get("ragbandit_write", False):
+    foreign_keys = connection.get_execution_options().get("ragbandit_write")
+    if foreign_keys is None:
         connection.exec_driver_sql("BEGIN")
         return
     driver: Any = connection.connection.driver_connection
+    driver.execute(f"PRAGMA foreign_keys={foreign_keys}")
     _wait_for_lock(driver, "BEGIN IMMEDIATE", last_try=connection.exec_driver_sql)
 
 

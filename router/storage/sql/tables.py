@@ -25,9 +25,9 @@ from sqlalchemy import (
 )
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0009"
-#: the oldest schema that this code can also use: the migrations up to here are run before its processes start, those
-#: after it may wait until the last process of the release before has ended
+SCHEMA_REVISION = "0010"
+#: the oldest schema that this code can also use: migrations up to it run before its processes start, later ones
+#: may wait until all processes of the previous release have ended
 OLDEST_REVISION = "0009"
 
 metadata = MetaData()
@@ -81,7 +81,7 @@ updates = Table(
     metadata,
     Column("policy", LABEL, primary_key=True),
     Column("seq", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ... of this policy, without a gap"),
-    Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
+    Column("decision_id", ID, nullable=False),
     Column("arm", String(64), nullable=False, comment="the arm that was drawn"),
     Column("propensity", Double, nullable=False, comment="its probability"),
     Column("value", Double, nullable=False, comment="the reward: quality - weight * cost, within its bounds"),
@@ -116,7 +116,7 @@ closures = Table(
     "closures",
     metadata,
     Column("policy", LABEL, primary_key=True),
-    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("decision_id", ID, primary_key=True),
     Column("state", String(16), nullable=False, comment="closed or quarantined"),
     Column("field", String(64)),
     Column("reason", Text, nullable=False),
@@ -146,7 +146,7 @@ jobs = Table(
     "jobs",
     metadata,
     Column("kind", String(16), primary_key=True, comment="who works on it: judge, check or label (a person)"),
-    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("decision_id", ID, primary_key=True),
     Column("made_at", Double, nullable=False, comment="when its outcome came in"),
     Column("due_at", Double, nullable=False, comment="nobody begins before"),
     Column("tries", Integer, nullable=False, comment="begun, without those that a failing server ended"),

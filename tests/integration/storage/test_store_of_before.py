@@ -210,7 +210,7 @@ def test_updates_that_an_earlier_release_archived(migrated, tmp_path):
             verdict = learned_on(router)
         assert (verdict.ok, verdict.archived) == (True, 5), verdict.notes
         assert any(
-            "5 updates were archived by an earlier release, and are not checked" in note for note in verdict.notes
+            "5 updates left the store" in note for note in verdict.notes
         )
     assert json.loads(run("data", "export", "log.jsonl", "--json").stdout)["rows"] == 21
     with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:

@@ -1,4 +1,4 @@
-"""Work shared by an executor: a pool of processes of this machine, or any other one, as Dask's."""
+"""Work for an executor: threads, a pool of processes of this machine, or another executor such as Dask's."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ from ragbandit.shared.errors import NotReady, RagBanditError
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-#: parts that are under way, or done and not merged yet, at most
+#: most parts that are running, or finished and not merged yet
 IN_FLIGHT: Final = 64
 #: a process per core crunches numbers, not many threads in each
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -30,17 +30,12 @@ def cores() -> int:
 
 
 def each_part(
-    work: Callable[[Job], Result], jobs: Sequence[Job], *, executor: Executor | None, told: Callable[[int], None]
+    work: Callable[[Job], Result], jobs: Sequence[Job], *, executor: Executor, told: Callable[[int], None]
 ) -> Iterator[Result]:
-    """The results of all jobs, in their order. executor: None: this process. told: how many jobs are done.
+    """The results of all jobs, in their order. told: is called with the number of finished jobs.
 
-    Raises what `work` raises; NotReady where the workers are lost, RagBanditError for a part that ends its workers.
+    Raises what `work` raises; NotReady if the workers are lost, RagBanditError for a part that ends its workers.
     """
-    if executor is None:
-        for done, job in enumerate(jobs, start=1):
-            yield work(job)
-            told(done)
-        return
     waiting, coming = deque[Future[Result | Exception]](), iter(jobs)
     try:
         for done in range(1, len(jobs) + 1):
@@ -82,10 +77,10 @@ def _result(future: "Future[Any]") -> Any:
 def process_executor(
     workers: int, *, begin: Callable[..., None] | None = None, given: tuple[Any, ...] = ()
 ) -> Iterator[Executor]:
-    """So many processes of this machine, which end with the block; on any error, Ctrl-C included, at once.
+    """An executor of `workers` processes of this machine. They end with the block, on an error or Ctrl-C at once.
 
-    begin: what a process does first, with what is `given`. They import the script that starts them: call it under
-    `if __name__ == "__main__":`. Raises RagBanditError where a process dies.
+    begin: called first in each process, with the arguments `given`. Processes import the script that starts them, so
+    call this under `if __name__ == "__main__":`. Raises RagBanditError if a process dies.
     """
     others = set(multiprocessing.active_children())
     added = [name for name in _THREADS if name not in os.environ]  # for processes, which start as parts come

@@ -335,7 +335,7 @@ def check_shared(places: Sequence[Place]) -> None:
         raise InvalidInput(
             f"{own} is in the memory of this process: no worker can read it",
             field="log",
-            remedy="put the files where every worker reads them, or leave out --workers",
+            remedy="put the files where every worker reads them, or leave out the executor",
         )
 
 

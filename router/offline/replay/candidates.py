@@ -22,6 +22,7 @@ from ragbandit.router.offline.replay.plan import (
     LoggedPolicies,
     LoggedPolicy,
     Plan,
+    ResolvedPlan,
 )
 from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
@@ -52,8 +53,17 @@ class MemoryLog:
     skipped: Sequence[BadRow] = ()
     #: decisions that were left out: their arm was not drawn, or their label was chosen for its use
     undrawn: int = 0
-    #: the policies of its store; none of a log that comes from elsewhere
+    #: the policies of its store; empty for a log that comes from elsewhere
     logged: LoggedPolicies = field(default_factory=dict)
+    #: settings that its store serves by; None for a file, and for a ledger that was only imported
+    serving: Settings | None = None
+    #: share of the log's rows that are here; below 1 if they are a sample
+    share: float = 1.0
+
+    @property
+    def sampled_from(self) -> int | None:
+        """Rows of the log that these rows are a sample of; None if all are here."""
+        return round((len(self.rows) + self.undrawn) / self.share) if self.share < 1.0 else None
 
     def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
         """With these fields, and the candidates' pmfs that stand in the rows. Raises InvalidInput for a row without."""
@@ -150,7 +160,7 @@ class CandidatePolicy:
         self.faults = 0
         self.reason: str | None = None
         #: share of the log's rows that it learns
-        self.share = 1.0
+        self.share = log.share
         #: rows that it would not learn
         self.refused: set[int] = set()
 
@@ -233,7 +243,7 @@ def crossfitted(
     total = len(folds_of_rows) * folds
     for fold in range(folds):
         candidate = make()
-        candidate.share = float(np.mean(folds_of_rows != fold))
+        candidate.share *= float(np.mean(folds_of_rows != fold))
         for done, index in enumerate(np.flatnonzero(folds_of_rows != fold)):
             candidate.learn(int(index))
             if done % ASKED_AT_ONCE == 0:
@@ -338,22 +348,18 @@ def service_note(settings: Settings) -> str:
     return words
 
 
-def is_current(log: MemoryLog, *, candidates: Sequence[CandidateSpec], plan: Plan, settings: Settings) -> bool:
-    """Whether candidates on a log that is no store's are compared with the policy as it is now.
+def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
+    """The settings of the policy that serves, if candidates are compared with it; None for another baseline.
 
-    Unasked where one of them reads questions, as the policy would, and the service with these settings decided rows:
-    they name its ledger.
+    Without a baseline in the plan, a candidate that reads questions is compared with it if the service decided rows.
     """
-    if plan.baseline is not None or not any(spec.needs_rows for spec in candidates):
-        return plan.baseline == CURRENT
-    return any(row.decision.policy == settings.policy.label and IMPORTED not in row.decision.facts for row in log.rows)
-
-
-def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
-    """The policy that serves, learned from the log in the same way as candidates by name."""
-    configured = settings.policy
-    name = f"the current {configured.name}" if plan.learn else f"{configured.name} as it is now"
-    return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=settings)
+    if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
+        return None
+    if log.serving is not None or resolved.plan.baseline == CURRENT:
+        return log.serving or settings
+    label = settings.policy.label
+    served = any(row.decision.policy == label and IMPORTED not in row.decision.facts for row in log.rows)
+    return settings if served else None
 
 
 def with_policies(

@@ -30,6 +30,8 @@ Kind = Literal["fixed", "column", "snapshot", "policy"]
 #: names of baselines that are no candidate
 CURRENT: Final = "current"
 LOGGED: Final = "logged"
+#: most rows in memory, at about 10 KB a row
+SAMPLE: Final = 50_000
 #: reward models of our own
 RIDGES = ("ridge", "mean")
 
@@ -47,9 +49,9 @@ class Plan:
     weight: float | None = None
     #: reward.weight: with weight None, rewards of rows that were served at another one are read at this
     usual_weight: float = 0.0
-    #: name of a candidate; "current": the policy that serves, as it is now, learned from this log as candidates by name
-    #: are; "logged": what served, as it served; None: "current" for the store, and for a file that the service logged
-    #: where a candidate reads questions, else "logged"
+    #: name of a candidate; "current" for the policy that serves, as it is now, learned from this log as candidates by
+    #: name are; "logged" for the draws that were served; None for "current" if a candidate reads questions and the
+    #: service logged the rows, else "logged"
     baseline: str | None = None
     confidence: float = 0.95
     #: fields of the rows to judge by
@@ -61,8 +63,10 @@ class Plan:
     #: least probability of every arm of a policy from its first decision on; None: policy.floor and
     #: policy.cold_start_floor, as it would be served
     floor: float | None = None
-    #: policies of the registry learn while they go, instead of from the other folds
+    #: policies of the registry learn along the log, instead of from the other folds
     learn: bool = False
+    #: most rows that are read if a policy learns, drawn by id from a larger log; 0 for all
+    sample: int = SAMPLE
 
     def __post_init__(self) -> None:
         Estimator(name=self.estimator)
@@ -77,6 +81,8 @@ class Plan:
             raise InvalidInput(f"{self.weight!r} is no weight of cost", field="price", remedy="use 0 or more")
         if self.floor is not None and not 0.0 <= self.floor <= 0.5:
             raise InvalidInput(f"{self.floor!r}", field="floor", remedy="use 0 to 0.5")
+        if self.sample < 0:
+            raise InvalidInput(f"{self.sample!r}", field="sample", remedy="use 0 or more")
 
     def read_at_weight(self, log: Log) -> Log:
         """The log with its rewards at one weight of cost."""
@@ -142,9 +148,51 @@ def parse_candidates(
     return specs
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedPlan:
+    """A plan with the candidates that it is for."""
+
+    plan: Plan
+    #: None for each arm of the log, and uniform
+    candidates: Sequence[CandidateSpec] | None
+
+    @classmethod
+    def of(cls, candidates: Sequence[str | CandidateSpec] | None, *, plan: Plan) -> "ResolvedPlan":
+        """Parse the names of candidates; specs stay as they are. Raises InvalidInput for a name given twice."""
+        if candidates is None:
+            return cls(plan=plan, candidates=None)
+        parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
+        names = [each if isinstance(each, str) else each.name for each in candidates]
+        return cls(plan=plan, candidates=[parsed.get(spec.name, spec) for spec in parse_candidates(names)])
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a candidate or the baseline reads questions, so that rows are needed in memory."""
+        return self.plan.baseline == CURRENT or any(spec.needs_rows for spec in self.candidates or ())
+
+    def completed(self, *, arms: Sequence[ArmName], current: Settings | None = None) -> "ResolvedPlan":
+        """With all candidates and the baseline named.
+
+        arms: of the log. current: settings of the policy that serves, if it is the baseline.
+        """
+        candidates = baselines(arms) if self.candidates is None else self.candidates
+        baseline = self.plan.baseline or LOGGED
+        if current is not None:
+            serving = current_candidate(current, plan=self.plan)
+            candidates, baseline = [*candidates, serving], serving.name
+        return ResolvedPlan(plan=replace(self.plan, baseline=baseline), candidates=candidates)
+
+
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
-    """The plain candidates of a log: always each of its arms, and all arms alike."""
+    """The candidates without learning: always each arm of a log, and all arms alike."""
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
+
+
+def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
+    """The policy that serves, learned from the log in the same way as candidates by name."""
+    configured = settings.policy
+    name = f"the current {configured.name}" if plan.learn else f"{configured.name} as it is now"
+    return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=settings)
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
@@ -360,7 +408,7 @@ class ReplayResult:
     #: of the first and last decision, seconds since the epoch; None where the rows have no times
     begin: float | None
     end: float | None
-    #: rows decided before were left out, seconds since the epoch; None: all rows were read
+    #: earlier decisions were left out, seconds since the epoch; None if all rows were read
     since: float | None
     plan: Plan
     #: name of what the candidates are compared with, and its value on the log
@@ -380,6 +428,8 @@ class ReplayResult:
     #: rows left out because something is wrong with them: how many, and the first ones
     skipped_rows: int = 0
     skipped: tuple[Skipped, ...] = ()
+    #: rows of the log that these rows were drawn from by their id; None if all were read
+    sampled_from: int | None = None
     #: the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -42,8 +42,14 @@ def alarm(replayed: ReplayResult) -> list[str]:
 def headline(replayed: ReplayResult) -> list[str]:
     """One plain sentence per candidate of `compared`, in that order."""
     # A sentence that is quoted alone keeps its caveat.
-    caveats = ["If the log were right: " * bool(replayed.faults and not one.missing) for one in compared(replayed)]
-    return [a + _sentence(one, replayed=replayed) for a, one in zip(caveats, compared(replayed), strict=True)]
+    sample = ""
+    if replayed.sampled_from is not None:
+        sample = f" (on {replayed.rows:,} of {replayed.sampled_from:,} rows, drawn by id)"
+    sentences = []
+    for candidate in compared(replayed):
+        caveat = "If the log were right: " if replayed.faults and not candidate.missing else ""
+        sentences.append(f"{caveat}{_sentence(candidate, replayed=replayed)}{sample}")
+    return sentences
 
 
 def compared(replayed: ReplayResult) -> list[CandidateResult]:

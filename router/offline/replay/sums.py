@@ -57,6 +57,8 @@ class LogPart:
     room: int = 0
     #: rows that the last pass left out
     left_out: LeftOut = field(default_factory=LeftOut)
+    #: no further batch is read
+    stopped: bool = False
 
     def batches(self) -> Iterator[Log]:
         """Some rows at a time, with what every candidate does on them."""
@@ -66,6 +68,8 @@ class LogPart:
         kept: list[Log] = []
         used = 0
         for log in self.read():
+            if self.stopped:
+                return
             used += log.nbytes
             kept = [*kept, log] if used <= self.room else []
             yield log

@@ -55,10 +55,9 @@ def test_one_file_at_a_url(folder, memory):
 
 
 def test_the_command(folder, tmp_path, monkeypatch):
-    """`ragbandit replay --log file:///...` with worker processes reads the URL."""
-    pytest.importorskip("distributed")
+    """`ragbandit replay --log file:///...` reads the URL."""
     monkeypatch.chdir(tmp_path)
-    words = ["replay", "--log", folder.as_uri(), "--policy", "fixed:deep", "--json", "--workers", "1"]
+    words = ["replay", "--log", folder.as_uri(), "--policy", "fixed:deep", "--json"]
     done = command.run(*words, code=0)
     assert json.loads(done.stdout)["rows"] == 200
 
@@ -67,7 +66,7 @@ def test_workers_cannot_read_this_memory(memory):
     """Files in the memory of this process are refused where other processes are to read them."""
     with pytest.raises(InvalidInput, match="memory of this process") as refused:
         replay(open_log(memory, config=Settings()), candidates=CANDIDATES, executor=ThreadPoolExecutor(1))
-    assert (refused.value.field, "leave out --workers" in refused.value.remedy) == ("log", True)
+    assert (refused.value.field, "leave out the executor" in refused.value.remedy) == ("log", True)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Final, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
 from ragbandit.router.offline.logs import BadRow, check_shared
-from ragbandit.router.offline.processes import cores, each_part
+from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.assemble import ResultAssembler
 from ragbandit.router.offline.replay.candidates import MemoryLog, current_settings
 from ragbandit.router.offline.replay.opening import OpenLog
@@ -208,20 +208,19 @@ def _merged(
     """The sums of a pass over all parts, in their order. name: what happens to the rows, for progress."""
     if executor is None and len(parts) == 1:
         return work(parts[0], progress=progress)
-
-    def report(done: int) -> None:
-        progress(f"parts {name}", done, len(parts))
-
+    merged: Sums | None = None
     threads = ThreadPoolExecutor(min(cores(), len(parts)), thread_name_prefix="replay")
     with threads if executor is None else nullcontext(executor) as pool:
         try:
-            return reduce(
-                lambda first, second: first.merged(second), each_part(work, parts, executor=pool, told=report)
-            )
+            for done, sums in enumerate(pool.map(work, parts), start=1):
+                merged = sums if merged is None else merged.merged(sums)
+                progress(f"parts {name}", done, len(parts))
         except BaseException:  # on Ctrl-C, threads end after their batch, not after their file
             for part in parts:
                 part.stopped = True
             raise
+    assert merged is not None, "a log has at least one part"
+    return merged
 
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:

@@ -106,7 +106,7 @@ def test_folds_are_those_of_memory(ledger_of_rows):
 @on_sqlite
 @pytest.mark.parametrize("every", [1, 2, 1000])
 def test_features_are_those_of_the_rows(ledger_of_rows, every):
-    """Columns give the features of the rows to the last bit, if all, some or one of them are stored in half precision."""
+    """Columns give the features of the rows to the last bit if all, some or one of them have half precision."""
     rows = []
     for number, row in enumerate(lived_rows(90)):
         kept = row.decision.features.astype(np.float16 if number % every == 0 else np.float32).astype(np.float32)

@@ -1,9 +1,8 @@
 """A log in parts is the log: the same numbers to 1e-9, whatever the cut; and what is no sum is refused."""
 
 import os
-import signal
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 
@@ -12,10 +11,10 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.processes import each_part, process_executor
+from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
 from ragbandit.router.offline.replay.plan import CandidateSpec
-from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.replay_logs import ARMS, close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform", "column:better"]
@@ -128,49 +127,40 @@ def test_an_id_in_two_rows(tmp_path):
         assert caught.value.field.endswith((" row 101 id", " row 401 id"))
 
 
-def ended(_job):
-    """A part whose process ends."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_processes_give_the_same(tmp_path):
-    """Two worker processes judge the parts: the numbers of one process, and the same again to the last bit.
-
-    A part that ends the process it is judged in is one error of ours, with what to do; nothing waits for it.
-    """
+    """Two worker processes give the numbers of this process's threads, and the same again to the last bit."""
     log = cut(tmp_path / "parts", 100, 150, 300)
     plan = Plan(estimator="sndr", segments=("device",))
     expected = replay(log, candidates=CANDIDATES, plan=plan)
     environment = dict(os.environ)
     with process_executor(2) as executor:
         once, again = (replay(log, candidates=CANDIDATES, plan=plan, executor=executor) for _ in range(2))
-        with pytest.raises(RagBanditError, match="ended every worker") as caught:
-            list(each_part(ended, [0, 1], executor=executor, told=lambda _: None))
-    assert "memory" in caught.value.remedy
     assert dict(os.environ) == environment
     close(once, expected, within=0.0)
     close(again, once, within=0.0)
 
 
-def test_results_come_in_their_order_and_few_at_a_time(monkeypatch):
-    """However the workers finish, results come in the order of the parts, with a bound on what is under way."""
-    monkeypatch.setattr("ragbandit.router.offline.processes.IN_FLIGHT", 3)
-    submitted = []
+def test_threads_end_with_the_first_error(tmp_path, monkeypatch):
+    """A part that cannot be judged ends the replay with its error, and no other part reads a further batch."""
+    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 10)
+    rows = rows_with_candidate()
+    log = cut(tmp_path / "parts", 20, rows=[*rows[:20], *rows])
+    stopped, began = [], threading.Event()
 
-    class Counting(ThreadPoolExecutor):
-        def submit(self, *words):
-            submitted.append(words[-1])
-            return super().submit(*words)
+    def fail(part, **_):
+        if part.place.endswith("part-0.parquet row"):
+            began.wait(30)
+            raise InvalidInput("is broken", field="log", remedy="mend it")
+        began.set()
+        while not part.stopped:
+            time.sleep(0.001)
+        stopped.append(list(part.batches()))
 
-    def work(number):
-        time.sleep(0.02 * (number % 3 == 0))
-        return number
-
-    with Counting(4) as executor:
-        results = each_part(work, list(range(20)), executor=executor, told=lambda _: None)
-        for expected, result in enumerate(results):
-            assert result == expected
-            assert len(submitted) <= expected + 3
+    monkeypatch.setattr("ragbandit.router.offline.replay.engine.learn_part", fail)
+    monkeypatch.setattr("ragbandit.router.offline.replay.engine.cores", lambda: 2)
+    with pytest.raises(InvalidInput, match="is broken"):
+        replay(log, candidates=CANDIDATES)
+    assert stopped == [[]]
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,9 @@ from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.charts import check_page, write_page
-from ragbandit.router.offline.replay import (
-    CandidateSpec,
-    Plan,
-    ReplayResult,
-    open_log,
-    parse_candidates,
-    replay,
-)
+from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
 from ragbandit.router.offline.replay.plan import SAMPLE
-from ragbandit.router.offline.replay.report import headline, print_replay
+from ragbandit.router.offline.replay.report import headline, print_replay, print_summary
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number_or_name
@@ -50,8 +43,7 @@ def replay_verb(
         bool, typer.Option("--learn", help="policies learn along the log (progressive validation)")
     ] = False,
     sample: Annotated[
-        int,
-        typer.Option(help="if a policy learns: at most this many rows, drawn by id from a larger log; 0 for all"),
+        int, typer.Option(help="if a policy learns: at most this many rows, drawn by id from a larger log; 0 for all")
     ] = SAMPLE,
     floor: Annotated[
         float | None,
@@ -84,9 +76,9 @@ def replay_verb(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
     as_json: JsonOption = False,
+    everything: Annotated[bool, typer.Option("--all", help="print the tables and notes too")] = False,
     fail_below: Annotated[
-        float | None,
-        typer.Option(help="exit 1 unless the lower bound of every difference is at least this"),
+        float | None, typer.Option(help="exit 1 unless the lower bound of every difference is at least this")
     ] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -132,7 +124,7 @@ def replay_verb(
     _check_gate(fail_below, candidates=candidates, baseline=baseline)
     with bars(errors) as progress:
         result = replay(opened, candidates=candidates, plan=plan, progress=progress)
-    _show(result, report=report, as_json=as_json, fail_below=fail_below)
+    _show(result, report=report, as_json=as_json, everything=everything, fail_below=fail_below)
 
 
 def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:
@@ -151,14 +143,16 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
         )
 
 
-def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
-    """Page, JSON or tables, and the exit status."""
+def _show(
+    result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool, fail_below: float | None
+) -> None:
+    """Print the result as JSON, tables or one screen, write the page, and set the exit status."""
     if report is not None:  # first: `head` on the terminal output must not cost the page
         write_page(report, show=partial(print_replay, result))
     if as_json:
         print_json({"headline": headline(result), **result.as_json()})
     else:
-        print_replay(result, console)
+        (print_replay if everything else print_summary)(result, console)
     if result.faults:
         raise typer.Exit(2)
     failing = [] if fail_below is None else _failing(result, fail_below)

@@ -257,11 +257,7 @@ def heavy_weight(powers: Vector) -> float:
 
 
 def extreme_rows(
-    heavy: Sequence[float],
-    *,
-    rewards: Interval,
-    baseline: float = 0.0,
-    minus_logged: bool = False,
+    heavy: Sequence[float], *, rewards: Interval, baseline: float = 0.0, minus_logged: bool = False
 ) -> Extremes:
     """The rows that move an interval most, and the range of the value.
 

@@ -20,6 +20,8 @@ from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, sure
 SUM_TOLERANCE = 1e-6
 #: no arm is drawn with less: a softmax without a floor computes such numbers, and cubes of their weights overflow
 LEAST_PROBABILITY = 1e-80
+#: other arms with less are rounding remainders of a certain draw: they count as arms that could not be drawn
+REMAINDER = 1e-9
 #: numbers are equal within this, however small they are
 ROUNDING = 1e-9
 #: no number is larger: squares of weighted rewards stay finite
@@ -187,11 +189,16 @@ class Log:
 
 
 def possible(pmf: Matrix, *, action: Choices) -> Matrix:
-    """The pmf (n, K) with 0 for arms, other than the drawn one, that could not be drawn: below LEAST_PROBABILITY."""
-    tiny = (pmf > 0.0) & (pmf < LEAST_PROBABILITY)
+    """The pmf (n, K) with 0 for remainders: probabilities below REMAINDER of arms other than the drawn one."""
+    tiny = (pmf > 0.0) & (pmf < REMAINDER)
     if not tiny.any():
         return pmf
     return np.where(tiny & (np.arange(pmf.shape[1]) != action[:, None]), 0.0, pmf)
+
+
+def unsupported(pmf: Matrix, *, candidate: Matrix) -> Flags:
+    """Where a candidate gives probability to an arm that could not be drawn, shape (n, K)."""
+    return (pmf <= 0.0) & (candidate >= REMAINDER)
 
 
 def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
@@ -305,7 +312,7 @@ class WeightTally(Tally):
         weight = np.take_along_axis(ratios, log.action[:, None], axis=1)[:, 0]
         shifted = candidate * ratios  # Q^2 / P
         squares = shifted.sum(axis=1)
-        uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
+        uncovered = np.where(unsupported(log.pmf, candidate=candidate), candidate, 0.0)
         self.rows += len(log)
         self.draws += int(np.count_nonzero(weight))
         self.total += float(weight.sum())

@@ -220,10 +220,7 @@ Row = TypeVar("Row")
 #: bad rows that an error names
 MOST_NAMED = 5
 #: format -> how its files' names end
-FORMATS = {
-    "jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
-    "parquet": (".parquet",),
-}
+FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 
 
 def read_rows(

@@ -148,7 +148,7 @@ class ResultAssembler:
             quality_difference=gaps[1],
             cost_difference=gaps[2],
             verdict=standing,
-            missing=WRONG_LOG if self.faults else self._tried(index, self.baseline).missing,
+            missing=WRONG_LOG if self.faults else self._missing(index),
             rows_needed=self._needed(gap) if standing == "cannot tell" else None,
             weights=_weights(weights, alpha=self._alpha),
             unsupported={
@@ -309,6 +309,15 @@ class ResultAssembler:
             found.append(Tried(draws=draws, judged=draws, effective=weights.surely_effective_rows, questions=rows))
         return min(found, key=lambda one: one.effective)
 
+    def _missing(self, index: int) -> str | None:
+        """Which side of a comparison has too few rows, and what gives more; None if both have enough."""
+        missing = self._tried(index, self.baseline).missing
+        if missing is None:
+            return None
+        rarest = min({index, self.baseline} - {None}, key=lambda side: self._tried(side).effective)
+        name = self.candidates[rarest].name
+        return f"{missing}. They are missing for {name}: a larger policy.floor or policy.harm draws its arms more often"
+
     def _holds(self, tried: Tried) -> bool:
         """Whether the log has enough for an interval; that of no rows at all is all that can be."""
         return not self.faults and (tried.enough or not tried.draws)
@@ -426,6 +435,8 @@ def notes_on(summary: LogSummary) -> list[str]:
     if summary.left_out.undrawn:
         reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
         notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
+    if summary.left_out.early:
+        notes.append(f"{summary.left_out.early:,} rows before the first exploration are left out: one arm was certain")
     texts, different = int(summary.known_by[BY_TEXT]), summary.different_texts
     if texts and different <= FRESH * texts:
         reason = "the intervals speak of more traffic with these questions, not of new ones"

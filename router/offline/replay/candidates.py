@@ -144,13 +144,7 @@ class CandidatePolicy:
     """A policy under evaluation: gives probabilities for rows, learns rows, and counts its faults."""
 
     def __init__(
-        self,
-        policy: Policy,
-        *,
-        log: MemoryLog,
-        features: FeatureRows | None,
-        settings: Settings,
-        weight: float | None,
+        self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None, settings: Settings, weight: float | None
     ) -> None:
         """settings: with the floors, the cold start and the incumbent in force."""
         self.policy, self.log = policy, log
@@ -363,11 +357,7 @@ def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settin
 
 
 def with_policies(
-    pmfs: Sequence[CandidatePmf],
-    *,
-    candidates: Sequence[CandidateSpec],
-    plan: Plan,
-    served: Mapping[str, Policy],
+    pmfs: Sequence[CandidatePmf], *, candidates: Sequence[CandidateSpec], plan: Plan, served: Mapping[str, Policy]
 ) -> list[CandidatePmf]:
     """With what the policies of the registry learned from. served: these policies by the names of their candidates."""
     found = []

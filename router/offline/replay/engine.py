@@ -39,6 +39,7 @@ from ragbandit.router.offline.replay.sums import (
     Scores,
     ScoreSums,
     SourcePart,
+    certain_start,
     check_ids,
     check_summary,
     learn_part,
@@ -119,8 +120,10 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
         resolved = resolved.completed(arms=arms)
         plan, specs = resolved.plan, resolved.candidates or ()
         part = partial(SourcePart, candidates=specs, plan=plan, arms=arms, mixed_arms=log.mixed_arms, since=log.since)
+        parts = [part(source=source) for source in sources]
+        starts = certain_start([each.read() for each in parts])
         return judging(
-            [part(source=source) for source in sources],
+            [replace(each, early=early) for each, early in zip(parts, starts, strict=True)],
             plan=plan,
             candidates=specs,
             candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
@@ -198,12 +201,7 @@ def estimate_candidates(
 
 
 def _merged(
-    name: str,
-    work: Callable[..., Sums],
-    parts: Sequence[LogPart],
-    *,
-    executor: Executor | None,
-    progress: Progress,
+    name: str, work: Callable[..., Sums], parts: Sequence[LogPart], *, executor: Executor | None, progress: Progress
 ) -> Sums:
     """The sums of a pass over all parts, in their order. name: what happens to the rows, for progress."""
     if executor is None and len(parts) == 1:

@@ -35,7 +35,7 @@ from ragbandit.router.offline.replay.plan import (
     array_pmf,
     described,
 )
-from ragbandit.router.offline.replay.sums import LogPart, memory_part
+from ragbandit.router.offline.replay.sums import LogPart, certain_start, memory_part
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -86,11 +86,13 @@ class PreparedLog:
     log: MemoryLog
     candidate_pmfs: Sequence[CandidatePmf]
     notes: Sequence[str]
+    #: rows before the first exploration, which are not judged
+    early: int = 0
 
     def part(self) -> LogPart:
         """The rows with what each candidate does on them, for `estimate_candidates`."""
         log = replace(self.log.log, candidates=tuple(one.pmf for one in self.candidate_pmfs))
-        return memory_part(log, undrawn=self.log.undrawn)
+        return memory_part(log, undrawn=self.log.undrawn, early=self.early)
 
 
 def prepare(
@@ -116,6 +118,8 @@ def prepare(
     files = SnapshotFiles(settings.snapshot_root)
     snapshots = {spec.name: load(spec, files=files) for spec in candidates if spec.kind == "snapshot"}
     judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
+    early = certain_start([[log.log.part(judged)]])[0]
+    judged[np.flatnonzero(judged)[:early]] = False
     own = [spec.what for spec in candidates if spec.kind == "column"]
     log = log.with_columns(fields=plan.segments, own=own)
     log = replace(log, log=plan.read_at_weight(log.log))
@@ -135,6 +139,7 @@ def prepare(
         log=replace(log, rows=rows, log=arrays),
         candidate_pmfs=with_policies(pmfs, candidates=candidates, plan=plan, served=served),
         notes=notes,
+        early=early,
     )
 
 

@@ -8,7 +8,7 @@ has.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Final
@@ -26,12 +26,22 @@ from ragbandit.router.offline.estimation import (
     no_progress,
     scores,
 )
-from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, SUM_TOLERANCE, ArmTally, Log, WeightTally
+from ragbandit.router.offline.estimation.bandit_log import (
+    BY_TEXT,
+    SUM_TOLERANCE,
+    ArmTally,
+    Log,
+    WeightTally,
+    unsupported,
+)
 from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
+
+#: rows among which the first exploration is looked for
+EARLIEST: Final = 100_000
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,9 +50,11 @@ class LeftOut(Tally):
 
     #: their arm was not drawn
     undrawn: int = 0
-    #: with a time asked for: rows that have none, and older rows
+    #: with `since`: rows without a time, and older rows
     timeless: int = 0
     older: int = 0
+    #: before the first exploration
+    early: int = 0
 
 
 @dataclass(kw_only=True)
@@ -85,10 +97,29 @@ class LogPart:
         return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
 
 
-def memory_part(log: Log, *, undrawn: int = 0) -> LogPart:
-    """The arrays of a whole log in memory, a batch at a time; they were checked when they were made."""
+def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
+    """The arrays of a log in memory, a batch at a time. undrawn, early: rows that were left out."""
     kept = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
-    return LogPart(kept=kept, left_out=LeftOut(undrawn=undrawn))
+    return LogPart(kept=kept, left_out=LeftOut(undrawn=undrawn, early=early))
+
+
+def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
+    """Rows of each part before the first exploration of a log, in which only one and the same arm could be drawn.
+
+    All 0 if there is none among the first EARLIEST rows: then certain draws are no start.
+    """
+    counts, first = [0] * len(parts), -1
+    for index, part in enumerate(parts):
+        for log in part:
+            first = int(log.action[0]) if first < 0 else first
+            explores = (np.count_nonzero(log.pmf, axis=1) > 1) | (log.action != first)
+            if explores.any():
+                counts[index] += int(np.argmax(explores))
+                return counts
+            counts[index] += len(log)
+            if sum(counts) > EARLIEST:
+                return [0] * len(parts)
+    return [0] * len(parts)
 
 
 @dataclass(kw_only=True)
@@ -102,6 +133,8 @@ class SourcePart(LogPart):
     mixed_arms: bool = False
     #: rows decided before are left out, seconds since the epoch
     since: float | None = None
+    #: rows before the first exploration, which are left out
+    early: int = 0
 
     def __post_init__(self) -> None:
         self.place = self.source.place
@@ -129,6 +162,10 @@ class SourcePart(LogPart):
                 left.timeless += int(np.count_nonzero(log.made_at == 0.0))
                 left.older += int(np.count_nonzero(~recent))
                 log = log.part(recent)
+            early = min(self.early - left.early, len(log))
+            if early:
+                left.early += early
+                log = log.part(slice(early, None))
             if len(log):
                 yield log
 
@@ -292,10 +329,10 @@ class Scores:
         columns = np.empty((self.candidates * _WIDTH + 3, len(log)))
         for index, pmf in enumerate(log.candidates):
             mine, guess = columns[index * _WIDTH :], predicted
-            unsupported = (log.pmf <= 0.0) & (pmf > 0.0)
-            mine[1] = np.where(unsupported, pmf, 0.0).sum(axis=1)
+            missing = unsupported(log.pmf, candidate=pmf)
+            mine[1] = np.where(missing, pmf, 0.0).sum(axis=1)
             if mine[1].any():
-                guess = np.where(unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
+                guess = np.where(missing, np.reshape(self.middles, (3, 1, 1)), predicted)
             for at, (reward, of_arms) in enumerate(zip(targets, guess, strict=True), start=1):
                 mine[0], mine[3 * at - 1], mine[3 * at], mine[3 * at + 1] = scores(
                     reward=reward, action=log.action, logged=log.pmf, candidate=pmf, predicted=of_arms

@@ -223,9 +223,13 @@ def candidate_rows(count=400, *, arms=ARMS):
 
 
 def test_table(run, tmp_path):
-    """Without --json the verdict of every candidate comes first, then the tables; nothing is cut off."""
+    """The verdicts come first, and fit a screen with the log; with --all the tables follow, and nothing is cut off."""
     write_rows("log.jsonl", candidate_rows())
-    done = run("--log", "log.jsonl", "--policy", "column:new,fixed:multi_step", "--segment", "device")
+    words = ("--log", "log.jsonl", "--policy", "column:new,fixed:multi_step", "--segment", "device")
+    short = run(*words).stdout.splitlines()
+    assert short[0].startswith("column:new")
+    assert (len(short) <= 24, max(map(len, short)) <= 80) == (True, True)
+    done = run(*words, "--all")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("column:new")
     for word in ("400 questions from log.jsonl", "By device", "mobile", "desk", "effective rows", "column:new - fixed"):

@@ -215,3 +215,32 @@ def test_parts_without_features_everywhere(tmp_path):
     bare = [replace(row, decision=replace(row.decision, features=None)) for row in rows[300:]]
     result = replay(cut(tmp_path / "parts", 300, rows=[*rows[:300], *bare]), candidates=CANDIDATES)
     assert any("no features" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("rest", [0.0, 1e-15, 4e-10])
+def test_rows_before_the_first_exploration(tmp_path, rest):
+    """Leading rows whose other arms have only rounding remainders are left out and counted, in every kind of log."""
+    rows = rows_with_candidate()
+    arm = rows[0].decision.arm
+    pmf = tuple(1.0 - 2 * rest if name == arm else rest for name in ARMS)
+    certain = {"pmf": pmf, "arm": arm, "propensity": pmf[ARMS.index(arm)]}
+    rows[:30] = [replace(row, decision=replace(row.decision, **certain)) for row in rows[:30]]
+    expected = replay(memory_log(rows[30:]), candidates=CANDIDATES)
+    write_rows(tmp_path / "log.jsonl", rows)
+    for log in (
+        memory_log(rows),
+        open_log(tmp_path / "log.jsonl", config=Settings()),
+        cut(tmp_path / "parts", 10, 60, rows=rows),
+    ):
+        result = replay(log, candidates=CANDIDATES)
+        note = "30 rows before the first exploration are left out: one arm was certain"
+        assert result.notes == (note, *expected.notes)
+        close(replace(result, log=expected.log, notes=expected.notes), expected, within=1e-9)
+
+
+def test_a_log_that_never_explores(tmp_path):
+    """If no row explores, no row is left out: certain draws are no start then."""
+    certain = {"pmf": (1.0, 0.0, 0.0), "arm": ARMS[0], "propensity": 1.0}
+    rows = [replace(row, decision=replace(row.decision, **certain)) for row in rows_with_candidate(40)]
+    for log in (memory_log(rows), cut(tmp_path / "parts", 10, rows=rows)):
+        assert replay(log, candidates=CANDIDATES).rows == 40

@@ -1,10 +1,9 @@
-"""The engine: opens a log, folds its batches into sums, in two passes, and the sums into results.
+"""The engine: sums the batches of a log in two passes, and makes results of the sums.
 
-    pass 1   counts, weights, draws, keys of the ids; sums of the reward model     -> checked, the model solved
-    pass 2   sums of the estimates, by segment                                     -> the result
+    pass 1   counts, weights, draws, hashes of ids; sums of the reward model     -> checks, solved model
+    pass 2   sums of the estimates, by segment                                   -> results
 
-A log has one part, or one for each of its files. Parts are read one after the other, or by the workers of an executor;
-what they give is merged in the order of the files.
+A log has a part per file. Threads or an executor read the parts, and their sums are merged in the order of the files.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import Final, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
-from ragbandit.router.offline.logs import BadRow, check_shared
+from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.assemble import ResultAssembler
 from ragbandit.router.offline.replay.candidates import MemoryLog, current_settings
@@ -87,10 +86,10 @@ def replay(
     resolved = ResolvedPlan.of(candidates, plan=replace(plan or Plan(), usual_weight=settings.reward.weight))
     judging = partial(estimate_candidates, executor=executor, progress=progress)
     if isinstance(log, OpenLog):
-        check_spread(log, resolved=resolved, executor=executor)
+        check_spread(log, resolved=resolved)
         if not resolved.reads_text:
             return _replay_sources(log, resolved=resolved, judging=judging)
-        # A snapshot excludes the questions that it learned, so it needs all rows, and the others learn them too.
+        # A snapshot needs all rows: questions that it learned are not judged.
         frozen = any(spec.kind == "snapshot" for spec in resolved.candidates or ())
         log = log.read(progress, older=frozen, sample=0 if frozen else resolved.plan.sample)
     current = current_settings(log, resolved=resolved, settings=settings)
@@ -134,8 +133,8 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
         )
 
 
-def check_spread(log: OpenLog, *, resolved: ResolvedPlan, executor: Executor | None) -> None:
-    """Raises InvalidInput for requests that several files do not allow, and for files no worker can read."""
+def check_spread(log: OpenLog, *, resolved: ResolvedPlan) -> None:
+    """Raises InvalidInput for requests that several files do not allow."""
     if not log.several:
         return
     if resolved.plan.learn or resolved.plan.baseline == CURRENT:
@@ -145,8 +144,6 @@ def check_spread(log: OpenLog, *, resolved: ResolvedPlan, executor: Executor | N
         if spec.needs_rows:
             reason = f"{spec.name} reads questions, which are not read of several files"
             raise InvalidInput(reason, field="policy", remedy=f"{_ONE_FILE}, or log its pmf as a column")
-    if executor is not None:
-        check_shared(log.files())
 
 
 def estimate_candidates(
@@ -164,12 +161,13 @@ def estimate_candidates(
     executor: Executor | None = None,
     progress: Progress = no_progress,
 ) -> ReplayResult:
-    """Judge these candidates, whose probabilities are in the parts of a log.
+    """Judge candidates whose probabilities are in the parts of a log.
 
-    candidate_pmfs: descriptions and notes of the candidates, in the same order. log: description of the source. logged:
-    the policies of its store, if it has one. since: earlier decisions are left out, seconds since the epoch.
-    sampled_from: rows of the log, if these are a sample. executor: reads the parts; None for threads of this process.
-    Raises InvalidInput for a row that cannot be true, an empty log, a baseline that is no candidate.
+    candidate_pmfs: descriptions and notes of the candidates, in the same order.
+    log: description of the source. logged: the policies of its store, if it has one.
+    since: earlier decisions are left out, seconds since the epoch. sampled_from: rows of the log, for a sample.
+    executor: reads the parts; default threads of this process.
+    Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
     baseline = baseline_of(plan, candidates)
     if executor is None:
@@ -222,7 +220,7 @@ def _merged(
 
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
-    """The index of the candidate that is the baseline. Raises InvalidInput where it, or what is asked, cannot be."""
+    """The index of the candidate that is the baseline, None for the logged policy. Raises InvalidInput."""
     names = [spec.name for spec in candidates]
     if plan.baseline in (None, LOGGED):
         return None

@@ -1,10 +1,9 @@
-"""Plan of a replay, checked before anything is read: the candidates by their names, and how they are judged.
+"""Plan of a replay: the candidates by their names, and how they are judged.
 
-fixed:ARM      always that arm
-column:KEY     a pmf that stands in the rows
-VERSION        a snapshot, frozen; rows that it has learned are left out
-NAME           a policy of the registry, trained on this log: cross-fitted by default (the questions of each fold are
-judged by a policy that learned the other folds), by progressive validation with learn=True
+fixed:ARM      always this arm
+column:KEY     a pmf in the rows
+VERSION        a frozen snapshot; rows that it has learned are left out
+NAME           a policy of the registry, learned from this log: the other folds, or with learn=True the rows before
 """
 
 import math
@@ -27,7 +26,7 @@ from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 Kind = Literal["fixed", "column", "snapshot", "policy"]
 
 
-#: names of baselines that are no candidate
+#: names of baselines besides the candidates
 CURRENT: Final = "current"
 LOGGED: Final = "logged"
 #: most rows in memory, at about 10 KB a row
@@ -45,7 +44,7 @@ class Plan:
 
     #: name of one of ESTIMATORS
     estimator: str = "dr"
-    #: of cost: every row is read, and every policy asked, at this one; None: every policy is asked at each row's own
+    #: weight of cost at which rewards are read and policies asked; None to ask at each row's own weight
     weight: float | None = None
     #: reward.weight: with weight None, rewards of rows that were served at another one are read at this
     usual_weight: float = 0.0
@@ -91,7 +90,7 @@ class Plan:
         return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
 
     def folds_in(self, log: Log) -> Choices:
-        """The fold of each row, shape (n,): of its question alone."""
+        """The fold of each row, shape (n,). It depends only on the row's question."""
         return folds_of(log.questions, folds=self.folds)
 
 
@@ -105,7 +104,7 @@ class CandidateSpec:
     #: arm, key, version or registry name
     what: str
     params: Mapping[str, Json] = field(default_factory=dict)
-    #: of the policy that serves: the settings that it is served by
+    #: settings of the policy that serves; None for any other candidate
     current: Settings | None = None
 
     @property
@@ -196,9 +195,9 @@ def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
-    """Probabilities of a candidate that needs no questions, shape (n, K). named: row -> words.
+    """Probabilities of a candidate that needs no questions, shape (n, K). named: describes a row.
 
-    Raises InvalidInput for an unknown arm, and at the first row of a column that is no pmf.
+    Raises InvalidInput for an unknown arm, and for the first row of a column without a valid pmf.
     """
     if spec.kind == "column":
         pmf = log.own[spec.what]
@@ -237,7 +236,7 @@ class LoggedPolicy:
 
     @classmethod
     def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
-        """Of what is recorded of a policy; one that is held back to an incumbent has the name of the one inside."""
+        """Make it from a recorded policy. A policy held back to an incumbent gets the name of the policy inside."""
         name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
         return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
 
@@ -256,9 +255,8 @@ def deciders(known: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedPoli
     return tuple(sorted(logged, key=lambda policy: (policy.name, policy.params)))
 
 
-#: what a candidate that learns has learned when it is asked. "folds": the questions of the other folds; "along": what
-#: the served policy had learned then; "before": what a snapshot had when it was made. None: it does not learn, or its
-#: name says it
+#: rows that a candidate has learned when it is asked: "folds", all other folds; "along", as many as the served policy
+#: had learned; "before", the rows before a snapshot. None if it does not learn, or its name already shows it
 Learned = Literal["folds", "along", "before"] | None
 
 
@@ -272,7 +270,7 @@ class CandidatePmf:
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
     learned: Learned = None
-    #: of the registry, which it is as it would be served; None: another candidate
+    #: the policy of the registry as it would be served; None for other candidates
     policy: LoggedPolicy | None = None
 
     def part(self, rows: Flags) -> "CandidatePmf":
@@ -308,7 +306,7 @@ class ImportanceWeights:
     largest: float
     #: largest that could have been drawn, over all rows and arms
     possible: float
-    #: of w; 1 if the log is right. The interval holds it unless the log is wrong (all but one in a thousand times)
+    #: mean weight; near 1 if the log is right. A right log is outside of the interval once in a thousand times
     mean: EstimateWithInterval
 
 
@@ -361,7 +359,7 @@ class CandidateResult:
     learned: Learned = None
     #: it is the policy that it is compared with: a difference is between what each had learned, not between policies
     same_policy: bool = False
-    #: why the difference has no interval and no verdict: not tried enough; None where it was
+    #: why the difference has no interval and no verdict; None if it has them
     missing: str | None = None
 
 
@@ -405,7 +403,7 @@ class ReplayResult:
     #: where the log comes from, in words
     log: str
     rows: int
-    #: of the first and last decision, seconds since the epoch; None where the rows have no times
+    #: times of the first and last decision, seconds since the epoch; None if rows have no times
     begin: float | None
     end: float | None
     #: earlier decisions were left out, seconds since the epoch; None if all rows were read

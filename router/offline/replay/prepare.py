@@ -24,7 +24,6 @@ from ragbandit.router.offline.replay.candidates import (
     served_policy,
     service_note,
     settings_in_force,
-    with_policies,
 )
 from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
@@ -48,7 +47,7 @@ MakeEncoder = Callable[[], Encoder]
 
 
 def logged_policies(ledger: Ledger) -> LoggedPolicies:
-    """Of the store of this ledger. Raises StoreError where it cannot be read."""
+    """The policies that the ledger's store records. Raises StoreError if it cannot be read."""
     known: dict[str, frozenset[LoggedPolicy]] = {}
     with ledger.database.read() as connection:
         recorded = connection.execute(
@@ -125,19 +124,22 @@ def prepare(
     log = replace(log, log=plan.read_at_weight(log.log))
     preparation = Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
-    pmfs = [
-        replace(preparation, settings=by.get(spec.name, settings))
-        .candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name))
-        .part(judged)
-        for spec in candidates
-    ]
+    pmfs = []
+    for spec in candidates:
+        own_settings = replace(preparation, settings=by.get(spec.name, settings))
+        pmf = own_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)).part(judged)
+        policy = served.get(spec.name)
+        if policy is not None and (plan.learn or not spec.current):  # otherwise its name includes what it learned
+            made = LoggedPolicy.of(policy.algorithm, params=policy.params)
+            pmf = replace(pmf, learned="along" if plan.learn else "folds", policy=made)
+        pmfs.append(pmf)
     if served or snapshots:
         notes.append(service_note(settings))
     rows = [log.rows[int(index)] for index in np.flatnonzero(judged)]
     arrays = log.log.part(judged)
     return PreparedLog(
         log=replace(log, rows=rows, log=arrays),
-        candidate_pmfs=with_policies(pmfs, candidates=candidates, plan=plan, served=served),
+        candidate_pmfs=pmfs,
         notes=notes,
         early=early,
     )

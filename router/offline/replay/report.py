@@ -114,7 +114,7 @@ def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
 
 
 def _of_itself(candidate: CandidateResult) -> str:
-    """Of a candidate that is the policy that logged."""
+    """The verdict of a candidate that is the policy of the log."""
     assert candidate.difference is not None
     if candidate.verdict == "cannot tell":
         return "cannot tell, as it should be: it is the same policy"

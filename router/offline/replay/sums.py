@@ -1,10 +1,7 @@
-"""What a replay reads and sums: in the first pass the summary of a log and the reward model, in the second the moments
-of the estimates.
+"""The sums of a replay: first the summary of a log and the reward model, then the moments of the estimates.
 
-A log has one part, or one for each of its files. Everything is a sum over rows, so that a log of any length gives the
-numbers of the same log in memory. The scores of a row, of all candidates and estimators and of the logged policy, are
-the columns of one matrix: its moments give every estimate, and every difference with the error that a paired comparison
-has.
+A log of any length gives the numbers of the same log in memory. The scores of a row, for all candidates, estimators and
+the logged policy, are columns of one matrix. Its moments give every estimate, and paired differences with their error.
 """
 
 from collections import Counter
@@ -61,7 +58,7 @@ class LeftOut(Tally):
 class LogPart:
     """A log or a part of it, in its order, as often as it is asked for."""
 
-    #: of its rows, for messages
+    #: name of a row in messages
     place: str = "row"
     #: the arrays, where they are in memory
     kept: list[Log] | None = None
@@ -300,7 +297,7 @@ class Scores:
 
     #: how many there are
     candidates: int
-    #: of the ranges of the reward, the quality and the cost
+    #: midpoints of the ranges of reward, quality and cost
     middles: Sequence[float]
     #: whether there is a model; without one its columns are 0
     modelled: bool
@@ -308,8 +305,7 @@ class Scores:
     def of(self, candidate: int, *, target: int, estimator: Estimator) -> Matrix:
         """(weight, correction, baseline) of this estimator as combinations of the columns, shape (3, columns).
 
-        Unsupported actions (logged probability 0) are imputed with the midpoint of the range; the bias is at most
-        range / 2 x unsupported mass.
+        Unsupported actions get the midpoint of the range; the bias is at most range / 2 x unsupported mass.
         """
         rows, start = np.zeros((3, self.candidates * _WIDTH + 3)), candidate * _WIDTH
         own = start + 2 + 3 * target
@@ -357,7 +353,7 @@ class ScoreSums(Tally):
 
     @classmethod
     def empty(cls, segments: Mapping[str, Sequence[str]]) -> "ScoreSums":
-        """Of no rows. segments: field -> the values that get a segment of their own, OTHERS among them."""
+        """Sums before any row. segments: field -> values with a segment of their own, including OTHERS."""
         nothing = Moments.of(*np.empty((1, 0)))
         return cls(whole=nothing, segments={name: dict.fromkeys(values, nothing) for name, values in segments.items()})
 

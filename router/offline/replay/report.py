@@ -349,13 +349,14 @@ def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:
 
 
 def print_summary(replayed: ReplayResult, console: Console) -> None:
-    """The sentences and the log, in at most 80 columns and 24 lines; whole sentences are left out to fit."""
+    """Sentences, notes and the log in at most 80 columns and 24 lines; what does not fit is counted."""
     about = about_the_log(replayed)
     more = "--all prints the tables and notes, --report FILE.html writes them as a page"
     ends = [part for line in [*about[:2], more] for part in wrap(line, _COLUMNS)]
     room = _LINES - len(ends) - 1
     left_out = 0
-    for line, style in _sentences(replayed):
+    notes = [(line, "") for line in about if line.startswith(("Left out", "Note:"))]
+    for line, style in [*_sentences(replayed), *notes]:
         parts = wrap(line, _COLUMNS)
         if left_out or len(parts) > room:
             left_out += 1

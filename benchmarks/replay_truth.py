@@ -110,7 +110,7 @@ def lived(
     }
     bar = progress.add_task("decisions", total=decisions)
     with Router.open(settings, encoder=encoder, jobs=MemoryJobs()) as router:
-        router.service.secret = None  # draws by the ids alone, so the same in every run
+        router.service.secret = None  # draws follow from the ids, so they are the same in every run
         for start in range(0, decisions, BATCH):
             numbers = range(start, min(start + BATCH, decisions))
             rows = [table.rows[int(place)] for place in draw.integers(len(table.rows), size=len(numbers))]
@@ -145,7 +145,7 @@ def lived(
 def judged(
     log: MemoryLog, *, table: LabelledTable, settings: Settings, estimators: Sequence[str], confidence: float
 ) -> list[Judged]:
-    """The five others on this log, by each estimator, beside what the table says that they would have earned."""
+    """Estimates of the five other candidates by each estimator, and their true values from the table."""
     rewards = truth_of(log, table=table, settings=settings)
     found = []
     for estimator in estimators:

@@ -28,8 +28,12 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation import Flags
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay import MemoryLog, Plan, memory_log, parse_candidates, prepare, replay
-from ragbandit.router.offline.replay.candidates import current_candidate
-from ragbandit.router.offline.replay.plan import CandidateResult, EstimateWithInterval, LoggedPolicy
+from ragbandit.router.offline.replay.plan import (
+    CandidateResult,
+    EstimateWithInterval,
+    LoggedPolicy,
+    current_candidate,
+)
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Matrix, PolicyLabel, Query, Reward

@@ -3,8 +3,6 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,17 +14,9 @@ from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.charts import check_page, write_page
-from ragbandit.router.offline.processes import process_executor
-from ragbandit.router.offline.replay import (
-    CandidateSpec,
-    OpenLog,
-    Plan,
-    ReplayResult,
-    open_log,
-    parse_candidates,
-    replay,
-)
-from ragbandit.router.offline.replay.report import headline, print_replay
+from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
+from ragbandit.router.offline.replay.plan import SAMPLE
+from ragbandit.router.offline.replay.report import headline, print_replay, print_summary
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number_or_name
@@ -45,14 +35,16 @@ def replay_verb(
         str | None,
         typer.Option(
             help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a "
-            "candidate; default: current for the store, and for a file that the service logged where a candidate "
-            "reads questions"
+            "candidate; default: current if a candidate reads questions and the service logged the rows, else logged"
         ),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
     learn: Annotated[
         bool, typer.Option("--learn", help="policies learn along the log (progressive validation)")
     ] = False,
+    sample: Annotated[
+        int, typer.Option(help="if a policy learns: at most this many rows, drawn by id from a larger log; 0 for all")
+    ] = SAMPLE,
     floor: Annotated[
         float | None,
         typer.Option(help="least probability of every arm; default as served: policy.floor, policy.cold_start_floor"),
@@ -68,9 +60,6 @@ def replay_verb(
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
-    workers: Annotated[
-        int | None, typer.Option(help="processes that judge the files of a folder; default this one", min=1)
-    ] = None,
     estimator: Annotated[str, typer.Option(help="dr, sndr, ips, snips or dm")] = "dr",
     reward_model: Annotated[str, typer.Option(help="ridge or mean")] = "ridge",
     folds: Annotated[int, typer.Option(help="folds of the questions for cross-fitting")] = 5,
@@ -87,9 +76,9 @@ def replay_verb(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
     as_json: JsonOption = False,
+    everything: Annotated[bool, typer.Option("--all", help="print the tables and notes too")] = False,
     fail_below: Annotated[
-        float | None,
-        typer.Option(help="exit 1 unless the lower bound of every difference is at least this"),
+        float | None, typer.Option(help="exit 1 unless the lower bound of every difference is at least this")
     ] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -129,25 +118,13 @@ def replay_verb(
         reward_model=reward_model,
         floor=floor,
         learn=learn,
+        sample=sample,
     )
     candidates = _candidates(policy, params=param or [], settings=settings)
     _check_gate(fail_below, candidates=candidates, baseline=baseline)
-    with _executor(opened, workers=workers) as executor, bars(errors) as progress:
-        result = replay(opened, candidates=candidates, plan=plan, executor=executor, progress=progress)
-    _show(result, report=report, as_json=as_json, fail_below=fail_below)
-
-
-def _executor(log: OpenLog, *, workers: int | None) -> AbstractContextManager[Executor | None]:
-    """What judges the files of a log. Raises InvalidInput for one file and the store."""
-    if workers is None:
-        return nullcontext()
-    if not log.several:
-        raise InvalidInput(
-            "one file, and the store, are judged by one process; several judge a folder of Parquet files",
-            field="workers",
-            remedy="give --log FOLDER, or leave out --workers",
-        )
-    return process_executor(workers)
+    with bars(errors) as progress:
+        result = replay(opened, candidates=candidates, plan=plan, progress=progress)
+    _show(result, report=report, as_json=as_json, everything=everything, fail_below=fail_below)
 
 
 def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:
@@ -166,14 +143,16 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
         )
 
 
-def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
-    """Page, JSON or tables, and the exit status."""
+def _show(
+    result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool, fail_below: float | None
+) -> None:
+    """Print the result as JSON, tables or one screen, write the page, and set the exit status."""
     if report is not None:  # first: `head` on the terminal output must not cost the page
         write_page(report, show=partial(print_replay, result))
     if as_json:
         print_json({"headline": headline(result), **result.as_json()})
     else:
-        print_replay(result, console)
+        (print_replay if everything else print_summary)(result, console)
     if result.faults:
         raise typer.Exit(2)
     failing = [] if fail_below is None else _failing(result, fail_below)

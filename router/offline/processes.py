@@ -1,23 +1,16 @@
-"""Work shared by an executor: a pool of processes of this machine, or any other one, as Dask's."""
+"""A pool of processes of this machine."""
 
 import multiprocessing
 import os
 import signal
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ragbandit.shared.child_process import end_with_parent
-from ragbandit.shared.errors import NotReady, RagBanditError
+from ragbandit.shared.errors import RagBanditError
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
-
-#: parts that are under way, or done and not merged yet, at most
-IN_FLIGHT: Final = 64
 #: a process per core crunches numbers, not many threads in each
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -29,63 +22,14 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def each_part(
-    work: Callable[[Job], Result], jobs: Sequence[Job], *, executor: Executor | None, told: Callable[[int], None]
-) -> Iterator[Result]:
-    """The results of all jobs, in their order. executor: None: this process. told: how many jobs are done.
-
-    Raises what `work` raises; NotReady where the workers are lost, RagBanditError for a part that ends its workers.
-    """
-    if executor is None:
-        for done, job in enumerate(jobs, start=1):
-            yield work(job)
-            told(done)
-        return
-    waiting, coming = deque[Future[Result | Exception]](), iter(jobs)
-    try:
-        for done in range(1, len(jobs) + 1):
-            more = islice(coming, IN_FLIGHT - len(waiting))
-            waiting.extend(executor.submit(_caught, work, job) for job in more)
-            yield _result(waiting.popleft())
-            told(done)
-    finally:
-        for future in waiting:
-            future.cancel()
-
-
-def _caught(work: Callable[[Job], Result], job: Job) -> Result | Exception:
-    # Our errors travel as results: no executor tries such a part again or logs a traceback.
-    try:
-        return work(job)
-    except RagBanditError as error:
-        return error
-
-
-def _result(future: "Future[Any]") -> Any:
-    try:
-        result = future.result()
-    except CancelledError as error:
-        message = "the workers were lost, and with them the parts that they had judged"
-        raise NotReady(message, field="cluster", remedy="see the scheduler's log, and try again") from error
-    except Exception as error:
-        # A pool that lost a process is broken; Dask gives a part to four workers before it says KilledWorker.
-        if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
-            remedy = "see the workers' logs; give each more memory, or cut the log into smaller files"
-            raise RagBanditError(f"a part ended every worker that took it: {error}", remedy=remedy) from error
-        raise
-    if isinstance(result, Exception):
-        raise result
-    return result
-
-
 @contextmanager
 def process_executor(
     workers: int, *, begin: Callable[..., None] | None = None, given: tuple[Any, ...] = ()
 ) -> Iterator[Executor]:
-    """So many processes of this machine, which end with the block; on any error, Ctrl-C included, at once.
+    """An executor of `workers` processes of this machine. They end with the block, on an error or Ctrl-C at once.
 
-    begin: what a process does first, with what is `given`. They import the script that starts them: call it under
-    `if __name__ == "__main__":`. Raises RagBanditError where a process dies.
+    begin: called first in each process, with the arguments `given`. Processes import the script that starts them, so
+    call this under `if __name__ == "__main__":`. Raises RagBanditError if a process dies.
     """
     others = set(multiprocessing.active_children())
     added = [name for name in _THREADS if name not in os.environ]  # for processes, which start as parts come

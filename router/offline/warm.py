@@ -1,8 +1,7 @@
-"""Warm start: labelled questions or a log are learned before the first user comes.
+"""Warm start: a policy learns labelled questions or a log before it serves.
 
-The rows of a table or of a log, with features (`table_material`, `log_material`); what each arm made of each question,
-where they tell it (`outcomes_of`); the rows into the ledger of the configuration, and the policy that has learned them
-(`enter`).
+`table_material` and `log_material` give rows with features, `outcomes_of` the outcomes by question and arm; `enter`
+appends rows to the configured ledger and learns them.
 """
 
 import hashlib
@@ -75,10 +74,9 @@ def table_material(
     now: float,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """A row for each question and arm, the questions in an order that follows from their texts.
+    """A row for each question and arm, in an order that follows from the texts of the questions.
 
-    A table is often sorted by where its questions come from; learned in that order it would look like drift, and a
-    policy that forgets would know the last part alone. Raises ConfigError where the reward has no price for steps.
+    Tables are often sorted by source, which would look like drift. Raises ConfigError if steps have no price.
     """
     if not settings.reward.cost.get("steps", 0.0) > 0.0:
         raise ConfigError(
@@ -117,11 +115,10 @@ def log_material(
     needs_features: bool,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """The rows of a log; the features of a row that has none, or another encoder's, are made by this encoder.
+    """The rows of a log at the configured weight of cost. Missing features, and another encoder's, are made.
 
-    In the order of the log, unless it tells every arm of every question: then in that of a table. Their weight of cost
-    is that of the settings: the policy decides by the last one that it learned.
-    Raises InvalidInput for a row that has no question to make them of, where the policy needs features.
+    Rows are in the order of the log, or of `table_material` if every arm of every question has an outcome.
+    Raises InvalidInput for a row without a question whose features the policy needs.
     """
     weight = settings.reward.weight
     material = [replace(row, reward=row.reward.at(weight)) for row in rows]
@@ -165,7 +162,7 @@ def tells_every_arm(rows: Sequence[Logged]) -> bool:
 
 
 def _mixed(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
-    """Groups of so many rows, in the order of the sha256 of their question; equal ones stay in theirs."""
+    """Groups of `arms` rows, sorted by the sha256 of their question."""
     groups = [rows[start : start + arms] for start in range(0, len(rows), arms)]
     groups.sort(
         key=lambda group: hashlib.sha256(
@@ -187,7 +184,7 @@ class Entered:
     added: int
     #: it had them already
     known: int
-    #: of the ledger, after it
+    #: last seq of the ledger after the import
     last_seq: int
     #: the snapshot that has learned them; None where a running learner makes it
     version: str | None
@@ -211,7 +208,7 @@ def enter(
     patience_s = PATIENCE_S if patience_s is None else patience_s
     policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=clock())
     learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings, clock=clock)
-    learner.drain(patience_s=patience_s)  # what was there before: the rows come after it
+    learner.drain(patience_s=patience_s)  # earlier decisions come before these rows
     rows = material.rows
     if settings.log.text != "full":
         rows = [replace(row, decision=_without_texts(row.decision, settings=settings)) for row in rows]
@@ -277,12 +274,12 @@ class Outcomes:
     #: a row for each question and arm of these, question by question, as logged by a uniform draw between them
     rows: Sequence[Logged]
     queries: Sequence[Query]
-    #: of the questions, shape (questions, d); None without
+    #: features of the questions, shape (questions, d), or None
     features: FeatureRows | None
     encoder_hash: str
 
     def permuted(self, *, seed: int) -> "Outcomes":
-        """The same with the outcomes of another question each: all of its arms' together."""
+        """These questions with permuted outcomes; the arms' outcomes for a question stay together."""
         order = np.random.default_rng(seed).permutation(len(self.queries))
         arms = len(self.complete)
         rows = [
@@ -301,7 +298,7 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """The outcomes by question and arm, the mean of several; None of a log that does not tell every offered arm.
+    """The mean outcomes by question and arm, or None if a question lacks the outcome of an offered arm.
 
     Questions that were not answered by every arm of `complete` are left out.
     """

@@ -34,11 +34,7 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
 
 
 class Tally:
-    """A dataclass of sums over rows.
-
-    Of two sets of rows each field is added, or what its metadata has as `merge` is made of the two; tallies within are
-    merged, and mappings value by value.
-    """
+    """A dataclass of sums over rows. To merge, fields are added, or combined by `merge` of their metadata."""
 
     def merged(self, other: Self) -> Self:
         """The tally of both sets of rows."""
@@ -152,16 +148,16 @@ class Estimator:
 class Estimate:
     """A value with what is needed to trust it."""
 
-    #: NaN where nothing can be said: no rows, or no weight in a self-normalised estimate
+    #: NaN without rows, and without weight in a self-normalised estimate
     value: float
     #: (sum w)^2 / sum w^2 (Kish): as many on-policy rows would say as much
     effective_rows: float
 
 
 def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Matrix:
-    """What every estimator is made of, shape (4, n): w, w r, w (r - M[a]), and the sum over the arms of Q M.
+    """The parts of every estimator, shape (4, n): w, w r, w (r - M[a]), and the sum of Q M over the arms.
 
-    The mean of w is 1 but for chance and unsupported actions. The arrays must be true, as a checked `Log`'s are.
+    The expected mean of w is 1 if no action is unsupported. The arrays must come from a checked `Log`.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn) / np.take(logged, drawn)
@@ -185,7 +181,7 @@ def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
 
 #: (low, high), in units of reward
 Interval = tuple[float, float]
-#: of a difference to something else
+#: verdict on a difference
 DifferenceVerdict = Literal["better", "worse", "cannot tell"]
 
 #: directions in which the weights scatter less than this share of their most are taken for constant
@@ -257,11 +253,7 @@ def heavy_weight(powers: Vector) -> float:
 
 
 def extreme_rows(
-    heavy: Sequence[float],
-    *,
-    rewards: Interval,
-    baseline: float = 0.0,
-    minus_logged: bool = False,
+    heavy: Sequence[float], *, rewards: Interval, baseline: float = 0.0, minus_logged: bool = False
 ) -> Extremes:
     """The rows that move an interval most, and the range of the value.
 
@@ -310,15 +302,12 @@ def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
 
 
 def corrected(confidence: float, *, comparisons: int) -> float:
-    """Confidence of each of so many intervals with which all hold at once with the given one (Bonferroni)."""
+    """Confidence of each interval so that all `comparisons` hold together with the given one (Bonferroni)."""
     return 1.0 - (1.0 - confidence) / comparisons
 
 
 def _student(confidence: float, *, freedom: int) -> float:
-    """T with P(|T| <= t) = confidence, for so many degrees of freedom, to three digits from seven of them on.
-
-    The expansion in powers of 1 / freedom about the normal quantile (Abramowitz and Stegun 1964, 26.7.5).
-    """
+    """T with P(|T| <= t) = confidence, to three digits if `freedom` is 7 or more (Abramowitz and Stegun 26.7.5)."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     powers = (
         (z**3 + z) / 4,
@@ -329,7 +318,7 @@ def _student(confidence: float, *, freedom: int) -> float:
     return z + math.fsum(term / freedom**power for power, term in enumerate(powers, start=1))
 
 
-#: prior rows of the features' weights: what the features of a question tell of its reward is little beside the noise
+#: prior rows of the features' weights: features of a question predict little of its reward
 _PENALTY = 10.0
 #: rows whose features are made float64, and multiplied, at a time
 ROWS = 1 << 11
@@ -377,14 +366,14 @@ class Ridge:
             moment[fold, arm] += z.T @ targets[rows]
 
     def merged(self, other: "Ridge") -> "Ridge":
-        """The one that has learned the rows of both, which are of one log; neither is changed."""
+        """A new model with the rows of both, which belong to one log."""
         both = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
         pairs = zip(self.sums, other.sums, strict=True) if self.sums and other.sums else ()
         both.sums = tuple(mine + theirs for mine, theirs in pairs) or self.sums or other.sums
         return both
 
     def without_features(self) -> "Ridge":
-        """The one that has learned the same rows without their features; this one is not changed."""
+        """A new model with the same rows without their features."""
         bare = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
         if self.sums:
             count, total, gram, moment = self.sums

@@ -20,6 +20,8 @@ from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, sure
 SUM_TOLERANCE = 1e-6
 #: no arm is drawn with less: a softmax without a floor computes such numbers, and cubes of their weights overflow
 LEAST_PROBABILITY = 1e-80
+#: other arms with less are rounding remainders of a certain draw: they count as arms that could not be drawn
+REMAINDER = 1e-9
 #: numbers are equal within this, however small they are
 ROUNDING = 1e-9
 #: no number is larger: squares of weighted rewards stay finite
@@ -52,10 +54,10 @@ class Log:
     """Arrays aligned by row; `pmf` and `offered` have a column per arm."""
 
     arms: tuple[ArmName, ...]
-    #: of the decision ids, shape (n,)
+    #: hashes of the decision ids, shape (n,)
     keys: Keys
-    #: of the questions: they choose the folds; and by what each row's question is known: BY_TEXT, BY_FEATURES or BY_ID;
-    #: both of shape (n,). The context is no part of a question: what callers send there may be new with every request
+    #: hashes of the questions, which choose the folds, without context, which may differ in every request; and how each
+    #: question is recognised: BY_TEXT, BY_FEATURES or BY_ID; both of shape (n,)
     questions: Keys
     known_by: Choices
     #: place of the arm that was drawn, shape (n,)
@@ -83,7 +85,7 @@ class Log:
     lines: Choices | None = None
     #: the reward is a judge's, as it was learned, shape (n,); None: not known
     judged: Flags | None = None
-    #: the row was served at a weight of cost of its own, shape (n,); None: none was
+    #: rows that were served at a weight of cost of their own, shape (n,); None if there is no such row
     priced: Flags | None = None
     #: features of the questions, shape (n, d), and the encoder that made them; None where the log has none
     features: npt.NDArray[np.float32] | None = None
@@ -104,12 +106,10 @@ class Log:
         return np.take_along_axis(self.pmf, self.action[:, None], axis=1)[:, 0]
 
     def weighted(self, weight: float, *, rows: Flags | None = None) -> "Log":
-        """The same log with reward = quality - weight * cost; rows whose reward came whole keep it.
+        """The same log with reward = quality - weight * cost. Rewards that came whole stay.
 
-        rows: those that are read so, shape (n,); None: all.
-
-        The bounds grow to hold all of them: cut at bounds that were declared for another weight, expensive arms would
-        look alike.
+        rows: the rows to change, shape (n,); None for all.
+        The bounds grow to include all rewards: cut at the bounds of another weight, expensive arms would look alike.
         """
         kept = self.raw if rows is None else self.raw | ~rows
         reward = np.where(kept, self.reward, self.quality - weight * self.cost)
@@ -145,7 +145,7 @@ class Log:
             raise InvalidInput(message(row), field=f"{named(row)} {name}", remedy=remedy)
 
     def _checks(self) -> Iterator[tuple[str, Flags, Callable[[int], str], str]]:
-        """(field, rows that are good, what to say of a bad one, remedy)."""
+        """Yields (field, good rows, message for a bad row, remedy)."""
         pmf, rows = self.pmf, np.arange(len(self))
         good = np.ones(len(self), dtype=np.bool_)
         good[wrong_pmfs(pmf)] = False
@@ -187,15 +187,20 @@ class Log:
 
 
 def possible(pmf: Matrix, *, action: Choices) -> Matrix:
-    """The pmf (n, K) with 0 for arms, other than the drawn one, that could not be drawn: below LEAST_PROBABILITY."""
-    tiny = (pmf > 0.0) & (pmf < LEAST_PROBABILITY)
+    """The pmf (n, K) with 0 for remainders: probabilities below REMAINDER of arms other than the drawn one."""
+    tiny = (pmf > 0.0) & (pmf < REMAINDER)
     if not tiny.any():
         return pmf
     return np.where(tiny & (np.arange(pmf.shape[1]) != action[:, None]), 0.0, pmf)
 
 
+def unsupported(pmf: Matrix, *, candidate: Matrix) -> Flags:
+    """Where a candidate gives probability to an arm that could not be drawn, shape (n, K)."""
+    return (pmf <= 0.0) & (candidate >= REMAINDER)
+
+
 def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
-    """The rows that are no distribution over the arms, those offered if that is said; pmf of shape (n, K)."""
+    """Rows whose pmf, shape (n, K), is not a distribution over the arms, or over the offered arms."""
     with np.errstate(invalid="ignore"):
         sums = np.einsum("nk->n", pmf)
         # Written so that NaN is no pmf. What follows for every row is asked of the whole first: it is mostly true.
@@ -209,14 +214,14 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
 
 
 def folds_of(keys: Keys, *, folds: int) -> Choices:
-    """The fold of each row, shape (n,), in 0 ... folds - 1: of its key alone, in whatever piece or order it comes."""
+    """The fold of each row, shape (n,), in 0 ... folds - 1. It depends only on the key, not on other rows."""
     return (keys % np.uint64(folds)).astype(np.intp)
 
 
 def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
-    """The keys of ids, or of other texts, that lie one behind the other in `text`; lengths in bytes, shape (n,).
+    """The hashes of texts that follow each other in `text`; lengths in bytes, shape (n,).
 
-    A key is a well-mixed number, the same on every machine and beside whichever others a text is hashed.
+    A text's hash is the same on every machine and among any other texts.
     """
     words = -(-lengths // 8)
     if words.max(initial=0) <= _WORDS:
@@ -244,7 +249,7 @@ def _keys_of_padded(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int6
     padded[np.arange(8 * words) < lengths[:, None]] = text
     keys: Keys = mixed(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
     for number, word in enumerate(padded.view("<u8").T):
-        # A longer id beside it must not change a row's key.
+        # A longer text in another row must not change a row's key.
         keys = np.where(8 * number < lengths, mixed(keys, word), keys)
     return keys
 
@@ -305,7 +310,7 @@ class WeightTally(Tally):
         weight = np.take_along_axis(ratios, log.action[:, None], axis=1)[:, 0]
         shifted = candidate * ratios  # Q^2 / P
         squares = shifted.sum(axis=1)
-        uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
+        uncovered = np.where(unsupported(log.pmf, candidate=candidate), candidate, 0.0)
         self.rows += len(log)
         self.draws += int(np.count_nonzero(weight))
         self.total += float(weight.sum())

@@ -1,15 +1,12 @@
-"""Logged traffic on its way in and out: the ledger's rows as files that other tools read too.
+"""Logged traffic as files: `jsonl`, one JSON object a line, and `parquet`, the same columns, typed.
 
-    jsonl    one JSON object a line: lossless, and easy to write by hand
-    parquet  the same columns, typed; `read_log` streams millions of rows as arrays
-
-Everything that a row holds comes back from every format. docs/replay.md says what each carries.
+Everything in a row comes back from both formats. docs/replay.md lists their keys.
 """
 
 import glob
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -220,10 +217,7 @@ Row = TypeVar("Row")
 #: bad rows that an error names
 MOST_NAMED = 5
 #: format -> how its files' names end
-FORMATS = {
-    "jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
-    "parquet": (".parquet",),
-}
+FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 
 
 def read_rows(
@@ -326,17 +320,6 @@ def place_of(text: str | Path) -> Place:
 def shown(place: Place) -> str:
     """The place for messages and reports, without secrets."""
     return without_secrets(place) if isinstance(place, str) else str(place)
-
-
-def check_shared(places: Sequence[Place]) -> None:
-    """Raises InvalidInput for fsspec's memory:// files, which other processes cannot read."""
-    own = next((place for place in places if isinstance(place, str) and place.startswith("memory://")), None)
-    if own is not None:
-        raise InvalidInput(
-            f"{own} is in the memory of this process: no worker can read it",
-            field="log",
-            remedy="put the files where every worker reads them, or leave out --workers",
-        )
 
 
 def is_several(place: Place) -> bool:

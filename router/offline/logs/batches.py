@@ -1,8 +1,7 @@
-"""Batches of a log: from Arrow record batches, which every source gives with the same columns, to checked arrays.
+"""Batches of a log: Arrow record batches, with the same columns from every source, become checked arrays.
 
-A record batch has `id`, `arms`, `pmf`, `arm` and `reward`, and what else was asked for of the source, by the types of
-`COLUMNS`. Text may be dictionary-encoded, and every candidate's own column is a list of numbers aligned with `arms`.
-Every check that arrays can say is made here and in `Log.check`, whatever the source.
+A record batch has `id`, `arms`, `pmf`, `arm`, `reward` and the columns asked for, with the types of `COLUMNS`. Text may
+be dictionary-encoded. A candidate's column is a list of numbers aligned with `arms`.
 """
 
 import json
@@ -97,14 +96,12 @@ class LogSource(Protocol):
     @property
     def place(self) -> str:
         """Name of its rows in messages, as in `row_named`."""
-        ...
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Record batches with those of the columns that the source has.
 
         Raises InvalidInput for a source that cannot be read or lacks a column that is needed.
         """
-        ...
 
 
 def record_batch(columns: Mapping[str, Any]) -> Any:
@@ -185,10 +182,9 @@ def row_named(batch: Any, row: int, *, place: str) -> str:
 
 
 def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
-    """The arrays of a record batch, checked. place: of its rows, as in `row_named`.
+    """The checked arrays of a record batch, with features if all rows have them by one encoder. place: see `row_named`.
 
-    Raises InvalidInput with row, field and remedy for the first row that cannot be true or whose columns do not fit
-    each other. Without features where not all rows have them by one encoder: no model of rewards can be fitted then.
+    Raises InvalidInput with row, field and remedy for the first impossible row.
     """
     log = _DecodedBatch(batch=batch, spec=spec, place=place).log()
     log.check(named=lambda row: row_named(batch, row, place=place))
@@ -231,6 +227,7 @@ class _DecodedBatch:
         keys = keys_of_bytes(ids, lengths=lengths)
         questions, known_by = self._questions(keys)
         features = self._features() if spec.features else None
+        lines = self._optional(LINE, otherwise=np.zeros(0, dtype=np.intp))
         return Log(
             arms=spec.arms,
             keys=keys,
@@ -252,14 +249,10 @@ class _DecodedBatch:
             judged=_equals(words["judged_by"], "judge") if "judged_by" in words else None,
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
-            lines=self._lines(),
+            lines=lines if lines.any() else None,
             fields={name: self.texts(name) for name in spec.fields},
             own={name: self.spread(name) for name in spec.own},
         )
-
-    def _lines(self) -> Choices | None:
-        lines = self._optional(LINE, otherwise=np.zeros(0, dtype=np.intp))
-        return lines if lines.any() else None
 
     def _check_offers(self, offers: Any) -> None:
         """Sets `offered`, (n, K). Raises InvalidInput for other arms than the log's, and for one named twice."""
@@ -375,7 +368,10 @@ class _DecodedBatch:
 
         def member(text: Any) -> object:
             try:
-                return _member(str(text or "{}"), field)
+                context = json.loads(str(text or "{}"))
+                if not isinstance(context, Mapping):
+                    raise ValueError("not an object")
+                return context.get(field)
             except ValueError as error:
                 row = self.batch.column(name).to_pylist().index(text)
                 remedy = "Give an object, or its JSON as text"
@@ -452,11 +448,3 @@ def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64
     ends = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + len(plain) + 1]
     text = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)[int(ends[0]) : int(ends[-1])]
     return text, np.diff(ends)
-
-
-def _member(text: str, key: str) -> object:
-    """A context's value under this key. Raises ValueError unless the text is a JSON object."""
-    context = json.loads(text)
-    if not isinstance(context, Mapping):
-        raise ValueError("not an object")
-    return context.get(key)

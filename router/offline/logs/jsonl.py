@@ -1,12 +1,9 @@
-"""JSONL, our own format: one record a line, in UTF-8, plain or gzipped by the file's name.
-
-The least that a row needs, as people write it by hand:
+"""JSONL: one record a line, in UTF-8, plain or gzipped by the file's name. A row needs no more than this:
 
     {"id": "q1", "arms": ["fast", "deep"], "pmf": [0.8, 0.2], "arm": "deep", "reward": 0.7}
 
-`pmf` may be an object, arm -> probability. `reward` may be an object: {"quality": 1.0, "cost": 3, "weight": 0.05}.
-`features` may be a list of numbers; we write base64 of little-endian float32. Keys that are not ours are kept in
-`extra`: a candidate's pmf is one, a list aligned with `arms` or an object.
+`pmf` may be an object by arm, `reward` an object such as {"quality": 1.0, "cost": 3, "weight": 0.05}, `features` a list
+of numbers (written as base64 of little-endian float32). Unknown keys, such as a candidate's pmf, are kept in `extra`.
 """
 
 import base64
@@ -19,15 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    with_config,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
@@ -156,11 +145,9 @@ _OF_DECISION = [part.name for part in fields(Decision) if part.name in _Row.mode
 
 
 def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """The rows of one file, a BadRow for each that cannot be used. records: line, and a function that parses it.
+    """The rows of a file, and a BadRow for each unusable record. records: line, and a function that parses it.
 
-    A record needs `id`, `arms` (or a pmf by name), `pmf`, `arm` and `reward`; for the rest there are defaults. A
-    row without a version must offer at least two arms. With a version it may offer one: RagBandit logs such a row
-    if the caller allowed one arm only.
+    A row without a version must offer two arms; with one it may offer one, as the service logs if a caller allowed one.
     """
     seen: dict[str, int] = {}
     width: int | None = None

@@ -1,10 +1,8 @@
 """Ledger transfer: a ledger's rows out of the store, and a log's rows into one.
 
-Of each row are taken in: its decision and its update, as they were logged, at the end of the ledger. Beside a
-decision that is new to the store, so that ledgers to come can learn from it as from any other: its reward as one
-feedback of kind "reward" under an id of its own (a log names the feedback that made a reward, not its content; a new
-ledger learns the reward whole), none for a default reward; and an outcome without an answer, so that no worker runs
-the arm again. Ledgers that were there before do not learn it: for them it is closed.
+An import appends each row's decision and update to the ledger. A decision that is new to the store also gets its reward
+as one feedback of kind "reward", so that later ledgers can learn it (no feedback for a default reward), and an outcome
+without an answer, so that no worker runs the arm again. It is closed for the other ledgers of the store.
 """
 
 import contextlib
@@ -140,14 +138,13 @@ def take_in(
     clock: Callable[[], float] = time.time,
     progress: Callable[[ImportCounts], None] = lambda _taken: None,
 ) -> ImportCounts:
-    """Append the rows to the ledger in their order, a page per transaction; the same row again adds nothing.
+    """Append the rows to the ledger in their order, a page per transaction. Known rows add nothing.
 
-    rows: gives them from the first one on, twice: all of them are checked before the first one is written, so that a
-    log that cannot be imported leaves nothing behind. origin: the format, kept in the facts of rows that were made
-    elsewhere. source: the file, for messages. progress: called after every page with the counts so far. remade: the
-    rows are made again each time, so that times, features and the weight of cost may be others than before; the arm,
-    its quality and its cost must be the same. patience_s: how long to wait for the ledger's learner.
-    Raises NotReady if the learner holds on to it, and Conflict naming the line if an id stands for something else.
+    rows: called twice, as all rows are checked before the first is written.
+    origin: the format, kept in the facts of rows that were made elsewhere. source: the file, for messages.
+    remade: times, features and weight of cost may differ from known rows; arm, quality and cost must be equal.
+    patience_s: how long to wait for the ledger's learner. progress: called after every page with the counts.
+    Raises NotReady if the learner keeps the ledger, and Conflict with the line if an id has other contents.
     """
     holder = lease_holder("import")
     known = known_secret(ledger.database, name=DRAWS)
@@ -209,10 +206,9 @@ def _register(ledger: Ledger, *, now: float) -> str:
 
 
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
-    """The row; one whose draw cannot be made again says in its facts where it comes from.
+    """The row, with its origin in its facts if its draw cannot be repeated from its seed and snapshot.
 
-    Ours are the rows that name a snapshot of a ledger like ours and whose draw follows from their seeds. One that the
-    secret of another store has seeded says that.
+    A draw seeded with the secret of another store is marked SEEDED_ELSEWHERE.
     """
     decision = row.decision
     ours = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
@@ -392,7 +388,6 @@ class _ImportPage:
         moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
 
     def _outcome(self, row: Logged) -> Outcome:
-        """An outcome for an arm that was run elsewhere, with the mark of late feedback."""
         return Outcome(
             decision_id=row.decision.id,
             status="answered",

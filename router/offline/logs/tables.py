@@ -1,15 +1,11 @@
-"""Full-information routing tables: the result of every arm on every question, one JSON object a line.
+"""Full-information routing tables: the result of every arm for every question, one JSON object a line.
 
     {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "hops": 1,
      "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}}
 
-`id`, `hops`, `context`, `dataset` and `seconds` may be left out; other keys are left alone. The first line says which
-arms there are.
-
-As rows of a log a question of K arms is K rows, one per arm, each logged with the probability 1 / K of a uniform draw.
-That is what a uniform logger writes in the mean, without its chance: the propensities are exact, an importance-weighted
-sum over the K rows is K times the sum over the arms, and no arm counts more than another. The K rows are not
-independent: intervals from them as from K questions are too narrow.
+`id`, `hops`, `context`, `dataset` and `seconds` are optional; other keys are ignored. The first line defines the arms.
+In a log a question of K arms becomes K rows with probability 1 / K, as a uniform draw logs in the mean. These rows are
+not independent: intervals for K questions would be too narrow.
 """
 
 import hashlib
@@ -56,7 +52,7 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 class LabelledRow(BaseModel):
-    """What every such line may say of its question; the rest of the line is the reader's."""
+    """Optional keys of a line about its question."""
 
     model_config = ConfigDict(strict=True)
 
@@ -117,13 +113,13 @@ _Quality = Annotated[
 
 
 class _Line(BaseModel):
-    """What a line says of the arms and of the caller."""
+    """Keys of a line about the arms and the caller."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     correct: Annotated[dict[str, _Quality], Field(max_length=MAX_ARMS)]
     steps: _Amounts
-    #: of every arm; left out where the key is something else of the writer's
+    #: values by arm; absent if the file uses this key for something else
     seconds: Annotated[_Amounts, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = {}
     context: JsonObject | None = None
 
@@ -147,7 +143,7 @@ class LabelledTable:
 
     @cached_property
     def seconds(self) -> Matrix | None:
-        """Seconds of every answer, shape (n, arms), >= 0; None where some row does not tell them."""
+        """Seconds of every answer, shape (n, arms), >= 0; None if a row lacks them."""
         return self._numbers("seconds") if all(row.seconds for row in self.rows) else None
 
     def _numbers(self, name: str) -> Matrix:
@@ -155,11 +151,7 @@ class LabelledTable:
 
 
 def read_table(path: str | Path) -> LabelledTable:
-    """The table in this file.
-
-    Raises InvalidInput with "<file>:<line> <key>" and a remedy for a file that cannot be read or has no row, and for
-    a line that is no row: an arm missing or too much, a number that is none or out of range, an id used twice.
-    """
+    """The table in this file. Raises InvalidInput with "<file>:<line> <key>" and a remedy."""
     arms: tuple[ArmName, ...] = ()
 
     def row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
@@ -202,7 +194,7 @@ def _of_arms(given: Mapping[str, float], key: str, *, arms: tuple[ArmName, ...])
 
 
 def table_query(row: TableRow) -> Query:
-    """What a policy is told of a row: question and context, no id and no data set."""
+    """The part of a row that a policy sees: question and context, without id and data set."""
     return Query(text=row.question, context=row.context)
 
 
@@ -219,8 +211,8 @@ def arm_rows(
 ) -> list[Logged]:
     """The K rows of a table's row, in the order of the arms.
 
-    first: place of the first of them in the log, from 1. occurrence: how many rows before this one ask the same: the
-    ids follow from question, context, arm and this number, so the same table gives the same ids in any order of files.
+    first: line of the first row, from 1. occurrence: earlier rows with this question, a part of the ids, so that the
+    same table gives the same ids.
     """
     share = 1.0 / len(arms)
     query = table_query(row)
@@ -279,12 +271,11 @@ def train(
     out: str | Path,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, Json]:
-    """Train a policy on these rows and write its folder; the report of `TableClassifier.fit`, with "folder", "sha256".
+    """Train a policy on these rows and write its folder. Returns the report of the fit, "folder" and "sha256".
 
-    params: the policy's; the ones that are used in service as well are given there again, with `trained`.
-    progress: batches done, and how many there are.
-    Raises ConfigError for a policy that learns otherwise, for wrong params, and for a folder that is in use (before
-    the training); InvalidInput if no rows have a label.
+    params: of the policy; those needed in service are given there again. progress: batches done, and their number.
+    Raises ConfigError before the training for another kind of policy, wrong params or a folder in use; InvalidInput if
+    no row has a label.
     """
     known = trainable()
     if policy not in known:

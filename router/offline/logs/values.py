@@ -1,7 +1,4 @@
-"""One conversion of values for logs: what each field takes, from whatever file or type a value comes.
-
-Values of JSON Lines, of data frames and of numpy are converted here. `parquet` reads as columns what Arrow converts
-exactly, and files with any other type row by row, with the same values: so all readers take and refuse the same.
+"""Conversion of values for logs: JSON Lines, data frames, numpy, and columns of Parquet that Arrow does not convert.
 
     number    a number, true or false (1 or 0), a decimal, a number as text
     time      seconds since 1970, a date or time (UTC unless it says otherwise), one as ISO 8601 text
@@ -10,7 +7,7 @@ exactly, and files with any other type row by row, with the same values: so all 
     list      a list or array, or its JSON as text
     mapping   an object, a list of pairs, or JSON as text
 
-None, NaN, NaT and NA are no value. The fields of a row and their conversions are in `jsonl`.
+None, NaN, NaT and NA count as missing. The fields of a row and their conversions are in `jsonl`.
 """
 
 import base64

@@ -8,7 +8,8 @@ the parts of a log with the candidates' probabilities. How each number is comput
 """
 
 from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log
-from ragbandit.router.offline.replay.engine import OpenLog, estimate_candidates, open_log, replay
+from ragbandit.router.offline.replay.engine import estimate_candidates, replay
+from ragbandit.router.offline.replay.opening import OpenLog, open_log
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, ReplayResult, parse_candidates
 from ragbandit.router.offline.replay.prepare import PreparedLog, prepare
 from ragbandit.router.offline.replay.sums import LogPart, memory_part

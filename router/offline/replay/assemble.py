@@ -57,7 +57,7 @@ from ragbandit.shared.types import ArmName, Vector
 WRONG_LOG = "the log contradicts its own probabilities, so that no interval holds"
 #: versions, and bad rows, that are named
 MOST_VERSIONS, MOST_NAMED = 4, 20
-#: a log with a smaller share of different questions says so
+#: a log with a smaller share of different questions gets a note
 FRESH = 0.8
 
 
@@ -148,7 +148,7 @@ class ResultAssembler:
             quality_difference=gaps[1],
             cost_difference=gaps[2],
             verdict=standing,
-            missing=WRONG_LOG if self.faults else self._tried(index, self.baseline).missing,
+            missing=WRONG_LOG if self.faults else self._missing(index),
             rows_needed=self._needed(gap) if standing == "cannot tell" else None,
             weights=_weights(weights, alpha=self._alpha),
             unsupported={
@@ -170,10 +170,9 @@ class ResultAssembler:
         )
 
     def _judged(self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]) -> CandidateResult:
-        """The candidate, without a verdict where a policy is compared with itself. logged: what served.
+        """The candidate, without a verdict if a policy is compared with itself. logged: the policies that served.
 
-        Learned from the log it is by its name alone: other params could not tell what having learned is worth from what
-        they change. Learning along the log, with other params or another weight of cost, it is another policy.
+        A policy learned from the log is the same if its name is. Along the log its params and weight must agree too.
         """
         candidate = self._candidate(index, described=described)
         if index != self.baseline and self.summary.apart[index] <= SUM_TOLERANCE:
@@ -190,7 +189,7 @@ class ResultAssembler:
         return replace(candidate, same_policy=True, verdict=verdict, rows_needed=None)
 
     def _not_offered(self, spec: CandidateSpec) -> list[str]:
-        """A word on rows that did not offer the arm of a fixed candidate."""
+        """A note on rows that did not offer the arm of a fixed candidate."""
         summary = self.summary
         if spec.kind != "fixed" or spec.what not in summary.names:
             return []
@@ -198,7 +197,7 @@ class ResultAssembler:
         return [f"{spec.what} was not offered in {missing} rows: there all offered arms alike"] if missing else []
 
     def _pairs(self) -> tuple[Pair, ...]:
-        """Every candidate against every other one, but for the policy that serves: with it all are compared."""
+        """Every candidate against every other, except the policy that serves, which is the baseline."""
         asked = [number for number, spec in enumerate(self.candidates) if not spec.current]
         numbers = list(itertools.combinations(asked, 2))
         share = corrected(self.plan.confidence, comparisons=max(1, len(numbers)))
@@ -214,10 +213,9 @@ class ResultAssembler:
     def _shown(
         self, *sides: int | None, target: int = 0, other: str | None = None, confidence: float | None = None
     ) -> EstimateWithInterval:
-        """`_measured` on the whole log, without its interval where the log has too little to say.
+        """`_measured` on the whole log, without its interval if the log has too few rows.
 
-        Unsupported decisions are imputed with the midpoint of the range: they widen the interval of the reward by
-        range / 2 x their mass, and leave none to quality and cost.
+        Unsupported decisions widen the interval of the reward by range / 2 x their mass; quality and cost get none.
         """
         measured = self._measured(self.sums.whole, *sides, target=target, other=other, confidence=confidence)
         mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)
@@ -238,10 +236,9 @@ class ResultAssembler:
         other: str | None = None,
         confidence: float | None = None,
     ) -> EstimateWithInterval:
-        """A candidate, or the first of two sides less the second, from the moments of all scores.
+        """A candidate, or the first of two sides minus the second, from the moments of all scores.
 
-        sides: indices of candidates; the last may be None, the logged policy. other: by another estimator than the
-        candidate's.
+        sides: indices of candidates; the last may be None, the logged policy. other: another estimator.
         """
         confidence, bounds = self.plan.confidence if confidence is None else confidence, self.summary.bounds(target)
         if sides == (None,):
@@ -309,12 +306,20 @@ class ResultAssembler:
             found.append(Tried(draws=draws, judged=draws, effective=weights.surely_effective_rows, questions=rows))
         return min(found, key=lambda one: one.effective)
 
+    def _missing(self, index: int) -> str | None:
+        """Which side of a comparison has too few rows, and what gives more; None if both have enough."""
+        sides = [side for side in (index, self.baseline) if side is not None]
+        name = self.candidates[min(sides, key=lambda side: self._tried(side).effective)].name
+        more = f". They are missing for {name}: a larger policy.floor or policy.harm draws its arms more often"
+        missing = self._tried(index, self.baseline).missing
+        return missing and missing + more
+
     def _holds(self, tried: Tried) -> bool:
-        """Whether the log has enough for an interval; that of no rows at all is all that can be."""
+        """Whether the log has enough rows for an interval. Without any row the interval is the whole range."""
         return not self.faults and (tried.enough or not tried.draws)
 
     def _needed(self, gap: EstimateWithInterval | None) -> int | None:
-        """Rows needed for a verdict; None where too little is known for a forecast."""
+        """Rows needed for a verdict, or None if that cannot be forecast."""
         if gap is None or gap.interval is None:
             return None
         return rows_needed(gap.interval, rows=self.summary.rows, value=gap.value)
@@ -322,18 +327,20 @@ class ResultAssembler:
     def _arms(self) -> tuple[Arm, ...]:
         """The log's own table."""
         tally, never = self.summary.arms, self.summary.arms.drawn == 0
+        plausible = tally.plausible(alpha=self._alpha)
         means = np.where(never[:, None], np.nan, tally.sums / np.where(never, 1.0, tally.drawn)[:, None])
         return tuple(
             Arm(
                 name=arm,
                 drawn=float(tally.drawn[index]) / tally.rows,
                 expected=float(tally.expected[index]) / tally.rows,
-                plausible=plausible,
-                **dict(zip(("reward", "quality", "cost"), _known(means[index]), strict=True)),
+                plausible=bool(plausible[index]),
+                **{
+                    name: None if np.isnan(mean) else float(mean)
+                    for name, mean in zip(("reward", "quality", "cost"), means[index], strict=True)
+                },
             )
-            for index, (arm, plausible) in enumerate(
-                zip(self.summary.names, tally.plausible(alpha=self._alpha), strict=True)
-            )
+            for index, arm in enumerate(self.summary.names)
         )
 
     @cached_property
@@ -363,12 +370,8 @@ class ResultAssembler:
 
 
 def mean_of(values: Vector, *, possible: Interval, confidence: float) -> EstimateWithInterval:
-    """Mean of rows of weight 1, shape (n,), with an interval; without one where there are too few.
-
-    possible: the least and the largest value that a row can have: a few rows need not show either.
-    """
-    rows = len(values)
-    measured = _mean(Moments.of(values), possible=possible, confidence=confidence)
+    """Mean of values, shape (n,), with an interval if there are enough. possible: range of a value."""
+    rows, measured = len(values), _mean(Moments.of(values), possible=possible, confidence=confidence)
     return measured if Tried(draws=rows, judged=rows, effective=rows, questions=rows).enough else _open(measured)
 
 
@@ -405,12 +408,8 @@ def _weights(tally: WeightTally, *, alpha: float) -> ImportanceWeights:
     )
 
 
-def _known(values: Vector) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
-
-
 def others_largest(counts: Mapping[str, int], *, most: int = MOST_VERSIONS) -> dict[str, int]:
-    """The largest ones by name, the rest together, with how many they are."""
+    """The largest counts by name, and the sum of the others."""
     names = ranked(counts)
     largest = {name: counts[name] for name in names[:most]}
     if names[most:]:
@@ -419,13 +418,13 @@ def others_largest(counts: Mapping[str, int], *, most: int = MOST_VERSIONS) -> d
 
 
 def notes_on(summary: LogSummary) -> list[str]:
-    """What the reader must know of the log: rows left out, questions that come again, how they are recognised, where
-    not by their text, as the folds hang on it, and rewards that are no person's.
-    """
+    """Notes on the log: rows left out, repeated questions and how they are recognised, and rewards by judges."""
     notes, plan, rows, marked = [], summary.model.plan, summary.rows, summary.marked
     if summary.left_out.undrawn:
         reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
         notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
+    if summary.left_out.early:
+        notes.append(f"{summary.left_out.early:,} rows before the first exploration are left out: one arm was certain")
     texts, different = int(summary.known_by[BY_TEXT]), summary.different_texts
     if texts and different <= FRESH * texts:
         reason = "the intervals speak of more traffic with these questions, not of new ones"

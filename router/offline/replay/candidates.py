@@ -1,6 +1,6 @@
 """Candidates of a replay: what is compared with what, and the probability that each gives to every arm of every row."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,8 +20,7 @@ from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
     CandidateSpec,
     LoggedPolicies,
-    LoggedPolicy,
-    Plan,
+    ResolvedPlan,
 )
 from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
@@ -42,7 +41,7 @@ class MemoryLog:
 
     rows: Sequence[Logged]
     log: Log
-    #: the ledger that learned the rows; None: that of each decision's own label
+    #: the ledger that learned the rows; None for the ledger in each decision's label
     ledger: str | None = None
     #: where the rows come from, for the report
     described: str = "a log in memory"
@@ -52,8 +51,17 @@ class MemoryLog:
     skipped: Sequence[BadRow] = ()
     #: decisions that were left out: their arm was not drawn, or their label was chosen for its use
     undrawn: int = 0
-    #: the policies of its store; none of a log that comes from elsewhere
+    #: the policies of its store; empty for a log that comes from elsewhere
     logged: LoggedPolicies = field(default_factory=dict)
+    #: settings that its store serves by; None for a file, and for a ledger that was only imported
+    serving: Settings | None = None
+    #: share of the log's rows that are here; below 1 if they are a sample
+    share: float = 1.0
+
+    @property
+    def sampled_from(self) -> int | None:
+        """Rows of the log that these rows are a sample of; None if all are here."""
+        return round((len(self.rows) + self.undrawn) / self.share) if self.share < 1.0 else None
 
     def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
         """With these fields, and the candidates' pmfs that stand in the rows. Raises InvalidInput for a row without."""
@@ -66,12 +74,11 @@ class MemoryLog:
 
 
 def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any) -> MemoryLog:
-    """Rows in memory, checked as arrays too.
+    """Check rows and keep them in memory, also as arrays. Decisions whose arm was not drawn are left out.
 
-    mixed_arms: rows may offer different arms; their columns are then all arms that occur. about: the fields of
-    MemoryLog that say where the rows come from: ledger, described, since, skipped, logged.
-    Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out:
-    their arm was not drawn. Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
+    mixed_arms: rows may offer different arms; the columns are then all arms that occur.
+    about: other fields of MemoryLog: ledger, described, since, skipped, logged, serving, share.
+    Raises InvalidInput for an empty log, a log of one arm, mixed arms, or an impossible row.
     """
     everything = list(rows)
     spec = BatchSpec(arms=(), mixed_arms=mixed_arms, fields=("version",), features=True)
@@ -134,13 +141,7 @@ class CandidatePolicy:
     """A policy under evaluation: gives probabilities for rows, learns rows, and counts its faults."""
 
     def __init__(
-        self,
-        policy: Policy,
-        *,
-        log: MemoryLog,
-        features: FeatureRows | None,
-        settings: Settings,
-        weight: float | None,
+        self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None, settings: Settings, weight: float | None
     ) -> None:
         """settings: with the floors, the cold start and the incumbent in force."""
         self.policy, self.log = policy, log
@@ -150,14 +151,14 @@ class CandidatePolicy:
         self.faults = 0
         self.reason: str | None = None
         #: share of the log's rows that it learns
-        self.share = 1.0
+        self.share = log.share
         #: rows that it would not learn
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """Its probabilities on these rows, as it would serve them now, floors included; shape (len(rows), K).
+        """Its probabilities for these rows, as it would serve them now, with floors; shape (len(rows), K).
 
-        weight: of cost; None: that of this policy, or of each row.
+        weight: weight of cost; None for the plan's, or each row's own.
         """
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
@@ -222,18 +223,17 @@ def crossfitted(
     progress: Progress,
     judged: Flags | None = None,
 ) -> tuple[list[Matrix], tuple[str, ...]]:
-    """A policy of the registry on every row, each fold by one that learned the others in the log's order; and notes.
+    """Pmfs of a policy for every row, each fold from a copy that learned the other folds; and notes.
 
-    weights: of cost at which it is asked (None: as served); a pmf for each. folds_of_rows: a question's rows are in one
-    fold, so that no copy is asked a question that it learned. judged: the rows that it is asked about, shape (n,);
-    None: all. The pmf of the others is 0.
+    weights: a pmf is made at each weight of cost; None for the served weight. folds_of_rows: a question's rows share a
+    fold. judged: rows to ask about, shape (n,); None for all. The pmf of other rows is 0.
     """
     candidates: list[CandidatePolicy] = []
     pmfs: list[Matrix] = []
     total = len(folds_of_rows) * folds
     for fold in range(folds):
         candidate = make()
-        candidate.share = float(np.mean(folds_of_rows != fold))
+        candidate.share *= float(np.mean(folds_of_rows != fold))
         for done, index in enumerate(np.flatnonzero(folds_of_rows != fold)):
             candidate.learn(int(index))
             if done % ASKED_AT_ONCE == 0:
@@ -265,10 +265,8 @@ def progressive_validation(
 ) -> CandidatePmf:
     """A candidate that learns along the log, asked about every row before it learns that row.
 
-    judged: the rows that it is asked about, shape (n,); the others it learns only, and their pmf is 0.
-
-    It is asked when it has learned as many rows as the policy that was served had learned then (`learned_before`): a
-    candidate that knew each row at once would be compared with one that got them in batches.
+    It has then learned as many rows as the served policy had (`learned_before`), which learned in batches.
+    judged: rows to ask about, shape (n,); other rows are learned only, and their pmf is 0.
     """
     candidate, pmf, before = make(), np.zeros(log.log.pmf.shape), learned_before(log)
     order, learned = np.argsort(before, kind="stable"), 0
@@ -285,13 +283,12 @@ def progressive_validation(
 
 
 def learned_before(log: MemoryLog) -> Choices:
-    """How many rows of the log the policy that decided each row had learned, shape (n,), row i at most i.
+    """How many rows of the log the policy that decided each row had learned, shape (n,), at most its index.
 
-    A decision's version names the seq that its policy had learned, where that policy is the one of the log's ledger; of
-    other rows all before them are taken as learned.
+    The decision's version names the last seq learned. Rows of other ledgers count all rows before them.
     """
     counts = np.arange(len(log.rows))
-    seqs = np.maximum.accumulate([row.seq for row in log.rows])  # of a file in another order: all before must be known
+    seqs = np.maximum.accumulate([row.seq for row in log.rows])  # rows of a file may be in another order
     for at, row in enumerate(log.rows):
         label, _, rest = row.decision.version.partition("-")
         seq = rest.partition("-")[0]
@@ -313,10 +310,9 @@ def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings by which candidates are drawn from on a log with these arms.
+    """The settings for draws from candidates. An incumbent that the log does not offer is dropped.
 
-    floor: of every arm from the first decision on; None: the service's floors. An incumbent that is no arm of the log
-    holds nothing back.
+    floor: least probability of every arm from the first decision on; None for the service's floors.
     """
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in arms:
@@ -338,51 +334,25 @@ def service_note(settings: Settings) -> str:
     return words
 
 
-def is_current(log: MemoryLog, *, candidates: Sequence[CandidateSpec], plan: Plan, settings: Settings) -> bool:
-    """Whether candidates on a log that is no store's are compared with the policy as it is now.
+def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
+    """The settings of the policy that serves, if candidates are compared with it; None for another baseline.
 
-    Unasked where one of them reads questions, as the policy would, and the service with these settings decided rows:
-    they name its ledger.
+    Without a baseline in the plan, a candidate that reads questions is compared with it if the service decided rows.
     """
-    if plan.baseline is not None or not any(spec.needs_rows for spec in candidates):
-        return plan.baseline == CURRENT
-    return any(row.decision.policy == settings.policy.label and IMPORTED not in row.decision.facts for row in log.rows)
-
-
-def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
-    """The policy that serves, learned from the log in the same way as candidates by name."""
-    configured = settings.policy
-    name = f"the current {configured.name}" if plan.learn else f"{configured.name} as it is now"
-    return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=settings)
-
-
-def with_policies(
-    pmfs: Sequence[CandidatePmf],
-    *,
-    candidates: Sequence[CandidateSpec],
-    plan: Plan,
-    served: Mapping[str, Policy],
-) -> list[CandidatePmf]:
-    """With what the policies of the registry learned from. served: these policies by the names of their candidates."""
-    found = []
-    for pmf, spec in zip(pmfs, candidates, strict=True):
-        policy = served.get(spec.name)
-        if policy is not None and (plan.learn or not spec.current):  # else its name says it
-            pmf = replace(
-                pmf,
-                learned="along" if plan.learn else "folds",
-                policy=LoggedPolicy.of(policy.algorithm, params=policy.params),
-            )
-        found.append(pmf)
-    return found
+    if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
+        return None
+    if log.serving is not None or resolved.plan.baseline == CURRENT:
+        return log.serving or settings
+    label = settings.policy.label
+    served = any(row.decision.policy == label and IMPORTED not in row.decision.facts for row in log.rows)
+    return settings if served else None
 
 
 def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[Flags, list[str]]:
-    """The rows that are judged, shape (n,), and what the report says of the others.
+    """The rows that are judged, shape (n,), and notes on the others. Raises InvalidInput if no row is left.
 
-    Not judged are rows decided before `log.since`; rows of a warm start, beside which there is traffic: no policy that
-    served drew them; and rows that a snapshot has learned, or that ask a question which it has learned: an estimate on
-    them is too optimistic. Raises InvalidInput where no row is left.
+    Not judged are decisions before `log.since`, a warm start besides own traffic, and questions that a snapshot has
+    learned, on which an estimate would be too optimistic.
     """
     judged, notes = np.ones(len(log.rows), dtype=np.bool_), []
     if log.since is not None:

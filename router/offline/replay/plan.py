@@ -1,10 +1,9 @@
-"""Plan of a replay, checked before anything is read: the candidates by their names, and how they are judged.
+"""Plan of a replay: the candidates by their names, and how they are judged.
 
-fixed:ARM      always that arm
-column:KEY     a pmf that stands in the rows
-VERSION        a snapshot, frozen; rows that it has learned are left out
-NAME           a policy of the registry, trained on this log: cross-fitted by default (the questions of each fold are
-judged by a policy that learned the other folds), by progressive validation with learn=True
+fixed:ARM      always this arm
+column:KEY     a pmf in the rows
+VERSION        a frozen snapshot; rows that it has learned are left out
+NAME           a policy of the registry, learned from this log: the other folds, or with learn=True the rows before
 """
 
 import math
@@ -27,9 +26,11 @@ from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 Kind = Literal["fixed", "column", "snapshot", "policy"]
 
 
-#: names of baselines that are no candidate
+#: names of baselines besides the candidates
 CURRENT: Final = "current"
 LOGGED: Final = "logged"
+#: most rows in memory, at about 10 KB a row
+SAMPLE: Final = 50_000
 #: reward models of our own
 RIDGES = ("ridge", "mean")
 
@@ -43,13 +44,13 @@ class Plan:
 
     #: name of one of ESTIMATORS
     estimator: str = "dr"
-    #: of cost: every row is read, and every policy asked, at this one; None: every policy is asked at each row's own
+    #: weight of cost at which rewards are read and policies asked; None to ask at each row's own weight
     weight: float | None = None
     #: reward.weight: with weight None, rewards of rows that were served at another one are read at this
     usual_weight: float = 0.0
-    #: name of a candidate; "current": the policy that serves, as it is now, learned from this log as candidates by name
-    #: are; "logged": what served, as it served; None: "current" for the store, and for a file that the service logged
-    #: where a candidate reads questions, else "logged"
+    #: name of a candidate; "current" for the policy that serves, as it is now, learned from this log as candidates by
+    #: name are; "logged" for the draws that were served; None for "current" if a candidate reads questions and the
+    #: service logged the rows, else "logged"
     baseline: str | None = None
     confidence: float = 0.95
     #: fields of the rows to judge by
@@ -61,8 +62,10 @@ class Plan:
     #: least probability of every arm of a policy from its first decision on; None: policy.floor and
     #: policy.cold_start_floor, as it would be served
     floor: float | None = None
-    #: policies of the registry learn while they go, instead of from the other folds
+    #: policies of the registry learn along the log, instead of from the other folds
     learn: bool = False
+    #: most rows that are read if a policy learns, drawn by id from a larger log; 0 for all
+    sample: int = SAMPLE
 
     def __post_init__(self) -> None:
         Estimator(name=self.estimator)
@@ -77,6 +80,8 @@ class Plan:
             raise InvalidInput(f"{self.weight!r} is no weight of cost", field="price", remedy="use 0 or more")
         if self.floor is not None and not 0.0 <= self.floor <= 0.5:
             raise InvalidInput(f"{self.floor!r}", field="floor", remedy="use 0 to 0.5")
+        if self.sample < 0:
+            raise InvalidInput(f"{self.sample!r}", field="sample", remedy="use 0 or more")
 
     def read_at_weight(self, log: Log) -> Log:
         """The log with its rewards at one weight of cost."""
@@ -85,7 +90,7 @@ class Plan:
         return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
 
     def folds_in(self, log: Log) -> Choices:
-        """The fold of each row, shape (n,): of its question alone."""
+        """The fold of each row, shape (n,). It depends only on the row's question."""
         return folds_of(log.questions, folds=self.folds)
 
 
@@ -99,7 +104,7 @@ class CandidateSpec:
     #: arm, key, version or registry name
     what: str
     params: Mapping[str, Json] = field(default_factory=dict)
-    #: of the policy that serves: the settings that it is served by
+    #: settings of the policy that serves; None for any other candidate
     current: Settings | None = None
 
     @property
@@ -142,15 +147,57 @@ def parse_candidates(
     return specs
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedPlan:
+    """A plan with the candidates that it is for."""
+
+    plan: Plan
+    #: None for each arm of the log, and uniform
+    candidates: Sequence[CandidateSpec] | None
+
+    @classmethod
+    def of(cls, candidates: Sequence[str | CandidateSpec] | None, *, plan: Plan) -> "ResolvedPlan":
+        """Parse the names of candidates; specs stay as they are. Raises InvalidInput for a name given twice."""
+        if candidates is None:
+            return cls(plan=plan, candidates=None)
+        parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
+        names = [each if isinstance(each, str) else each.name for each in candidates]
+        return cls(plan=plan, candidates=[parsed.get(spec.name, spec) for spec in parse_candidates(names)])
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a candidate or the baseline reads questions, so that rows are needed in memory."""
+        return self.plan.baseline == CURRENT or any(spec.needs_rows for spec in self.candidates or ())
+
+    def completed(self, *, arms: Sequence[ArmName], current: Settings | None = None) -> "ResolvedPlan":
+        """With all candidates and the baseline named.
+
+        arms: of the log. current: settings of the policy that serves, if it is the baseline.
+        """
+        candidates = baselines(arms) if self.candidates is None else self.candidates
+        baseline = self.plan.baseline or LOGGED
+        if current is not None:
+            serving = current_candidate(current, plan=self.plan)
+            candidates, baseline = [*candidates, serving], serving.name
+        return ResolvedPlan(plan=replace(self.plan, baseline=baseline), candidates=candidates)
+
+
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
-    """The plain candidates of a log: always each of its arms, and all arms alike."""
+    """The candidates without learning: always each arm of a log, and all arms alike."""
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
-def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
-    """Probabilities of a candidate that needs no questions, shape (n, K). named: row -> words.
+def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
+    """The policy that serves, learned from the log in the same way as candidates by name."""
+    configured = settings.policy
+    name = f"the current {configured.name}" if plan.learn else f"{configured.name} as it is now"
+    return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=settings)
 
-    Raises InvalidInput for an unknown arm, and at the first row of a column that is no pmf.
+
+def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
+    """Probabilities of a candidate that needs no questions, shape (n, K). named: describes a row.
+
+    Raises InvalidInput for an unknown arm, and for the first row of a column without a valid pmf.
     """
     if spec.kind == "column":
         pmf = log.own[spec.what]
@@ -189,7 +236,7 @@ class LoggedPolicy:
 
     @classmethod
     def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
-        """Of what is recorded of a policy; one that is held back to an incumbent has the name of the one inside."""
+        """Make it from a recorded policy. A policy held back to an incumbent gets the name of the policy inside."""
         name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
         return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
 
@@ -208,9 +255,8 @@ def deciders(known: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedPoli
     return tuple(sorted(logged, key=lambda policy: (policy.name, policy.params)))
 
 
-#: what a candidate that learns has learned when it is asked. "folds": the questions of the other folds; "along": what
-#: the served policy had learned then; "before": what a snapshot had when it was made. None: it does not learn, or its
-#: name says it
+#: rows that a candidate has learned when it is asked: "folds", all other folds; "along", as many as the served policy
+#: had learned; "before", the rows before a snapshot. None if it does not learn, or its name already shows it
 Learned = Literal["folds", "along", "before"] | None
 
 
@@ -224,7 +270,7 @@ class CandidatePmf:
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
     learned: Learned = None
-    #: of the registry, which it is as it would be served; None: another candidate
+    #: the policy of the registry as it would be served; None for other candidates
     policy: LoggedPolicy | None = None
 
     def part(self, rows: Flags) -> "CandidatePmf":
@@ -260,7 +306,7 @@ class ImportanceWeights:
     largest: float
     #: largest that could have been drawn, over all rows and arms
     possible: float
-    #: of w; 1 if the log is right. The interval holds it unless the log is wrong (all but one in a thousand times)
+    #: mean weight; near 1 if the log is right. A right log is outside of the interval once in a thousand times
     mean: EstimateWithInterval
 
 
@@ -313,7 +359,7 @@ class CandidateResult:
     learned: Learned = None
     #: it is the policy that it is compared with: a difference is between what each had learned, not between policies
     same_policy: bool = False
-    #: why the difference has no interval and no verdict: not tried enough; None where it was
+    #: why the difference has no interval and no verdict; None if it has them
     missing: str | None = None
 
 
@@ -357,10 +403,10 @@ class ReplayResult:
     #: where the log comes from, in words
     log: str
     rows: int
-    #: of the first and last decision, seconds since the epoch; None where the rows have no times
+    #: times of the first and last decision, seconds since the epoch; None if rows have no times
     begin: float | None
     end: float | None
-    #: rows decided before were left out, seconds since the epoch; None: all rows were read
+    #: earlier decisions were left out, seconds since the epoch; None if all rows were read
     since: float | None
     plan: Plan
     #: name of what the candidates are compared with, and its value on the log
@@ -380,6 +426,8 @@ class ReplayResult:
     #: rows left out because something is wrong with them: how many, and the first ones
     skipped_rows: int = 0
     skipped: tuple[Skipped, ...] = ()
+    #: rows of the log that these rows were drawn from by their id; None if all were read
+    sampled_from: int | None = None
     #: the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -24,7 +24,6 @@ from ragbandit.router.offline.replay.candidates import (
     served_policy,
     service_note,
     settings_in_force,
-    with_policies,
 )
 from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
@@ -35,7 +34,7 @@ from ragbandit.router.offline.replay.plan import (
     array_pmf,
     described,
 )
-from ragbandit.router.offline.replay.sums import LogPart, memory_part
+from ragbandit.router.offline.replay.sums import LogPart, certain_start, memory_part
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -48,7 +47,7 @@ MakeEncoder = Callable[[], Encoder]
 
 
 def logged_policies(ledger: Ledger) -> LoggedPolicies:
-    """Of the store of this ledger. Raises StoreError where it cannot be read."""
+    """The policies that the ledger's store records. Raises StoreError if it cannot be read."""
     known: dict[str, frozenset[LoggedPolicy]] = {}
     with ledger.database.read() as connection:
         recorded = connection.execute(
@@ -86,11 +85,13 @@ class PreparedLog:
     log: MemoryLog
     candidate_pmfs: Sequence[CandidatePmf]
     notes: Sequence[str]
+    #: rows before the first exploration, which are not judged
+    early: int = 0
 
     def part(self) -> LogPart:
         """The rows with what each candidate does on them, for `estimate_candidates`."""
         log = replace(self.log.log, candidates=tuple(one.pmf for one in self.candidate_pmfs))
-        return memory_part(log, undrawn=self.log.undrawn)
+        return memory_part(log, undrawn=self.log.undrawn, early=self.early)
 
 
 def prepare(
@@ -116,25 +117,31 @@ def prepare(
     files = SnapshotFiles(settings.snapshot_root)
     snapshots = {spec.name: load(spec, files=files) for spec in candidates if spec.kind == "snapshot"}
     judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
+    early = certain_start([[log.log.part(judged)]])[0]
+    judged[np.flatnonzero(judged)[:early]] = False
     own = [spec.what for spec in candidates if spec.kind == "column"]
     log = log.with_columns(fields=plan.segments, own=own)
     log = replace(log, log=plan.read_at_weight(log.log))
     preparation = Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
-    pmfs = [
-        replace(preparation, settings=by.get(spec.name, settings))
-        .candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name))
-        .part(judged)
-        for spec in candidates
-    ]
+    pmfs = []
+    for spec in candidates:
+        own_settings = replace(preparation, settings=by.get(spec.name, settings))
+        pmf = own_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)).part(judged)
+        policy = served.get(spec.name)
+        if policy is not None and (plan.learn or not spec.current):  # otherwise its name includes what it learned
+            made = LoggedPolicy.of(policy.algorithm, params=policy.params)
+            pmf = replace(pmf, learned="along" if plan.learn else "folds", policy=made)
+        pmfs.append(pmf)
     if served or snapshots:
         notes.append(service_note(settings))
     rows = [log.rows[int(index)] for index in np.flatnonzero(judged)]
     arrays = log.log.part(judged)
     return PreparedLog(
         log=replace(log, rows=rows, log=arrays),
-        candidate_pmfs=with_policies(pmfs, candidates=candidates, plan=plan, served=served),
+        candidate_pmfs=pmfs,
         notes=notes,
+        early=early,
     )
 
 

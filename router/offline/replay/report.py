@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 
 from rich.console import Console
 from rich.markup import escape
@@ -27,7 +28,11 @@ _SOURCES = {
 _LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
 #: no more decimals than this, however narrow the interval
 _DIGITS = 6
-#: a difference that takes more than so many times the log counts as close to zero
+#: size of a screen
+_COLUMNS, _LINES = 80, 24
+#: from here on a possible weight is printed as unbounded
+_UNBOUNDED = 1e6
+#: a difference that takes more than this many times the log counts as close to zero
 _HOPELESS = 100
 
 
@@ -42,8 +47,14 @@ def alarm(replayed: ReplayResult) -> list[str]:
 def headline(replayed: ReplayResult) -> list[str]:
     """One plain sentence per candidate of `compared`, in that order."""
     # A sentence that is quoted alone keeps its caveat.
-    caveats = ["If the log were right: " * bool(replayed.faults and not one.missing) for one in compared(replayed)]
-    return [a + _sentence(one, replayed=replayed) for a, one in zip(caveats, compared(replayed), strict=True)]
+    sample = ""
+    if replayed.sampled_from is not None:
+        sample = f" (on {replayed.rows:,} of {replayed.sampled_from:,} rows, drawn by id)"
+    sentences = []
+    for candidate in compared(replayed):
+        caveat = "If the log were right: " if replayed.faults and not candidate.missing else ""
+        sentences.append(f"{caveat}{_sentence(candidate, replayed=replayed)}{sample}")
+    return sentences
 
 
 def compared(replayed: ReplayResult) -> list[CandidateResult]:
@@ -103,7 +114,7 @@ def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
 
 
 def _of_itself(candidate: CandidateResult) -> str:
-    """Of a candidate that is the policy that logged."""
+    """The verdict of a candidate that is the policy of the log."""
     assert candidate.difference is not None
     if candidate.verdict == "cannot tell":
         return "cannot tell, as it should be: it is the same policy"
@@ -145,7 +156,7 @@ def _forecast(candidate: CandidateResult, *, rows: int) -> str:
         return "; the difference is close to zero: more questions will not settle it soon"
     total = round(candidate.rows_needed, 1 - math.floor(math.log10(candidate.rows_needed)))  # two digits
     total = total if total > rows else -(-max(candidate.rows_needed, rows + 1) // 10) * 10
-    needed = f"takes about {total:,} logged questions (you have {rows:,})"
+    needed = f"takes about {total:,} rated questions (you have {rows:,})"
     return f"; not enough data: to detect a difference this large with 50 % power {needed}"
 
 
@@ -295,8 +306,8 @@ def _weights(candidate: CandidateResult, *, rows: int) -> Sequence[str]:
         candidate.name,
         f"{number(weights.effective_rows)} of {number(rows)}",
         number(weights.largest),
-        number(weights.possible),
-        cell(weights.mean),
+        number(weights.possible) if weights.possible < _UNBOUNDED else "unbounded",
+        cell(weights.mean) if weights.possible < _UNBOUNDED else estimate(weights.mean),
     )
 
 
@@ -337,12 +348,36 @@ def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:
     )
 
 
+def print_summary(replayed: ReplayResult, console: Console) -> None:
+    """Sentences, notes and the log in at most 80 columns and 24 lines; what does not fit is counted."""
+    about = about_the_log(replayed)
+    more = "--all prints the tables and notes, --report FILE.html writes them as a page"
+    ends = [part for line in [*about[:2], more] for part in wrap(line, _COLUMNS)]
+    room = _LINES - len(ends) - 1
+    left_out = 0
+    notes = [(line, "") for line in about if line.startswith(("Left out", "Note:"))]
+    for line, style in [*_sentences(replayed), *notes]:
+        parts = wrap(line, _COLUMNS)
+        if left_out or len(parts) > room:
+            left_out += 1
+            continue
+        room -= len(parts)
+        for part in parts:
+            console.print(Text(part, style=style), soft_wrap=True)
+    for line in [f"({left_out} more: --all)"] * bool(left_out) + ends:
+        console.print(Text(line), soft_wrap=True)
+
+
+def _sentences(replayed: ReplayResult) -> list[tuple[str, str]]:
+    """Warnings, then a sentence per candidate, each with its style."""
+    styles = [_STYLES[candidate.verdict] for candidate in compared(replayed)]
+    return [*((line, "bold red") for line in alarm(replayed)), *zip(headline(replayed), styles, strict=True)]
+
+
 def print_replay(replayed: ReplayResult, console: Console) -> None:
-    """The sentences, then the tables, each wide enough to be whole in a file or a pipe; what is empty is left out."""
-    for line in alarm(replayed):
-        console.print(Text(line, style="bold red"), soft_wrap=True)
-    for candidate, line in zip(compared(replayed), headline(replayed), strict=True):
-        console.print(Text(line, style=_STYLES[candidate.verdict]), soft_wrap=True)
+    """The sentences, then the tables, each wide enough to be whole in a file or a pipe. Empty tables are left out."""
+    for line, style in _sentences(replayed):
+        console.print(Text(line, style=style), soft_wrap=True)
     _print_tables(_estimates(replayed), console=console)
     for line in footnotes(replayed):
         console.print(Text(line), soft_wrap=True)

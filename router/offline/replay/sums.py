@@ -1,14 +1,11 @@
-"""What a replay reads and sums: in the first pass the summary of a log and the reward model, in the second the moments
-of the estimates.
+"""The sums of a replay: first the summary of a log and the reward model, then the moments of the estimates.
 
-A log has one part, or one for each of its files. Everything is a sum over rows, so that a log of any length gives the
-numbers of the same log in memory. The scores of a row, of all candidates and estimators and of the logged policy, are
-the columns of one matrix: its moments give every estimate, and every difference with the error that a paired comparison
-has.
+A log of any length gives the numbers of the same log in memory. The scores of a row, for all candidates, estimators and
+the logged policy, are columns of one matrix. Its moments give every estimate, and paired differences with their error.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Final
@@ -26,12 +23,22 @@ from ragbandit.router.offline.estimation import (
     no_progress,
     scores,
 )
-from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, SUM_TOLERANCE, ArmTally, Log, WeightTally
+from ragbandit.router.offline.estimation.bandit_log import (
+    BY_TEXT,
+    SUM_TOLERANCE,
+    ArmTally,
+    Log,
+    WeightTally,
+    unsupported,
+)
 from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
+
+#: rows among which the first exploration is looked for
+EARLIEST: Final = 100_000
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,16 +47,18 @@ class LeftOut(Tally):
 
     #: their arm was not drawn
     undrawn: int = 0
-    #: with a time asked for: rows that have none, and older rows
+    #: with `since`: rows without a time, and older rows
     timeless: int = 0
     older: int = 0
+    #: before the first exploration
+    early: int = 0
 
 
 @dataclass(kw_only=True)
 class LogPart:
     """A log or a part of it, in its order, as often as it is asked for."""
 
-    #: of its rows, for messages
+    #: name of a row in messages
     place: str = "row"
     #: the arrays, where they are in memory
     kept: list[Log] | None = None
@@ -57,6 +66,8 @@ class LogPart:
     room: int = 0
     #: rows that the last pass left out
     left_out: LeftOut = field(default_factory=LeftOut)
+    #: no further batch is read
+    stopped: bool = False
 
     def batches(self) -> Iterator[Log]:
         """Some rows at a time, with what every candidate does on them."""
@@ -66,6 +77,8 @@ class LogPart:
         kept: list[Log] = []
         used = 0
         for log in self.read():
+            if self.stopped:
+                return
             used += log.nbytes
             kept = [*kept, log] if used <= self.room else []
             yield log
@@ -81,10 +94,29 @@ class LogPart:
         return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
 
 
-def memory_part(log: Log, *, undrawn: int = 0) -> LogPart:
-    """The arrays of a whole log in memory, a batch at a time; they were checked when they were made."""
+def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
+    """The arrays of a log in memory, a batch at a time. undrawn, early: rows that were left out."""
     kept = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
-    return LogPart(kept=kept, left_out=LeftOut(undrawn=undrawn))
+    return LogPart(kept=kept, left_out=LeftOut(undrawn=undrawn, early=early))
+
+
+def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
+    """Rows of each part before the first exploration of a log, in which only one and the same arm could be drawn.
+
+    All 0 if there is none among the first EARLIEST rows: then certain draws are no start.
+    """
+    counts, first = [0] * len(parts), -1
+    for index, part in enumerate(parts):
+        for log in part:
+            first = int(log.action[0]) if first < 0 else first
+            explores = (np.count_nonzero(log.pmf, axis=1) > 1) | (log.action != first)
+            if explores.any():
+                counts[index] += int(np.argmax(explores))
+                return counts
+            counts[index] += len(log)
+            if sum(counts) > EARLIEST:
+                return [0] * len(parts)
+    return [0] * len(parts)
 
 
 @dataclass(kw_only=True)
@@ -98,6 +130,8 @@ class SourcePart(LogPart):
     mixed_arms: bool = False
     #: rows decided before are left out, seconds since the epoch
     since: float | None = None
+    #: rows before the first exploration, which are left out
+    early: int = 0
 
     def __post_init__(self) -> None:
         self.place = self.source.place
@@ -125,6 +159,10 @@ class SourcePart(LogPart):
                 left.timeless += int(np.count_nonzero(log.made_at == 0.0))
                 left.older += int(np.count_nonzero(~recent))
                 log = log.part(recent)
+            early = min(self.early - left.early, len(log))
+            if early:
+                left.early += early
+                log = log.part(slice(early, None))
             if len(log):
                 yield log
 
@@ -259,7 +297,7 @@ class Scores:
 
     #: how many there are
     candidates: int
-    #: of the ranges of the reward, the quality and the cost
+    #: midpoints of the ranges of reward, quality and cost
     middles: Sequence[float]
     #: whether there is a model; without one its columns are 0
     modelled: bool
@@ -267,8 +305,7 @@ class Scores:
     def of(self, candidate: int, *, target: int, estimator: Estimator) -> Matrix:
         """(weight, correction, baseline) of this estimator as combinations of the columns, shape (3, columns).
 
-        Unsupported actions (logged probability 0) are imputed with the midpoint of the range; the bias is at most
-        range / 2 x unsupported mass.
+        Unsupported actions get the midpoint of the range; the bias is at most range / 2 x unsupported mass.
         """
         rows, start = np.zeros((3, self.candidates * _WIDTH + 3)), candidate * _WIDTH
         own = start + 2 + 3 * target
@@ -288,10 +325,10 @@ class Scores:
         columns = np.empty((self.candidates * _WIDTH + 3, len(log)))
         for index, pmf in enumerate(log.candidates):
             mine, guess = columns[index * _WIDTH :], predicted
-            unsupported = (log.pmf <= 0.0) & (pmf > 0.0)
-            mine[1] = np.where(unsupported, pmf, 0.0).sum(axis=1)
+            missing = unsupported(log.pmf, candidate=pmf)
+            mine[1] = np.where(missing, pmf, 0.0).sum(axis=1)
             if mine[1].any():
-                guess = np.where(unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
+                guess = np.where(missing, np.reshape(self.middles, (3, 1, 1)), predicted)
             for at, (reward, of_arms) in enumerate(zip(targets, guess, strict=True), start=1):
                 mine[0], mine[3 * at - 1], mine[3 * at], mine[3 * at + 1] = scores(
                     reward=reward, action=log.action, logged=log.pmf, candidate=pmf, predicted=of_arms
@@ -316,7 +353,7 @@ class ScoreSums(Tally):
 
     @classmethod
     def empty(cls, segments: Mapping[str, Sequence[str]]) -> "ScoreSums":
-        """Of no rows. segments: field -> the values that get a segment of their own, OTHERS among them."""
+        """Sums before any row. segments: field -> values with a segment of their own, including OTHERS."""
         nothing = Moments.of(*np.empty((1, 0)))
         return cls(whole=nothing, segments={name: dict.fromkeys(values, nothing) for name, values in segments.items()})
 

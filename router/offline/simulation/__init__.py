@@ -69,7 +69,7 @@ class Simulated:
     above_line_se: float | None
     #: shares of the questions, by arm
     arms: Mapping[ArmName, float]
-    #: the same by label: of the questions whose cheapest right arm is A, then of those where none is right
+    #: these shares by label: questions by their cheapest right arm, then questions without a right arm
     confusion: Sequence[LabelShares[ArmName]]
     #: and by hops and by data set, as far as the table has them
     by_hops: Sequence[LabelShares[int]]
@@ -79,7 +79,7 @@ class Simulated:
     arm_seconds: Mapping[ArmName, float | None] | None
     #: above_line over that of the cheapest-right oracle; None where that one gains nothing
     oracle_share: float | None
-    #: the pass question by question, against always one arm; None where nothing was learned one by one
+    #: the first pass compared with always one arm; None if the policy does not learn question by question
     first_pass: FirstPass | None = None
     #: 0 for a row that needs no run
     seeds: int = 0
@@ -117,14 +117,12 @@ def simulate(
 ) -> list[Simulated]:
     """One row per policy and weight, then the baselines.
 
-    policies: name or class path -> params. test: rows to predict after learning all of the table; without it the table
-    is cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
-    those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
-    cache. encoder: makes the encoder, if some policy needs features. incumbent: the arm that the rewards while learning
-    are compared with; None: policy.incumbent, else the best fixed one. warm: so many rows of every pass are learned
-    before it, with the outcomes of all arms, and not asked. labelled: chance that a decision's outcome is learned; the
-    others earn all the same. jobs: processes.
-    Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
+    policies: name or class path -> params. test: rows to predict after learning the table; default folds of the table.
+    weights: weights of cost while learning; default the settings'. total: denominator of EM.
+    settings: floor, fallback, prices and bounds of the reward, folder of the cache. encoder: makes the encoder.
+    incumbent: compared with while learning; default policy.incumbent, else the best fixed arm.
+    warm: rows of a pass that are learned first with all outcomes. labelled: chance that an outcome is learned.
+    jobs: processes. Raises InvalidInput or ConfigError before anything is learned.
     """
     settings = settings or Settings()
     weights = (settings.reward.weight,) if weights is None else weights
@@ -155,7 +153,9 @@ def simulate(
     runs = [
         SimulationRun(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
         for name, policy in instances.items()
-        for weight in (weights[:1] if isinstance(policy, TableTrained) else weights)  # it is not told what a step costs
+        for weight in (
+            weights[:1] if isinstance(policy, TableTrained) else weights
+        )  # its training has no price of a step
         for seed in range(seeds)
         for fold in range(world.folds)
     ]
@@ -186,7 +186,7 @@ def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None
     """Raises InvalidInput or ConfigError for the first number that cannot be simulated."""
     world, arms, settings = measure.world, measure.world.table.arms, measure.world.settings
     rows, judged, warm = len(world.table.rows), len(world.judged.rows), world.warm
-    asked = rows if world.folds == 1 else rows - math.ceil(rows / world.folds)  # of a pass
+    asked = rows if world.folds == 1 else rows - math.ceil(rows / world.folds)  # questions of a pass
     odd = [one for one in weights if not (math.isfinite(one) and one >= 0)]
     more = "count the questions that the table leaves out too, or drop it"
     known = measure.incumbent is None or measure.incumbent in arms
@@ -319,7 +319,7 @@ def _pooled(folds: Sequence[Played]) -> Matrix:
 
 
 def _instances_of(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:
-    """One of each, to ask what it needs. Raises ConfigError for one that cannot be made, or names an arm not there."""
+    """A policy of each name. Raises ConfigError if it cannot be made, or names an unknown arm."""
     if not policies:
         raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(known_policies())}")
     instances = {name: make_policy(name, params=params) for name, params in policies.items()}

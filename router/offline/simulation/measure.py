@@ -36,7 +36,7 @@ LEAST_PREFIX: Final = 100
 _PAPERS: Final = (ArmName("single_step"), ArmName("multi_step"))
 
 
-#: of a policy: exact match in percent, and mean steps per question of the table
+#: a policy's exact match in percent and mean steps per question of the table
 FrontierPoint = tuple[float, float]
 
 
@@ -82,12 +82,12 @@ def greedy(values: Matrix, *, cost: Matrix) -> Choices:
 
 
 def cheapest_right(table: LabelledTable) -> Choices:
-    """The oracle of the papers: the cheapest of the arms that answer best; where none is right, the cheapest arm."""
+    """The oracle of the papers: the cheapest of the best arms; the cheapest arm if none is right."""
     return greedy(table.correct, cost=table.steps)
 
 
 def right_arms(table: LabelledTable) -> list[ArmName | None]:
-    """Label of every row: its cheapest right arm, of fractions the cheapest of the best; None where none is right."""
+    """Label of every row: the cheapest of its best arms, or None if no arm is right."""
     some = table.correct.max(axis=1) > 0.0
     return [table.arms[arm] if right else None for arm, right in zip(cheapest_right(table), some, strict=True)]
 
@@ -272,7 +272,7 @@ def footnotes(rows: Sequence["Simulated"]) -> list[str]:
 
 
 def check_labelled(share: float) -> None:
-    """Raises InvalidInput for what is no share of the decisions, or none of them."""
+    """Raises InvalidInput unless 0 < share <= 1."""
     if not 0.0 < share <= 1.0:
         remedy = "use more than 0 and at most 1, for example 0.3"
         raise InvalidInput(f"{share!r} is no share of the decisions", field="labelled", remedy=remedy)

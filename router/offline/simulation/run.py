@@ -61,7 +61,7 @@ class SimulationData:
     #: parts of the table, each predicted after the others are learned; 1: all of it is learned before
     folds: int
     settings: Settings
-    #: of either table's questions, shape (n, d), None where no policy asks for them
+    #: features of the questions of `table` and `judged`, shape (n, d), or None if no policy needs them
     features: FeatureRows | None = None
     judged_features: FeatureRows | None = None
     encoder_hash: str = ""
@@ -98,7 +98,7 @@ class Played:
     faults: int
     #: updates that the learner or the policy refused
     refused: int
-    #: of the first fault or refusal
+    #: reason of the first fault or refusal
     reason: str | None
     #: fitted to all outcomes of the training rows at once instead of one pass
     full_information: bool

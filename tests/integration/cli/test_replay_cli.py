@@ -115,7 +115,7 @@ def store(filled, tmp_path, run):
 
 
 def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
-    """Unasked the policy that serves is the baseline, as it is now: it is the same as itself, and others name it."""
+    """The policy that serves, as it is now, is the baseline beside a candidate that learns, and the same as itself."""
     said = found(run("--policy", "linucb,fixed:single_step", "--json"))
     assert said["logged"] == ["linucb"]
     linucb, single, current = said["candidates"]
@@ -127,6 +127,8 @@ def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
     assert said["headline"][1].startswith(f"fixed:single_step {now}")
     along = found(run("--policy", "linucb", "--learn", "--json"))
     assert (along["candidates"][0]["verdict"], along["candidates"][0]["learned"]) == ("same policy", "along")
+    still = found(run("--policy", "fixed:single_step", "--json"))
+    assert still["plan"]["baseline"] == "logged", "nothing is learned unless a candidate learns or it is asked for"
     served = found(run("--policy", "linucb,fixed:single_step", "--baseline", "logged", "--json"))
     assert served["headline"][1].startswith("fixed:single_step against linucb as it served while it learned: ")
     assert served["candidates"][0]["verdict"] in ("cannot tell", "same policy")
@@ -169,6 +171,21 @@ def test_store(store, filled, run):
     assert single["reward"]["low"] < 0.65 < single["reward"]["high"]
 
 
+def test_a_sample_of_the_store(store, run):
+    """Policies learn and are judged on at most --sample rows, the same in every run, and each sentence says so."""
+    said, again = (found(run("--policy", "linucb", "--sample", "90", "--json")) for _ in range(2))
+    assert said == again
+    assert (said["rows"], said["sampled_from"]) == (90, 120)
+    assert said["headline"][0].endswith(" (on 90 of 120 rows, drawn by id)")
+    for more in (("--sample", "120"), ("--sample", "0")):
+        whole = found(run("--policy", "linucb", *more, "--json"))
+        assert (whole["rows"], whole["sampled_from"]) == (120, None)
+        assert "drawn by id" not in whole["headline"][0]
+    plain = found(run("--policy", "fixed:single_step", "--sample", "90", "--json"))
+    assert (plain["rows"], plain["sampled_from"]) == (120, None), "what does not learn is judged on all rows"
+    refused(run("--policy", "linucb", "--sample", "-1"), "sample", "0 or more")
+
+
 def test_store_by_version(store, run):
     """A snapshot is judged on what came after it; the last one, that learned all, cannot be."""
     versions = {int(path.stem.split("-")[1]): path.stem for path in Path(store.snapshot_root).rglob("*.json")}
@@ -206,9 +223,13 @@ def candidate_rows(count=400, *, arms=ARMS):
 
 
 def test_table(run, tmp_path):
-    """Without --json the verdict of every candidate comes first, then the tables; nothing is cut off."""
+    """The verdicts come first, and fit a screen with the log; with --all the tables follow, and nothing is cut off."""
     write_rows("log.jsonl", candidate_rows())
-    done = run("--log", "log.jsonl", "--policy", "column:new,fixed:multi_step", "--segment", "device")
+    words = ("--log", "log.jsonl", "--policy", "column:new,fixed:multi_step", "--segment", "device")
+    short = run(*words).stdout.splitlines()
+    assert short[0].startswith("column:new")
+    assert (len(short) <= 24, max(map(len, short)) <= 80) == (True, True)
+    done = run(*words, "--all")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("column:new")
     for word in ("400 questions from log.jsonl", "By device", "mobile", "desk", "effective rows", "column:new - fixed"):
@@ -370,11 +391,10 @@ def test_words_are_refused(run, words, said):
 
 
 def test_a_folder_of_files(run, tmp_path):
-    """A folder is judged as one log; one file has no parts to share among workers."""
+    """A folder is judged as one log."""
     (tmp_path / "logs").mkdir()
     rows = plain_rows(40)
     for part in range(2):
         write_rows(tmp_path / "logs" / f"{part}.parquet", rows[20 * part : 20 * part + 20])
     words = ("--policy", "uniform", "--json", "--mixed-arms")
     assert found(run("--log", "logs", *words))["rows"] == 40
-    refused(run("--log", "logs/0.parquet", "--workers", "2", *words), "give --log FOLDER")

@@ -4,16 +4,12 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import Future
 
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline import processes
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.processes import each_part
 from ragbandit.router.offline.replay import engine, open_log, replay
-from ragbandit.shared.errors import NotReady, RagBanditError
 from tests.support.logs.replay_logs import close, lived_rows
 
 distributed = pytest.importorskip("distributed")
@@ -70,49 +66,9 @@ def test_a_lost_worker_changes_nothing(client, log, lost_in, monkeypatch):
         os.kill(pid, signal.SIGKILL)
         killed.append(pid)
 
-    def submitted(*words, **more):
-        if not killed:
-            threading.Timer(0.5, kill).start()
-            killed.append(0)
-        return each_part(*words, **more)
-
     client.cluster.scale(2)
     client.wait_for_workers(2, timeout=30)
     monkeypatch.setattr(engine, lost_in, work)
-    monkeypatch.setattr(engine, "each_part", submitted)
+    threading.Timer(0.5, kill).start()
     close(replay(log, candidates=CANDIDATES, executor=client.get_executor(pure=False)), expected)
-    assert killed[1:]
-
-
-def test_parts_that_are_lost():
-    """Parts that are cancelled, as all are when the scheduler ends, are one error of ours."""
-    with pytest.raises(NotReady, match="the workers were lost"):
-        processes._result(cancelled())
-
-
-def cancelled():
-    """A future that is cancelled."""
-    future = Future()
-    future.cancel()
-    return future
-
-
-@pytest.fixture
-def impatient(client):
-    """The cluster, whose scheduler gives up a part with the first worker that it ends; as before afterwards."""
-
-    def allow(failures):
-        client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", failures))
-
-    before = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.allowed_failures)
-    allow(0)
-    yield client
-    allow(before)
-
-
-def test_a_part_that_ends_its_workers(impatient):
-    """A part that ends whatever process it is judged in is one error of ours, with what to do."""
-    executor = impatient.get_executor(pure=False)
-    with pytest.raises(RagBanditError, match="ended every worker that took it") as caught:
-        list(each_part(lambda _: os.kill(os.getpid(), signal.SIGKILL), [0], executor=executor, told=lambda _: None))
-    assert "memory" in caught.value.remedy
+    assert killed

@@ -1,7 +1,6 @@
 """Replay reads Parquet logs at URLs of fsspec, whole and in parts, and says what it cannot read."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import fsspec
@@ -55,19 +54,11 @@ def test_one_file_at_a_url(folder, memory):
 
 
 def test_the_command(folder, tmp_path, monkeypatch):
-    """`ragbandit replay --log file:///...` with worker processes reads the URL."""
-    pytest.importorskip("distributed")
+    """`ragbandit replay --log file:///...` reads the URL."""
     monkeypatch.chdir(tmp_path)
-    words = ["replay", "--log", folder.as_uri(), "--policy", "fixed:deep", "--json", "--workers", "1"]
+    words = ["replay", "--log", folder.as_uri(), "--policy", "fixed:deep", "--json"]
     done = command.run(*words, code=0)
     assert json.loads(done.stdout)["rows"] == 200
-
-
-def test_workers_cannot_read_this_memory(memory):
-    """Files in the memory of this process are refused where other processes are to read them."""
-    with pytest.raises(InvalidInput, match="memory of this process") as refused:
-        replay(open_log(memory, config=Settings()), candidates=CANDIDATES, executor=ThreadPoolExecutor(1))
-    assert (refused.value.field, "leave out --workers" in refused.value.remedy) == ("log", True)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_parquet_log_is_read_in_pieces(parquet, sizes, monkeypatch, kept, esti
     assert result.rows == 200
     assert [candidate.name for candidate in result.candidates] == CANDIDATES
     assert max(sizes) <= 37
-    assert sum(sizes) == passes * 200
+    assert sum(sizes) == passes * 200 + 37, "the first piece is also searched for the first exploration"
     close(result, expected)
 
 

@@ -1,9 +1,8 @@
 """A log in parts is the log: the same numbers to 1e-9, whatever the cut; and what is no sum is refused."""
 
 import os
-import signal
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 
@@ -12,10 +11,10 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.processes import each_part, process_executor
+from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
 from ragbandit.router.offline.replay.plan import CandidateSpec
-from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.replay_logs import ARMS, close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform", "column:better"]
@@ -128,49 +127,40 @@ def test_an_id_in_two_rows(tmp_path):
         assert caught.value.field.endswith((" row 101 id", " row 401 id"))
 
 
-def ended(_job):
-    """A part whose process ends."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_processes_give_the_same(tmp_path):
-    """Two worker processes judge the parts: the numbers of one process, and the same again to the last bit.
-
-    A part that ends the process it is judged in is one error of ours, with what to do; nothing waits for it.
-    """
+    """Two worker processes give the numbers of this process's threads, and the same again to the last bit."""
     log = cut(tmp_path / "parts", 100, 150, 300)
     plan = Plan(estimator="sndr", segments=("device",))
     expected = replay(log, candidates=CANDIDATES, plan=plan)
     environment = dict(os.environ)
     with process_executor(2) as executor:
         once, again = (replay(log, candidates=CANDIDATES, plan=plan, executor=executor) for _ in range(2))
-        with pytest.raises(RagBanditError, match="ended every worker") as caught:
-            list(each_part(ended, [0, 1], executor=executor, told=lambda _: None))
-    assert "memory" in caught.value.remedy
     assert dict(os.environ) == environment
     close(once, expected, within=0.0)
     close(again, once, within=0.0)
 
 
-def test_results_come_in_their_order_and_few_at_a_time(monkeypatch):
-    """However the workers finish, results come in the order of the parts, with a bound on what is under way."""
-    monkeypatch.setattr("ragbandit.router.offline.processes.IN_FLIGHT", 3)
-    submitted = []
+def test_threads_end_with_the_first_error(tmp_path, monkeypatch):
+    """A part that cannot be judged ends the replay with its error, and no other part reads a further batch."""
+    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 10)
+    rows = rows_with_candidate()
+    log = cut(tmp_path / "parts", 20, rows=[*rows[:20], *rows])
+    stopped, began = [], threading.Event()
 
-    class Counting(ThreadPoolExecutor):
-        def submit(self, *words):
-            submitted.append(words[-1])
-            return super().submit(*words)
+    def fail(part, **_):
+        if part.place.endswith("part-0.parquet row"):
+            began.wait(30)
+            raise InvalidInput("is broken", field="log", remedy="mend it")
+        began.set()
+        while not part.stopped:
+            time.sleep(0.001)
+        stopped.append(list(part.batches()))
 
-    def work(number):
-        time.sleep(0.02 * (number % 3 == 0))
-        return number
-
-    with Counting(4) as executor:
-        results = each_part(work, list(range(20)), executor=executor, told=lambda _: None)
-        for expected, result in enumerate(results):
-            assert result == expected
-            assert len(submitted) <= expected + 3
+    monkeypatch.setattr("ragbandit.router.offline.replay.engine.learn_part", fail)
+    monkeypatch.setattr("ragbandit.router.offline.replay.engine.cores", lambda: 2)
+    with pytest.raises(InvalidInput, match="is broken"):
+        replay(log, candidates=CANDIDATES)
+    assert stopped == [[]]
 
 
 @pytest.mark.parametrize(
@@ -225,3 +215,32 @@ def test_parts_without_features_everywhere(tmp_path):
     bare = [replace(row, decision=replace(row.decision, features=None)) for row in rows[300:]]
     result = replay(cut(tmp_path / "parts", 300, rows=[*rows[:300], *bare]), candidates=CANDIDATES)
     assert any("no features" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("rest", [0.0, 1e-15, 4e-10])
+def test_rows_before_the_first_exploration(tmp_path, rest):
+    """Leading rows whose other arms have only rounding remainders are left out and counted, in every kind of log."""
+    rows = rows_with_candidate()
+    arm = rows[0].decision.arm
+    pmf = tuple(1.0 - 2 * rest if name == arm else rest for name in ARMS)
+    certain = {"pmf": pmf, "arm": arm, "propensity": pmf[ARMS.index(arm)]}
+    rows[:30] = [replace(row, decision=replace(row.decision, **certain)) for row in rows[:30]]
+    expected = replay(memory_log(rows[30:]), candidates=CANDIDATES)
+    write_rows(tmp_path / "log.jsonl", rows)
+    for log in (
+        memory_log(rows),
+        open_log(tmp_path / "log.jsonl", config=Settings()),
+        cut(tmp_path / "parts", 10, 60, rows=rows),
+    ):
+        result = replay(log, candidates=CANDIDATES)
+        note = "30 rows before the first exploration are left out: one arm was certain"
+        assert result.notes == (note, *expected.notes)
+        close(replace(result, log=expected.log, notes=expected.notes), expected, within=1e-9)
+
+
+def test_a_log_that_never_explores(tmp_path):
+    """If no row explores, no row is left out: certain draws are no start then."""
+    certain = {"pmf": (1.0, 0.0, 0.0), "arm": ARMS[0], "propensity": 1.0}
+    rows = [replace(row, decision=replace(row.decision, **certain)) for row in rows_with_candidate(40)]
+    for log in (memory_log(rows), cut(tmp_path / "parts", 10, rows=rows)):
+        assert replay(log, candidates=CANDIDATES).rows == 40

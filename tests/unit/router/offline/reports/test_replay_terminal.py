@@ -20,7 +20,7 @@ from ragbandit.router.offline.replay.plan import (
     SegmentResult,
     Skipped,
 )
-from ragbandit.router.offline.replay.report import alarm, cell, compared, headline, print_replay
+from ragbandit.router.offline.replay.report import alarm, cell, compared, headline, print_replay, print_summary
 from ragbandit.shared.errors import InvalidInput
 
 DAY = 86_400.0
@@ -142,7 +142,7 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
             UNKNOWN,
             (
                 f"fixed:single_step {SERVED}: +0.007 reward per question ({OPEN_END}; not enough data: to detect a "
-                "difference this large with 50 % power takes about 16,000 logged questions (you have 12,000)"
+                "difference this large with 50 % power takes about 16,000 rated questions (you have 12,000)"
             ),
         ),
         (replace(UNKNOWN, rows_needed=None), f"...{OPEN_END}"),
@@ -152,13 +152,13 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
         ),
         (
             replace(UNKNOWN, rows_needed=12_000),
-            "...about 12,010 logged questions (you have 12,000)",
+            "...about 12,010 rated questions (you have 12,000)",
         ),
-        (replace(UNKNOWN, rows_needed=12_600), "...takes about 13,000 logged questions (you have 12,000)"),
-        (replace(UNKNOWN, rows_needed=1_144_000), "...takes about 1,100,000 logged questions (you have 12,000)"),
+        (replace(UNKNOWN, rows_needed=12_600), "...takes about 13,000 rated questions (you have 12,000)"),
+        (replace(UNKNOWN, rows_needed=1_144_000), "...takes about 1,100,000 rated questions (you have 12,000)"),
         (
             replace(UNKNOWN, rows_needed=1_200_000),
-            "...about 1,200,000 logged questions (you have 12,000)",
+            "...about 1,200,000 rated questions (you have 12,000)",
         ),
         (
             OPEN,
@@ -348,3 +348,24 @@ def test_a_place_where_no_page_can_be_is_refused_before_the_work(tmp_path):
             check_page(tmp_path / name)
         assert (caught.value.field, bool(caught.value.remedy)) == ("report", True)
     check_page(tmp_path / "a.HTML")
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_the_summary_fits_a_screen(count):
+    """The summary of any number of candidates has at most 80 columns and 24 lines, and counts what it leaves out."""
+    names = [f"a-policy-with-a-long-name-{number}" for number in range(count)]
+    found = replayed(*(candidate(name) for name in names))
+    file = io.StringIO()
+    print_summary(found, Console(file=file, width=200))
+    lines = file.getvalue().splitlines()
+    assert (len(lines) <= 24, max(map(len, lines)) <= 80) == (True, True)
+    shown = sum(name + " " in file.getvalue() for name in names)
+    assert shown == count or f"({count - shown} more: --all)" in lines
+
+
+def test_a_weight_of_any_size_is_printed_as_unbounded():
+    """A possible weight above a million is printed as a word, and the mean weight without its useless interval."""
+    tame = candidate()
+    wild = replace(tame, weights=replace(tame.weights, possible=2.9e8))
+    assert "unbounded" in printed(replayed(wild), width=200)
+    assert "unbounded" not in printed(replayed(tame), width=200)

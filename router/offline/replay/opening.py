@@ -1,0 +1,243 @@
+"""Logs for a replay: a file, several files or the ledger of the store, read in batches or into memory."""
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+
+from ragbandit.router.config.loading import load as load_settings
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.estimation import Progress, no_progress
+from ragbandit.router.offline.logs import (
+    BadRow,
+    Defaults,
+    Logged,
+    Place,
+    files_of,
+    is_several,
+    log_format,
+    place_of,
+    read_rows,
+    reward_defaults,
+    shown,
+    told_rows,
+    usable_rows,
+)
+from ragbandit.router.offline.logs.batches import LogSource, arms_of, check_choice
+from ragbandit.router.offline.logs.ledger_source import LedgerSource
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource
+from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log
+from ragbandit.router.offline.replay.plan import LoggedPolicies, instant
+from ragbandit.router.offline.replay.prepare import logged_policies, serving_settings
+from ragbandit.router.offline.replay.sums import check_times
+from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName
+
+
+def open_log(
+    path: str | Path | None = None,
+    *,
+    format: str | None = None,  # noqa: A002 - as in read_rows
+    config: str | Path | Settings | None = None,
+    label: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    since: float | None = None,
+    mixed_arms: bool = False,
+    skip_bad: bool = False,
+) -> "OpenLog":
+    """Open a log for `replay`. Only the configuration is read now.
+
+    path: a file (JSONL, Parquet), a folder of Parquet files, a pattern with *, or for Parquet a URL of fsspec; None
+    for the ledger `label` of the configured store.
+    format: "jsonl" or "parquet"; needed if the file's name does not show it.
+    config: a file, Settings, or None for ./config.yaml and the environment.
+    label: default policy.label.
+    minimum, maximum: bounds of rewards without bounds of their own; default reward.minimum and reward.maximum.
+    since: earlier decisions are left out, seconds since the epoch.
+    mixed_arms: accept rows that offer different arms.
+    skip_bad: leave out and count unusable rows instead of refusing the log.
+    Raises InvalidInput for an unknown format and for bounds that are not finite or not in order; ConfigError for a
+    wrong setting.
+    """
+    settings = config if isinstance(config, Settings) else load_settings(config).settings
+    return OpenLog(
+        path=None if path is None else place_of(path),
+        format=None if path is None else log_format(place_of(path), format=format),
+        settings=settings,
+        label=label or settings.policy.label,
+        defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
+        since=since,
+        mixed_arms=mixed_arms,
+        skip_bad=skip_bad,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenLog:
+    """A log that `replay` reads in batches or into memory."""
+
+    #: None for the ledger of the store
+    path: Place | None
+    format: str | None
+    settings: Settings
+    label: str
+    defaults: Defaults
+    since: float | None = None
+    mixed_arms: bool = False
+    skip_bad: bool = False
+
+    @property
+    def several(self) -> bool:
+        """Whether the path is a folder or a pattern. Lists nothing."""
+        return self.path is not None and is_several(self.path)
+
+    def files(self) -> Sequence[Place]:
+        """The files of the folder or the pattern, by name, or the one file. Raises InvalidInput."""
+        assert self.path is not None
+        if not self.several:
+            return [self.path]
+        files = files_of(self.path)
+        if not files:
+            raise InvalidInput(
+                "has no Parquet files", field=shown(self.path), remedy="name a folder with *.parquet in it"
+            )
+        if self.skip_bad:
+            raise InvalidInput(
+                "a log of several files is judged whole", field="skip_bad", remedy="remove the rows, or name one file"
+            )
+        return files
+
+    @contextmanager
+    def sources(self, *, own: Sequence[str], skipped: list[BadRow]) -> Iterator[Sequence[LogSource]]:
+        """The log as sources of batches.
+
+        own: columns with pmfs of candidates. skipped: receives the unusable rows, if these are left out.
+        Raises InvalidInput for a ledger without rows, StoreError if it cannot be read.
+        """
+        if self.path is None:
+            with ledger_of(self.settings, label=self.label) as ledger:
+                yield [LedgerSource.of(ledger, since=self.since)]
+            return
+        if self.several:
+            yield [self._parquet(file) for file in self.files()]
+            return
+        # Unusable rows are left out one by one, so that file is not read as columns.
+        file = self._parquet(self.path)
+        as_columns = self.format == "parquet" and not self.skip_bad and set(own) <= set(file.columns())
+        yield [file if as_columns else RowsSource(rows=partial(self._usable, self.path, skipped=skipped))]
+
+    def _parquet(self, path: Place) -> ParquetSource:
+        return ParquetSource(path=path, defaults=self.defaults)
+
+    def _usable(self, path: Place, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterator[Logged]:
+        """The usable rows of a file. The others are put into `skipped`, or refused at the end."""
+        rows = read_rows(path, format=self.format, defaults=self.defaults)
+        return usable_rows(told_rows(rows, progress), path=path, skip=self.skip_bad, bad=skipped)
+
+    def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
+        """The arms of the first row, or with mixed arms those of all rows."""
+        names: dict[ArmName, None] = {}
+        for source in sources:
+            names |= dict.fromkeys(arms_of(source, every=self.mixed_arms))
+            if names and not self.mixed_arms:
+                break
+        if not names and self.path is None:
+            raise self._no_rows()
+        if not names:
+            what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
+            raise InvalidInput(what, field="log", remedy="give a log with at least one decision")
+        check_choice(tuple(names))
+        return tuple(names)
+
+    def _no_rows(self) -> InvalidInput:
+        later = "" if self.since is None else f" decided since {instant(self.since)}"
+        return InvalidInput(
+            f"the ledger {self.label!r} has no rows{later}",
+            field="log",
+            remedy="decisions count after their feedback is learned; `ragbandit status` shows the learner's progress",
+        )
+
+    @property
+    def described(self) -> str:
+        """Where the rows come from, for the report."""
+        return f"the ledger {self.label}" if self.path is None else shown(self.path)
+
+    def policies(self) -> LoggedPolicies:
+        """The policies of the store; none for a file."""
+        if self.path is not None:
+            return {}
+        with ledger_of(self.settings, label=self.label) as ledger:
+            return logged_policies(ledger)
+
+    def read(self, progress: Progress = no_progress, *, older: bool = False, sample: int = 0) -> MemoryLog:
+        """Read rows into memory.
+
+        older: of the store, also rows decided before `since`, which policies learn.
+        sample: keep at most this many rows, drawn by their id; 0 keeps all.
+        Raises InvalidInput, and StoreError for a store that cannot be read.
+        """
+        skipped: list[BadRow] = []
+        logged: LoggedPolicies = {}
+        serving = None
+        if self.path is not None:
+            usable = self._usable(self.path, skipped=skipped, progress=progress)
+            rows, total = sampled(self._later(usable), most=sample)
+        else:
+            with ledger_of(self.settings, label=self.label) as ledger:
+                stored = ledger_rows(ledger, since=None if older else self.since)
+                rows, total = sampled(told_rows(stored, progress, total=ledger.last_seq()), most=sample)
+                logged = logged_policies(ledger)
+                serving = serving_settings(ledger, settings=self.settings)
+            if all(self.since is not None and row.decision.made_at < self.since for row in rows):
+                raise self._no_rows()
+        return memory_log(
+            rows,
+            mixed_arms=self.mixed_arms,
+            ledger=self.label if self.path is None else None,
+            described=self.described,
+            since=self.since,
+            skipped=skipped,
+            logged=logged,
+            serving=serving,
+            share=len(rows) / max(total, 1),
+        )
+
+    def _later(self, rows: Iterable[Logged]) -> Iterator[Logged]:
+        """The rows decided since `since`. Raises InvalidInput at the end if rows have no time, or all are older."""
+        kept = older = timeless = 0
+        for row in rows:
+            timeless += row.decision.made_at == 0.0
+            if self.since is None or row.decision.made_at >= self.since:
+                kept += 1
+                yield row
+            else:
+                older += 1
+        if self.since is not None:
+            check_times(kept=kept, older=older, timeless=timeless, since=self.since, log=self.described)
+
+
+def sampled(rows: Iterable[Logged], *, most: int) -> tuple[list[Logged], int]:
+    """Draw at most `most` rows by the hash of their id, in one pass. Returns (rows in their order, number before).
+
+    most: 0 keeps all rows.
+    """
+    total = 0
+
+    def numbered() -> Iterator[tuple[int, Logged]]:
+        nonlocal total
+        for row in rows:
+            total += 1
+            yield total, row
+
+    def id_hash(pair: tuple[int, Logged]) -> bytes:
+        return hashlib.blake2b(pair[1].decision.id.encode(), digest_size=8).digest()
+
+    pairs = heapq.nsmallest(most, numbered(), key=id_hash) if most else list(numbered())
+    return [row for _, row in sorted(pairs, key=itemgetter(0))], total

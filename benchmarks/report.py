@@ -16,7 +16,8 @@ from rich.table import Table
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.sources import LEAST_LABELLED
-from ragbandit.router.reporting.reading import Comparison, Line, ReportRows, ReportScope
+from ragbandit.router.reporting.estimates import Comparison
+from ragbandit.router.reporting.reading import Line, ReportRows, ReportScope
 from ragbandit.router.reporting.report import MARGIN, SAME_COST, report_of
 from ragbandit.router.serving.deciding.labelling import scaled
 from ragbandit.shared.types import Matrix, Vector
@@ -122,7 +123,6 @@ def made(world: World, *, count: int, seed: int) -> Run:
         expected_quality=guess,
         expected_cost=np.tile(DOLLARS, (count, 1)),
         left_out={},
-        cut=False,
         counts=world.rated.mean() / q if world.chosen else None,
         judge=_scores(quality[drawn], world.judge, seed=seed) if world.judge else None,
     )

@@ -204,11 +204,11 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
 
 
 def _fix(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    """The report's verdict "fix" on the newest questions of a month."""
+    """The report's verdict "fix" on the last 30 days."""
     from ragbandit.router.reporting.reading import ReportScope
     from ragbandit.router.reporting.report import FIX, report
 
-    scope = ReportScope(label=settings.policy.label, since=now - 30 * 86_400.0, until=now, most=MOST_ROWS)
+    scope = ReportScope(label=settings.policy.label, since=now - 30 * 86_400.0, until=now)
     for note in report(database, scope, policy=settings.policy).notes:
         if note.startswith(FIX):
             yield Finding("warning", "routing", note, "`ragbandit report` has the numbers")

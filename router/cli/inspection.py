@@ -31,7 +31,7 @@ from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, needs_rebuild
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.reporting import report as words
+from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.rollouts.overview import settings_of
@@ -247,7 +247,8 @@ def report(
 ) -> None:
     """What the router saved, and at what quality, against always one arm, with intervals and a verdict.
 
-    Read from the database: costs of all outcomes, quality of rated answers, the newest 200,000 questions of the time.
+    Read from the database: costs of all outcomes, quality of rated answers, of a uniform
+    sample of a time with more than 50,000 questions.
     --json prints what /v1/report has.
     """
     now = time.time()

@@ -15,7 +15,7 @@ from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_setti
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
-from ragbandit.router.reporting import report as words
+from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap
@@ -87,10 +87,6 @@ def _feedback(router: Router) -> dict[str, Any]:
     }
 
 
-#: questions that the panel reads
-PANEL_ROWS: Final = 20_000
-
-
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
     """The report of the last seconds, for a page; it is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
@@ -101,7 +97,7 @@ async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made again in each
     now = time.time()
-    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, most=PANEL_ROWS)
+    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now)
     return report(router.database, scope, policy=router.settings.policy)
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.report import WORLDS, made
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
-from ragbandit.router.reporting import report
-from ragbandit.router.reporting.reading import Comparison, ReportScope
+from ragbandit.router.reporting import words
+from ragbandit.router.reporting.estimates import Comparison
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import exploration, line_of, report_of
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.errors import NotFound
@@ -74,7 +75,7 @@ def test_the_sentence():
     quality = replace(comparison(-0.012, 0.006, always=0.874), served=0.871)
     log = made(WORLDS[0], count=400, seed=1).log
     found = replace(report_of(log, SCOPE, policy=PolicySettings()), total=line(quality, cost), unit="dollars")
-    assert report.sentence(found, now=7 * DAY) == (
+    assert words.sentence(found, now=7 * DAY) == (
         "Last 7 days: 12,480 questions for $310 instead of $1,020 with always premium (saved $710, between $689 and "
         "$731); quality 0.871 against 0.874 (difference -0.003, between -0.012 and +0.006); verdict: as good, 70 % "
         "cheaper."
@@ -82,7 +83,7 @@ def test_the_sentence():
     worse = line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)).words
     assert worse == "worse by 0.070, 65 % cheaper"
     assert line(comparison(*GOOD), comparison(*SAME)).words == "as good, same cost"
-    assert report.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
+    assert words.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_units_where_no_dollars_are_reported():
     free = {"dollars": 0.0 * log.costs["dollars"], "steps": 1.0 + log.arm, "seconds": 2.0 + log.arm}
     steps = report_of(replace(log, costs=free), SCOPE, policy=PolicySettings())
     assert (steps.unit, set(steps.costs)) == ("steps", {"steps", "seconds"})
-    assert "steps instead of 400 steps with always premium" in report.sentence(
+    assert "steps instead of 400 steps with always premium" in words.sentence(
         report_of(replace(log, costs=free), SCOPE, policy=PolicySettings(), against="premium"), now=7 * DAY
     )
     even = replace(log, costs=free | {"steps": 1.0 + 0.0 * log.arm})

@@ -20,10 +20,10 @@ _NARROWEST_AT: Final = 200
 _UNSEEN_ROWS: Final = 1.5
 #: rows of the mean of all that the mean of an arm is begun with
 _BEGUN: Final = 2.0
-#: a slope is fitted from so many seen rows on, and halved where there are as many effective ones
+#: fewest seen rows that a slope is fitted from, and effective rows at which it is halved
 _FEWEST_OF_SLOPE: Final = 20
 _HALF_SLOPE: Final = 20.0
-#: of the reach to the side of rare rows (skewness): of Wilson's a twentieth less, so that it holds at every look
+#: share of Wilson's shift to the side of rare rows (skewness) that is used, so that it holds at every look
 _LEAN: Final = 0.95
 
 
@@ -34,7 +34,7 @@ class Comparison:
     served: float | None = None
     """Mean of what was served; null: nothing is known of it."""
     always: float | None = None
-    """The same had always the arm been used, estimated; null, with what follows, where it is not tried enough."""
+    """Estimated mean if the arm had always been used; null, like the fields below, if it is not tried enough."""
     difference: float | None = None
     """`served` - `always`."""
     low: float | None = None
@@ -44,11 +44,11 @@ class Comparison:
     draws: int
     """Questions that drew the arm."""
     seen: int
-    """Of these: with an outcome (costs), or rated (quality)."""
+    """Draws of the arm with an outcome (costs), or a rating (quality)."""
     effective_rows: float
     """Effective rows of the comparison: how many rows of equal weight it is worth."""
     missing: str | None
-    """Why there is no interval, in words; null where there is one."""
+    """Why there is no interval, in words; null if there is an interval."""
 
 
 def compared(
@@ -65,13 +65,12 @@ def compared(
 ) -> Comparison:
     """The comparison with always the arm `against`, or that of each row, shape (n,), in the unit of the values.
 
-    value: shape (n,), NaN where it is not seen, the newest first. arm: the one drawn. pmf: shape (n, K), above 0 for
-    `against` in every row. predicted: what the policy expected of each arm before the draw, shape (n, K), NaN where it
-    said nothing. least, most: between which a value may lie. judge: scores of the answers, seen or not, shape (n,), in
-    [0, 1], NaN where there is none: a control variate. Then each end of the interval is that of the estimate with the
-    scores or without, whichever reaches less far: to the side of rare losses they may tell less than the losses do.
-    counts: rows that each one stands for where it is seen, shape (n,), > 0: the inverse of its probability to be seen.
-    None: all are as likely.
+    value: shape (n,), NaN if it is not seen, the newest first. arm: the drawn arm. pmf: shape (n, K), above 0 for
+    `against` in every row. predicted: the policy's expectation of each arm before the draw, shape (n, K), NaN if it has
+    none. least, most: bounds of a value. judge: scores of the answers, seen or not, shape (n,), in [0, 1], NaN without a
+    score: a control variate. Each end of the interval is then the nearer one of the estimates with and without scores:
+    on the side of rare losses, scores may be less informative than the losses. counts: the inverse of each row's
+    probability to be seen, shape (n,), > 0; None if all are equally likely.
     """
     n, seen, mine, told = len(value), ~np.isnan(value), arm == against, np.full(len(value), np.nan)
     drawn, at = mine & seen, (np.arange(n), np.broadcast_to(against, n))
@@ -96,7 +95,7 @@ def compared(
     weight = np.where(drawn, inverse * counts, 0.0)
     effective = min(
         effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
-        # By the probabilities alone, those of questions that hardly ever draw the arm among them.
+        # By the probabilities only, including questions that hardly ever draw the arm.
         rated * effective_rows(float(n), squares=float((inverse if stands is None else inverse * stands).sum())),
         effective_rows(float((counts / share[arm]).sum()), squares=float(((counts / share[arm]) ** 2).sum())),
     )
@@ -128,7 +127,7 @@ def compared(
 
 
 def _told(value: Vector, *, arm: Choices, judge: Vector, least: float, most: float) -> Vector:
-    """What a judge's score adds to the model of each row but for a mean, shape (n,); NaN where there is none."""
+    """What a judge's score adds to the model of each row, up to a constant, shape (n,); NaN without a score."""
     names, newest = tuple(map(str, range(int(arm.max()) + 1))), slice(None, None, -1)
     scaled = ((value - least) / (most - least))[newest]
     slopes = JudgeSlopes().before(names, arm=arm[newest], value=scaled, judge=judge[newest])[newest]
@@ -139,8 +138,8 @@ def _reach(off: Vector, *, variance: float, far: float) -> tuple[float, float]:
     """(below, above): how far the interval of a mean reaches, in standard errors.
 
     off: the rows less their mean; far: what the farthest row adds to the mean. The variance grows towards the side of
-    rare rows, of which a few were seen: as Wilson's interval (1927) of a share, that of a mean leans to that side. To
-    the other side _UNSEEN_ROWS are allowed for only as far as the rows show that they lie there seldom.
+    rare rows, of which few were seen: the interval leans to that side, as Wilson's interval (1927) of a share does. On
+    the other side _UNSEEN_ROWS are allowed for only as far as the rows show that such rows are rare there.
     """
     if far <= 0.0:  # nothing that an arm of no cost adds is unseen
         return math.sqrt(variance), math.sqrt(variance)

@@ -21,11 +21,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 
 from ragbandit.router.learning.sources import label_weight
 from ragbandit.router.reporting.estimates import Choices, Comparison
-from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.router.storage.totals import KEPT, TRAFFIC, hour_of, position_of, summed
@@ -221,11 +220,11 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
     with database.read() as connection:
         asked = _count(connection, scope.condition)
         rows = _Rows()
-        rows.read(connection, scope, share=_share(asked, most=scope.most))
+        rows.read(connection, scope, share=share_of(asked, most=scope.most))
         if rows.imported and asked > scope.most:
             asked = _count(connection, scope.condition & ~_IS_IMPORTED)
             rows = _Rows()
-            rows.read(connection, scope, share=_share(asked, most=scope.most))
+            rows.read(connection, scope, share=share_of(asked, most=scope.most))
     return rows.log(whole=asked if asked > scope.most else None)
 
 
@@ -279,7 +278,7 @@ def _count(connection: Connection, condition: ColumnElement[bool]) -> int:
     return connection.execute(select(func.count()).select_from(decisions).where(condition)).scalar_one()
 
 
-def _share(asked: int, *, most: int) -> float:
+def share_of(asked: int, *, most: int) -> float:
     """The largest power of 1/2 by which at most `most` of these questions are drawn."""
     return 0.5 ** max(math.ceil(math.log2(max(asked, 1) / most)), 0)
 
@@ -289,6 +288,8 @@ class _Rows:
     """Rows while they are read: numbers as arrays, a few numbers for each arm on offer."""
 
     arms: dict[str, int] = field(default_factory=dict)
+    #: JSON of the arms on offer -> their names
+    offers: dict[str, list[str]] = field(default_factory=dict)
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -315,13 +316,15 @@ class _Rows:
             for row in rows.mappings():
                 self.add(row)
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: RowMapping) -> None:
         """Add a row, or count why it is left out."""
         facts = row["facts"]
         if f'"{IMPORTED}":' in facts:
             self.imported += 1
             return
-        arms: list[str] = json.loads(row["arms"])
+        if row["arms"] not in self.offers:
+            self.offers[row["arms"]] = json.loads(row["arms"])
+        arms = self.offers[row["arms"]]
         why = _why_not(row, arms=arms)
         if why is not None:
             self.left_out[why] += 1
@@ -329,7 +332,7 @@ class _Rows:
         self._add_offered(arms, pmf=json.loads(row["pmf"]), facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
-        cost = None if row["cost"] is None else cost_value(row["cost"])
+        cost = None if row["cost"] is None else json.loads(row["cost"])
         self.columns.extend(
             (
                 row["made_at"],
@@ -341,7 +344,11 @@ class _Rows:
                 row["quality"] if by_judge else judge_score(row["surrogates"]),
                 by_judge,
                 label_weight(json.loads(facts)) if row["judged_by"] == "label" and LABEL_QUEUE in facts else 1.0,
-                *((np.nan,) * 3 if cost is None else (cost.dollars, row["steps"], cost.seconds_total)),
+                *(
+                    (np.nan,) * 3
+                    if cost is None
+                    else (cost.get("dollars", 0.0), row["steps"], cost.get("seconds_total", 0.0))
+                ),
             )
         )
 
@@ -390,7 +397,7 @@ def _by_column(numbers: "array[float]", width: int) -> Matrix:
     return np.array(numbers, dtype=np.float64).reshape(-1, width).T
 
 
-def _why_not(row: Mapping[str, Any], *, arms: list[str]) -> str | None:
+def _why_not(row: RowMapping, *, arms: list[str]) -> str | None:
     """Why a decision compares nothing; None if it compares arms."""
     for key, why in _NO_DRAW.items():
         if f'"{key}":' in row["facts"]:
@@ -404,7 +411,7 @@ def _why_not(row: Mapping[str, Any], *, arms: list[str]) -> str | None:
     return None
 
 
-def _price(row: Mapping[str, Any]) -> str:
+def _price(row: RowMapping) -> str:
     """The name of a decision's price, else its weight of cost."""
     if row["price"] is not None:
         return str(row["price"])
@@ -413,6 +420,6 @@ def _price(row: Mapping[str, Any]) -> str:
 
 def _numbers(value: Any, *, count: int) -> list[float] | None:
     """The value if it is a list of `count` finite numbers, else None."""
-    if not isinstance(value, list) or len(value) != count:
+    if not isinstance(value, list) or len(value) != count or not {int, float}.issuperset(map(type, value)):
         return None
-    return value if all(isinstance(each, int | float) and abs(each) < 1e15 for each in value) else None
+    return value if max(map(abs, value)) < 1e15 else None

@@ -286,7 +286,7 @@ def reads_of(request: Request) -> Reads:
 
 
 def reports_of(request: Request) -> Reads:
-    """The app's thread for reports, which read up to 50,000 rows."""
+    """The app's thread for reports, which read up to 30,000 rows."""
     reports: Reads = request.app.state.reports
     return reports
 

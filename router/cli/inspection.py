@@ -248,7 +248,7 @@ def report(
     """What the router saved, and at what quality, against always one arm, with intervals and a verdict.
 
     Read from the database: costs of all outcomes, quality of rated answers, of a uniform
-    sample of a time with more than 50,000 questions.
+    sample of a time with more than 30,000 questions.
     --json prints what /v1/report has.
     """
     now = time.time()

@@ -67,10 +67,10 @@ def compared(
 
     value: shape (n,), NaN if it is not seen, the newest first. arm: the drawn arm. pmf: shape (n, K), above 0 for
     `against` in every row. predicted: the policy's expectation of each arm before the draw, shape (n, K), NaN if it has
-    none. least, most: bounds of a value. judge: scores of the answers, seen or not, shape (n,), in [0, 1], NaN without a
-    score: a control variate. Each end of the interval is then the nearer one of the estimates with and without scores:
-    on the side of rare losses, scores may be less informative than the losses. counts: the inverse of each row's
-    probability to be seen, shape (n,), > 0; None if all are equally likely.
+    none. least, most: bounds of a value. judge: scores of the answers, seen or not, shape (n,), in [0, 1], NaN without
+    a score: a control variate. Each end of the interval is then the nearer one of the estimates with and without
+    scores: on the side of rare losses, scores may be less informative than the losses. counts: the inverse of each
+    row's probability to be seen, shape (n,), > 0; None if all are equally likely.
     """
     n, seen, mine, told = len(value), ~np.isnan(value), arm == against, np.full(len(value), np.nan)
     drawn, at = mine & seen, (np.arange(n), np.broadcast_to(against, n))

@@ -73,11 +73,11 @@ class Asked:
     seconds: float
     """Seconds of all outcomes."""
     shares: Mapping[str, float]
-    """Arm -> its share of the questions, the largest first."""
-    mean_seconds: Mapping[str, float]
-    """Arm -> mean seconds of its outcomes, without arms whose outcomes report none."""
+    """Arm -> its share of the questions."""
     counted_to: float
     """The figures hold decisions up to this time, seconds since 1970."""
+    behind_s: float
+    """Seconds from `counted_to` to the newest question of the period."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,8 +132,8 @@ class Report:
 
 #: decisions that are read at once
 _PAGE: Final = 2000
-#: questions that a report reads: their rows take a second, and their numbers 20 MB
-MOST_ROWS: Final = 50_000
+#: questions that a report reads: reading them takes about a second, and 20 MB
+MOST_ROWS: Final = 30_000
 #: units of costs, which every outcome may report
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
@@ -229,7 +229,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
 
 
 #: totals of an hour that `Asked` sums
-_SUMMED: Final = ("decided", "answered", "failed", *UNITS)
+_SUMMED: Final = ("decided", *UNITS)
 
 
 def read_asked(database: Database, scope: ReportScope) -> Asked | None:
@@ -238,7 +238,7 @@ def read_asked(database: Database, scope: ReportScope) -> Asked | None:
     An hour that lies in the period in part adds the share of its questions that do. Raises StoreError.
     """
     first, last = hour_of(scope.since), hour_of(scope.until)
-    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMMED, 0.0))
     with database.read() as connection:
         counted_to = position_of(connection, TRAFFIC).get("decisions", (-1.0,))[0]
         if scope.tenant is not None or counted_to < scope.since or last - first > KEPT:
@@ -246,19 +246,16 @@ def read_asked(database: Database, scope: ReportScope) -> Asked | None:
         parts = {(hour, hour + 1): _part(connection, scope, hour=hour) for hour in (first, last)}
         for (since, until), part in {(first + 1, last): 1.0, **parts}.items():
             for arm, totals in summed(connection, policy=None, since=since, until=until, names=_SUMMED).items():
-                sums[arm].update({name: part * getattr(totals, name) for name in _SUMMED})
-    questions = sum(each["decided"] for each in sums.values())
-    ended = {arm: each["answered"] + each["failed"] for arm, each in sums.items()}
+                for name in _SUMMED:
+                    sums[arm][name] += part * getattr(totals, name)
+        newest = connection.execute(select(func.max(decisions.c.made_at)).where(scope.condition)).scalar()
+    questions = math.fsum(each["decided"] for each in sums.values())
     return Asked(
         questions=round(questions),
         **{unit: math.fsum(each[unit] for each in sums.values()) for unit in UNITS},
-        shares={
-            arm: sums[arm]["decided"] / max(questions, 1) for arm in sorted(sums, key=lambda arm: -sums[arm]["decided"])
-        },
-        mean_seconds={
-            arm: each["seconds"] / ended[arm] for arm, each in sums.items() if ended[arm] and each["seconds"]
-        },
+        shares={arm: each["decided"] / max(questions, 1.0) for arm, each in sums.items()},
         counted_to=min(counted_to, scope.until),
+        behind_s=max((newest or 0.0) - counted_to, 0.0),
     )
 
 

@@ -353,16 +353,13 @@ def _notes(
 
 def _spread(log: ReportRows, asked: Asked | None) -> Iterator[str]:
     """Each arm in words, the most used first: its share, and the mean seconds of its outcomes."""
-    if asked is not None:
-        for arm, share in asked.shares.items():
-            yield f"{arm} {percent(share)}, {number(asked.mean_seconds.get(arm))} s"
-        return
-    counts = np.bincount(log.arm, minlength=len(log.arms))
-    for place in np.argsort(-counts, kind="stable").tolist():
-        seconds = log.costs["seconds"][log.arm == place]
+    drawn = np.bincount(log.arm, minlength=len(log.arms)) / len(log.arm)
+    shares = dict(zip(log.arms, drawn.tolist(), strict=True)) if asked is None else asked.shares
+    for arm, share in sorted(shares.items(), key=lambda pair: -pair[1]):
+        seconds = log.costs["seconds"][log.arm == log.arms.index(arm)] if arm in log.arms else np.zeros(0)
         known = seconds[~np.isnan(seconds)]
         took = f"{number(float(known.mean()))} s" if len(known) else NOTHING
-        yield f"{log.arms[place]} {percent(float(counts[place]) / len(log.arm))}, {took}"
+        yield f"{arm} {percent(share)}, {took}"
 
 
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]:

@@ -13,7 +13,7 @@ CostWord = Literal["cheaper", "same cost", "more expensive"]
 
 #: a report that ends within this time of now is about "the last 7 days", seconds
 _NOW_S: Final = 120.0
-#: hourly totals that end earlier than this before the end of a report are dated, seconds
+#: hourly totals that are farther behind the newest question are dated, seconds
 _LATE_S: Final = 120.0
 
 
@@ -44,8 +44,7 @@ def _asked(report: Report) -> str:
     if asked is None:
         return f"{0 if sample is None else sample.out_of:,} questions"
     text = f"{asked.questions:,} questions for {money(getattr(asked, report.unit), report.unit)}"
-    late = report.until - asked.counted_to > _LATE_S
-    return f"{text} (counted up to {moment(asked.counted_to)})" if late else text
+    return f"{text} (counted up to {moment(asked.counted_to)})" if asked.behind_s > _LATE_S else text
 
 
 def period_of(report: Report, *, now: float) -> str:

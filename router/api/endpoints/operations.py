@@ -184,7 +184,7 @@ async def read_report(
 ) -> Response:
     """Dollars and quality against always one arm, with intervals and a verdict; by arm, tenant, price and week.
 
-    Estimated from the decisions themselves. A time of more than 50,000 questions is read as a uniform sample (`sample`)
+    Estimated from the decisions themselves. A time of more than 30,000 questions is read as a uniform sample (`sample`)
     beside exact totals (`asked`), so a report takes at most seconds in a store of any size.
     """
     router, now = router_of(request), time.time()

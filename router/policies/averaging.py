@@ -6,10 +6,11 @@
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
 x are the question's features, the last two of them its lengths (router/encoders/features.py); c is the declared
-context. A useless column costs the rows that show it to be useless. To spare users the choice of features and context, the models learn side by side, and a prediction is their mean, weighed by
-prior * exp(-L / 2 s^2). L adds up the squares that a model missed the reward of each row by, before it learned that
-row; s^2 is the mean square of the best. That is Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting
-et al. 1999) with Gaussian noise of one variance. Each model has its share of the posterior samples.
+context. A useless column costs the rows that show it to be useless. To spare users the choice of features and context,
+the models learn side by side, and a prediction is their mean, weighed by prior * exp(-L / 2 s^2). L adds up the squares
+that a model missed the reward of each row by, before it learned that row; s^2 is the mean square of the best. That is
+Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance.
+Each model has its share of the posterior samples.
 """
 
 import math

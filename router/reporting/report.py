@@ -316,7 +316,7 @@ def _missing(comparison: Comparison, *, margin: float, questions: int, days: flo
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
     if sampled:
-        return "the sample does not settle it; ask for one tenant or a shorter time, or compare policies with `replay`"
+        return "the sample does not settle it; `ragbandit replay` reads every question"
     off = comparison.difference or 0.0
     half = max(off + margin, -off)
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf

@@ -90,6 +90,20 @@ def percent(share: float | None) -> str:
     return NOTHING if share is None or not math.isfinite(share) else f"{number(100.0 * share)} %"
 
 
+def counted(count: float, noun: str) -> str:
+    """A count with its noun: `1 question`, `1,234 questions`."""
+    return f"{count:,.0f} {noun}{'' if round(count) == 1 else 's'}"
+
+
+def roughly(count: float) -> str:
+    """A forecast of a count: one digit below 10,000, then its order of magnitude: `about 300`, `tens of thousands`."""
+    rounded = max(float(f"{max(count, 1.0):.0e}"), 1.0)
+    if rounded < 1e4:
+        return f"about {rounded:,.0f}"
+    names = ("tens of thousands", "hundreds of thousands", "millions")
+    return names[min(int(math.log10(rounded)) - 4, 2)]
+
+
 def duration(seconds: float | None) -> str:
     """A time span in its own unit: `12.5 ms`, `90 s`, `2.5 h`."""
     if seconds is None or not math.isfinite(seconds):

@@ -208,7 +208,8 @@ def _fix(database: "Database", settings: "Settings", now: float) -> Iterator[Fin
     from ragbandit.router.reporting.reading import ReportScope
     from ragbandit.router.reporting.report import FIX, report
 
-    scope = ReportScope(label=settings.policy.label, since=now - 30 * 86_400.0, until=now)
+    month, label = now - 30 * 86_400.0, settings.policy.label
+    scope = ReportScope(label=label, since=month, until=now, reward=settings.reward)
     for note in report(database, scope, policy=settings.policy).notes:
         if note.startswith(FIX):
             yield Finding("warning", "routing", note, "`ragbandit report` has the numbers")

@@ -12,6 +12,8 @@ from ragbandit.router.api.findings import is_problem, of_disk, of_ledger, of_pro
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_states, state_in_words
 from ragbandit.router.cli.console import (
+    SCREEN_LINES,
+    AllOption,
     ConfigOption,
     JsonOption,
     LabelOption,
@@ -21,7 +23,7 @@ from ragbandit.router.cli.console import (
     in_words,
     print_json,
     show,
-    show_rows,
+    show_paragraphs,
 )
 from ragbandit.router.cli.store import opened, parse_time, registered_policy
 from ragbandit.router.config.settings import Settings
@@ -43,7 +45,7 @@ from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
-from ragbandit.shared.formats import moment, one_line
+from ragbandit.shared.formats import moment
 from ragbandit.shared.types import ArmName, PolicyLabel
 
 #: a count that may be 0 -> its meaning; counts that demand an action are findings
@@ -241,6 +243,7 @@ def report(
         str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, the incumbent")
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as one page that can be sent")] = None,
+    show_all: AllOption = False,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -258,6 +261,7 @@ def report(
             since=parse_time(since, now=now),
             until=now if until is None else parse_time(until, now=now, field="until"),
             tenant=tenant,
+            reward=settings.reward,
         )
         result = report_in_store(ledger.database, scope, policy=settings.policy, against=against, now=now)
         mapped = policy_map(
@@ -273,18 +277,14 @@ def report(
     if as_json:
         print_json(plain(result))
         return
-    console.print(one_line(result.sentence), markup=False)
-    for title, lines in words.tables(result):
-        console.print()
-        rows = [[one_line(cell) for cell in words.cells(line, result.unit)] for line in lines]
-        show_rows([title, *words.COLUMNS], rows)
+    paragraphs = [result.sentence, *([] if result.learning is None else [f"Learning: {result.learning}."])]
+    paragraphs += [f"Always {line.against}: {line.earned or line.saved}; {line.words}." for line in result.arms]
     if mapped is not None:
-        console.print()
-        cells = [[one_line(cell) for cell in leaf.values()] for leaf in mapped.cells]
-        show_rows(["What the policy does", "Share", "Arms", "Reward", "For example"], cells)
-        console.print(one_line(mapped.sentence), markup=False)
-    console.print()
-    for note in (*(() if result.learning is None else (result.learning,)), *result.notes):
-        console.print(one_line(f"- {note}"), markup=False)
+        paragraphs += [mapped.sentence, *("; ".join(leaf.values()) for leaf in mapped.cells)]
+    if show_all:
+        for title, lines in words.tables(result)[1:]:
+            paragraphs += [f"{title} {'; '.join(words.cells(line, result.unit))}" for line in lines]
+        paragraphs += result.notes
+    show_paragraphs(paragraphs, most=None if show_all else SCREEN_LINES)
     if html is not None:
         console.print(f"written to {html}", markup=False)

@@ -18,6 +18,8 @@ ALPHA: Final = 0.05
 _NARROWEST_AT: Final = 200
 #: rows of the heaviest weight and the farthest value that the interval allows for (python -m benchmarks.report)
 _UNSEEN_ROWS: Final = 1.5
+#: share of the means below which a difference is a rest of rounding
+_REST: Final = 1e-9
 #: rows of the mean of all that the mean of an arm is begun with
 _BEGUN: Final = 2.0
 #: fewest seen rows that a slope is fitted from, and effective rows at which it is halved
@@ -116,6 +118,8 @@ def compared(
         adds = stands * np.abs(1.0 - np.where(mine, inverse, 0.0))
         heavy = float((adds**3 / stands).sum() / (adds**2 / stands).sum()) / rated
     middle = float(difference.mean())
+    if abs(middle) < _REST * max(abs(known.served or 0.0), abs(float(always.mean()))):
+        middle = 0.0
     below, above = _reach(difference - middle, variance=variance, far=heavy * (most - least) / n)
     width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
     times, edge = width * math.sqrt(effective), unknown * (most - least)

@@ -23,13 +23,14 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 
+from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.sources import label_weight
 from ragbandit.router.reporting.estimates import Choices, Comparison
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.router.storage.totals import KEPT, TRAFFIC, hour_of, position_of, summed
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
-from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, Matrix, Vector
+from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, WHOLE, Matrix, Vector
 
 Unit = Literal["dollars", "steps", "seconds"]
 Flags = npt.NDArray[np.bool_]
@@ -49,6 +50,10 @@ class Line:
     """Cost per question, in the report's unit."""
     quality: Comparison
     """Quality of the rated answers, per question."""
+    value: Comparison | None = None
+    """Reward per question at the configured weight of cost, of rated answers."""
+    earned: str | None = None
+    """What routing earned at the configured price, in words; null if nothing is known of it."""
     verdict: str
     """better, as good or worse, then cheaper, same cost or more expensive, as "as good, cheaper"; or "cannot
     tell yet"."""
@@ -106,6 +111,8 @@ class Report:
     """The unit of costs: dollars; if none were reported, steps or seconds."""
     why: str | None
     """Why it is compared with this arm; null if there is no arm to compare with."""
+    price: str | None = None
+    """What a right answer is worth by the reward setting, in words; null without a price."""
     sample: Sample | None = None
     """The sample that comparisons and lines are made from; null if every question was read."""
     asked: Asked | None = None
@@ -147,7 +154,8 @@ _NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that
 class ReportScope:
     """Which rows: since <= made_at < until, of one tenant or (None) of all, at most about `most` of them.
 
-    label: the ledger whose rewards are read.
+    label: the ledger whose rewards are read. reward: the setting whose price rewards are counted at; None for the price
+    that each was learned at.
     """
 
     label: str
@@ -155,6 +163,7 @@ class ReportScope:
     until: float
     tenant: str | None = None
     most: int = MOST_ROWS
+    reward: RewardSettings | None = None
 
     @property
     def condition(self) -> ColumnElement[bool]:
@@ -190,7 +199,7 @@ class ReportRows:
     left_out: Mapping[str, int]
     #: questions of the period, of which the rows and `left_out` are a sample; None if all were read
     whole: int | None = None
-    #: what was learned of the same answers as `quality`: less their cost; None: not read
+    #: reward of the same answers as `quality`: quality less weighted cost; None if it was not read
     reward: Vector | None = None
     #: a judge's scores, in [0, 1], NaN if there is none; None if they stand for the quality, as people rated too few
     judge: Vector | None = None
@@ -301,7 +310,8 @@ class _Rows:
         query = select(
             *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
             *outcomes.c["cost", "steps"],
-            *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates"],
+            *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
+            updates.c.cost.label("charged"),
         ).select_from(
             decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, ours),
         )
@@ -311,9 +321,9 @@ class _Rows:
         query = query.where(scope.condition).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
         with connection.execute(query.execution_options(yield_per=_PAGE)) as rows:
             for row in rows.mappings():
-                self.add(row)
+                self.add(row, reward=scope.reward)
 
-    def add(self, row: RowMapping) -> None:
+    def add(self, row: RowMapping, *, reward: RewardSettings | None) -> None:
         """Add a row, or count why it is left out."""
         facts = row["facts"]
         if f'"{IMPORTED}":' in facts:
@@ -337,7 +347,7 @@ class _Rows:
                 self.prices.setdefault(_price(row), len(self.prices)),
                 self.arms[row["arm"]],
                 row["quality"] if rated else np.nan,
-                row["value"] if rated else np.nan,
+                _reward(row, setting=reward) if rated else np.nan,
                 row["quality"] if by_judge else judge_score(row["surrogates"]),
                 by_judge,
                 label_weight(json.loads(facts)) if row["judged_by"] == "label" and LABEL_QUEUE in facts else 1.0,
@@ -406,6 +416,14 @@ def _why_not(row: RowMapping, *, arms: list[str]) -> str | None:
     if row["cost"] is None and row["source"] != "explicit":
         return "no outcome yet"
     return None
+
+
+def _reward(row: RowMapping, *, setting: RewardSettings | None) -> float:
+    """The reward of a rated answer at the setting's price; a raw reward as it was sent."""
+    if setting is None or row["preset"] in WHOLE:
+        return float(row["value"])
+    value = row["quality"] - setting.weight * row["charged"]
+    return float(min(max(value, setting.minimum), setting.maximum))
 
 
 def _price(row: RowMapping) -> str:

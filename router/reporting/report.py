@@ -30,9 +30,12 @@ from ragbandit.router.reporting.reading import (
 )
 from ragbandit.router.reporting.words import (
     CostWord,
+    Price,
     QualityWord,
     difference,
+    earned_words,
     money,
+    price_of,
     sample_words,
     saved,
     sentence,
@@ -42,7 +45,7 @@ from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING, decimal, duration, number, percent
+from ragbandit.shared.formats import NOTHING, decimal, duration, number, percent, roughly
 from ragbandit.shared.types import Vector
 
 #: quality per question that may be lost where two are called as good: of right answers 95 in 100 stay, as is usual
@@ -99,7 +102,8 @@ def report_of(
 ) -> Report:
     """`report` of rows that were read. alarm: names the side that the log favours. Raises NotFound."""
     unit = _unit(log)
-    lines = _Lines(log, unit=unit, days=(scope.until - log.made_at.min(initial=scope.until)) / 86_400.0, alarm=alarm)
+    days, price = (scope.until - log.made_at.min(initial=scope.until)) / 86_400.0, price_of(scope.reward)
+    lines = _Lines(log, unit=unit, days=days, alarm=alarm, price=price)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     arms = [lines.line(f"always {arm}", everything, against=place) for place, arm in enumerate(log.arms)]
     chosen, why = _against(log, arms, policy=policy, given=against)
@@ -125,6 +129,7 @@ def report_of(
         tenant=scope.tenant,
         unit=unit,
         why=why,
+        price=None if price is None else price.words,
         sample=log.sample,
         asked=asked,
         total=total,
@@ -132,7 +137,10 @@ def report_of(
         arms=tuple(sorted(arms, key=lambda one: (-one.cost.draws, one.name))),
         **groups,
         left_out=left_out,
-        notes=(*lines.fixed(), *_notes(log, asked, policy=policy, unit=unit, compares=total is not None)),
+        notes=(
+            *(_fix(arms) if alarm is None else ()),
+            *_notes(log, asked, policy=policy, unit=unit, compares=total is not None),
+        ),
     )
     return replace(
         found, sentence=sentence(found, now=scope.until if now is None else now), notes=tuple(_footnotes(found))
@@ -178,6 +186,7 @@ class _Lines:
     #: since the first of the questions
     days: float
     alarm: str | None
+    price: Price | None
 
     def table(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Line, ...]:
         """A line for each group, the largest first; none where all is one group."""
@@ -191,6 +200,7 @@ class _Lines:
         """These rows, as far as they can be compared with always this arm."""
         log = self.log.part(rows & (self.log.pmf[:, against] > 0.0))
         ends = _ends(log.quality)
+        value = None if log.reward is None else _rated(log, log.reward, against=against, ends=_ends(log.reward))
         return line_of(
             name,
             log.arms[against],
@@ -203,19 +213,22 @@ class _Lines:
             days=self.days,
             alarm=self.alarm,
             sampled=self.log.whole is not None,
+            rated=float((~np.isnan(log.quality)).mean()) if len(log.arm) else 0.0,
+            value=value,
+            price=self.price,
         )
 
-    def fixed(self) -> Iterator[str]:
-        """The verdict "fix", where what was served earned less than WORTH more than always the best arm."""
-        gains = []
-        for against, arm in enumerate(() if self.log.reward is None or self.alarm is not None else self.log.arms):
-            log = self.log.part(self.log.pmf[:, against] > 0.0)
-            assert log.reward is not None
-            gain = _rated(log, log.reward, against=against, ends=_ends(log.reward))
-            if gain.always is not None and gain.high is not None and len(log.arm) >= FEWEST_TO_FIX:
-                gains.append((gain.always, arm, gain.high))
-        if gains and max(gains)[2] < WORTH:
-            yield f"{FIX}always {max(gains)[1]} earns as much; see `ragbandit advise`"
+
+def _fix(arms: Sequence[Line]) -> Iterator[str]:
+    """The verdict "fix", if what was served earned less than WORTH more than always the best arm."""
+    known = [(one, one.value) for one in arms if one.value is not None and one.questions >= FEWEST_TO_FIX]
+    gains = [
+        (each.always, one.against, each.high)
+        for one, each in known
+        if each.always is not None and each.high is not None
+    ]
+    if gains and max(gains)[2] < WORTH:
+        yield f"{FIX}always {max(gains)[1]} earns as much; see `ragbandit advise`"
 
 
 def _ends(values: Vector) -> tuple[float, float]:
@@ -269,14 +282,24 @@ def line_of(
     days: float,
     alarm: str | None = None,
     sampled: bool = False,
+    rated: float = 1.0,
+    value: Comparison | None = None,
+    price: Price | None = None,
 ) -> Line:
-    """The line of two comparisons over the same questions. days: since the first of these came."""
-    worth, price = _quality_word(quality), _cost_word(cost)
+    """The line of comparisons over the same questions. days: since the first question. rated: the share that is rated.
+
+    value: in reward at the configured weight of cost; price: of a right answer.
+    """
+    worth, expense = _quality_word(quality), _cost_word(cost)
     missing = [alarm] if alarm is not None else []
     forecast = partial(_missing, questions=questions, days=days, sampled=sampled)
     if worth is None and alarm is None:
-        missing.append(f"quality: {forecast(quality, margin=MARGIN)}")
-    if price is None and alarm is None:
+        missing.append(f"quality: {forecast(quality, margin=MARGIN, rated=rated)}")
+    earned = None
+    if value is not None and price is not None and alarm is None:
+        more = forecast(value, margin=0.0, rated=rated)
+        earned = earned_words(value, against=against, questions=questions, price=price, forecast=more)
+    if expense is None and alarm is None:
         missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost, margin=0.0)}")
     why = "; ".join(missing) or None
     return Line(
@@ -285,11 +308,13 @@ def line_of(
         questions=questions,
         cost=cost,
         quality=quality,
-        verdict=f"{worth}, {price}" if why is None else "cannot tell yet",
+        value=value,
+        earned=earned,
+        verdict=f"{worth}, {expense}" if why is None else "cannot tell yet",
         missing=why,
         saved=saved(cost, questions, unit),
         words=verdict_in_words(
-            *(worth, price) if alarm is None else (None, None), quality=quality, cost=cost, missing=why
+            *(worth, expense) if alarm is None else (None, None), quality=quality, cost=cost, missing=why
         ),
     )
 
@@ -311,8 +336,13 @@ def _cost_word(cost: Comparison) -> CostWord | None:
     return "cheaper" if cost.high < 0.0 else "more expensive" if cost.low > 0.0 else None
 
 
-def _missing(comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool) -> str:
-    """What the comparison lacks until its interval lies above -margin, or below 0, in words."""
+def _missing(
+    comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None = None
+) -> str:
+    """What the comparison lacks until its interval lies above -margin, or below 0, in words.
+
+    rated: share of the questions that are rated; None for a comparison of costs.
+    """
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
     if sampled:
@@ -323,9 +353,11 @@ def _missing(comparison: Comparison, *, margin: float, questions: int, days: flo
     more = questions * (times - 1.0)
     if not times < _FARTHEST:
         return "the difference is too small to settle: no end in sight at this rate"
-    more = float(f"{max(more, 1.0):.1e}")  # a forecast is no more precise than two digits
-    wait = duration(more / pace(questions, first=0.0, until=86_400.0 * days))
-    return f"about {more:,.0f} questions more, {wait} at this rate"
+    seconds = max(more, 1.0) / pace(questions, first=0.0, until=86_400.0 * days)
+    size = next((size for size in (86_400.0, 3_600.0, 60.0) if seconds >= 2.0 * size), 1.0)
+    wait = duration(float(f"{seconds / size:.0e}") * size)
+    asked = "more questions" if rated is None else "more rated questions"
+    return f"{roughly(more * (1.0 if rated is None else rated))} {asked}, {wait} at this rate"
 
 
 def _notes(

@@ -190,7 +190,7 @@ async def read_report(
     router, now = router_of(request), time.time()
     end = now if until is None else until
     begin = max(0.0, end - _WEEK_S) if since is None else since
-    scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant)
+    scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant, reward=router.settings.reward)
     policy = router.settings.policy
     result = await reports_of(request).run(
         lambda: report(router.database, scope, policy=policy, against=against, now=now)

@@ -97,7 +97,7 @@ async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made again in each
     now = time.time()
-    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now)
+    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, reward=router.settings.reward)
     return report(router.database, scope, policy=router.settings.policy)
 
 

@@ -62,7 +62,7 @@ def test_the_closed_set_of_verdicts():
 def test_what_is_missing_is_a_forecast():
     """Half of the interval has to shrink to what settles it: as the root of the questions, at the pace of the time."""
     missing = line(comparison(-0.15, 0.15), comparison(*CHEAPER)).missing  # half .15 to .05: 9 times as many
-    assert missing == "quality: about 100,000 questions more, 56.1 d at this rate"
+    assert missing == "quality: hundreds of thousands more rated questions, 60 d at this rate"
     missing = line(UNTRIED, comparison(*CHEAPER)).missing
     assert missing.startswith("quality: not tried enough: 600 draws, 500 judged")
     missing = line(comparison(-0.0401, 0.4399), comparison(-0.1, 0.1)).missing

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.findings import is_problem, of_disk, of_ledger, of_processes, of_settings, of_store, tried
+from ragbandit.router.api.findings import (
+    is_problem,
+    month_report,
+    of_disk,
+    of_ledger,
+    of_processes,
+    of_settings,
+    of_store,
+    tried,
+)
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_states, state_in_words
 from ragbandit.router.cli.console import (
@@ -75,11 +84,12 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         healths = poller.read([ArmName(arm) for arm in settings.arms], now=now)
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
+        month = month_report(ledger.database, settings=settings, now=now)
         findings = [
             *of_settings(settings),
             *tried("disk", lambda: of_disk(settings)),
             *of_ledger(state, rebuilding=rebuilding),
-            *of_store(ledger.database, settings=settings, now=now),
+            *of_store(ledger.database, settings=settings, now=now, month=month),
             *of_processes(settings),
         ]
         if as_json:
@@ -94,7 +104,8 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
             facts |= {"budgets": lines} if lines else {}
             learned = {} if state.learning is None else {"learning": state.learning.line}
-            show({"policy": ledger.label} | _champion(ledger, settings=settings) | learned | facts, as_json=False)
+            lead = {"routing": month.sentence, "policy": ledger.label}
+            show(lead | _champion(ledger, settings=settings) | learned | facts, as_json=False)
         if is_problem(findings):
             raise typer.Exit(1)
 
@@ -277,8 +288,9 @@ def report(
     if as_json:
         print_json(plain(result))
         return
-    paragraphs = [result.sentence, *([] if result.learning is None else [f"Learning: {result.learning}."])]
-    paragraphs += [f"Always {line.against}: {line.earned or line.saved}; {line.words}." for line in result.arms]
+    paragraphs = [result.sentence, *([] if result.learning is None else [f"State of learning: {result.learning}."])]
+    others = (line for line in result.arms if result.total is None or line.against != result.total.against)
+    paragraphs += [f"Always {line.against}: {line.earned or line.saved}; verdict: {line.verdict}." for line in others]
     if mapped is not None:
         paragraphs += [mapped.sentence, *("; ".join(leaf.values()) for leaf in mapped.cells)]
     if show_all:

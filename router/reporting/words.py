@@ -65,19 +65,22 @@ def earned_words(value: Comparison, *, against: str, questions: int, price: Pric
 
 
 def sentence(report: Report, *, now: float) -> str:
-    """The report in one sentence: what routing earned, then cost, then quality; before a sample the exact figures."""
+    """The report in one sentence: first what routing earned, as far as known, then cost, quality and verdict."""
     line, unit, start = report.total, report.unit, f"{period_of(report, now=now)}: "
     if report.sample is not None:
         start += f"{_asked(report)}; {sample_words(report.sample)}: "
     if line is None:
         return f"{start}no questions that compare two arms."
-    cost, price = line.cost, [report.price] if report.price else []
-    parts = [] if line.earned is None else [*price, line.earned]
+    cost = line.cost
     questions = "" if report.sample is not None else f"{counted(line.questions, 'question')} for "
-    spent = f"{questions}{amount(cost.served, line.questions, unit)}"
+    parts = [f"{questions}{amount(cost.served, line.questions, unit)}"]
     if cost.always is not None:
-        spent += f" instead of {amount(cost.always, line.questions, unit)} with always {line.against} ({line.saved})"
-    return f"{start}{'; '.join([*parts, spent, quality_words(line.quality)])}; verdict: {line.words}."
+        parts[0] += f" instead of {amount(cost.always, line.questions, unit)} with always {line.against} ({line.saved})"
+    parts.append(quality_words(line.quality))
+    if line.earned is not None and line.value is not None:
+        price = [report.price] if report.price else []
+        parts = [*parts, line.earned] if tells_nothing(line.value) else [*price, line.earned, *parts]
+    return f"{start}{'; '.join(parts)}; verdict: {line.words}."
 
 
 def sample_words(sample: Sample) -> str:

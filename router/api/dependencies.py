@@ -41,7 +41,7 @@ class Rule:
 
     #: names of the roles that may call it (a test reads them), or EVERYBODY; admin may call everything
     text: str
-    #: it tells of all tenants: a key of one tenant may not call it, whatever its role
+    #: shows data of all tenants, so keys of a single tenant are refused whatever their role
     all_tenants: bool = False
     #: in which its requests wait
     queue: Queue | None = None
@@ -117,7 +117,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /docs/assets/{path:path}": Rule(_ALL),
     "HEAD /docs/assets/{path:path}": Rule(_ALL),
 }
-#: of what stands in no line
+#: rule of requests that match no entry of RULES: nobody may call them
 NOBODY: Final = Rule("")
 _ROLES: Final[Mapping[str, frozenset[Role] | None]] = {
     **{rule.text: frozenset({*cast(list[Role], rule.text.split()), "admin"}) for rule in RULES.values()},
@@ -298,8 +298,8 @@ class CallerGone(Exception):
 class Waiter:
     """Waits for news, and for the end of a request's connection. The body has been read.
 
-    One wait in the own task of the request, ended by a timeout of asyncio: a task for the connection beside one for the
-    work costs as much as deciding.
+    One wait in the own task of the request, ended by a timeout of asyncio: separate tasks for the connection and the
+    work cost as much as deciding.
     """
 
     def __init__(self, request: Request) -> None:
@@ -332,7 +332,7 @@ class Waiter:
 
 
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
-    """Wait for the work of a request; False if not all of it is done after so many seconds. The body has been read.
+    """Wait for the work of a request; False if it is not done after `limit_s` seconds. The body has been read.
 
     Raises CallerGone when the caller closes the connection: what has not begun is cancelled, the rest is counted as
     unseen.

@@ -71,9 +71,9 @@ _MEANINGS: Final = {
 
 
 def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Counts, learning lag, health of each arm, and what is not as it should be, with what to do about it.
+    """What routing earned, counts, learning lag, health of each arm, and each fault with its remedy.
 
-    Read from the database, and from Redis where one is used: no service need run. Exit code 1 with a problem. --json
+    Read from the database, and from Redis if it is used: no service need run. Exit code 1 with a problem. --json
     prints the fields that /v1/status has for the ledger, and the findings.
     """
     with opened(config, label=label) as (settings, ledger):

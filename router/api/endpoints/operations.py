@@ -71,14 +71,14 @@ async def health() -> Response:
     responses={200: described("Ready.", ReadyReply), 503: described("Not ready.", ReadyReply)},
 )
 async def ready(request: Request) -> Response:
-    """Readiness probe: 503 if the router or the database cannot serve requests; `parts` says what is wrong.
+    """Readiness probe: 503 if the router or the database cannot serve requests; `parts` names each fault.
 
     The database is tried by a small committed write, at most one a second; a probe waits for it for 2 s at most.
     Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
     answers and learning are late. `redis` also names a listener that hears nothing, notifications that fail, and
     foreign data that was found in Redis within the last minute, and ignored. While the policy is being learned
-    again from its ledger a part `policy` says so; the service is ready, another policy decides meanwhile. While a
-    learner cannot use its store (a full disk) a part `learner` says so: feedback is stored and learned later.
+    again from its ledger a part `policy` reports it; the service is ready, another policy decides meanwhile. While a
+    learner cannot use its store (a full disk) a part `learner` reports it: feedback is stored and learned later.
     """
     readiness = router_of(request).readiness
     futures, seconds = readiness.ask()
@@ -185,7 +185,7 @@ async def read_report(
     """Dollars and quality against always one arm, with intervals and a verdict; by arm, tenant, price and week.
 
     Estimated from the decisions themselves. A time of more than 30,000 questions is read as a uniform sample (`sample`)
-    beside exact totals (`asked`), so a report takes at most seconds in a store of any size.
+    and has exact totals (`asked`), so a report takes at most seconds in a store of any size.
     """
     router, now = router_of(request), time.time()
     end = now if until is None else until

@@ -65,7 +65,7 @@ async def queues(request: Request) -> Response:
 
 
 async def state_or_none(request: Request) -> RouterState | None:
-    """The router's state; None where the database does not tell in time, which the page then says."""
+    """The router's state; None if the database does not reply in time, which the page then shows."""
     try:
         return await current_state(request)
     except (NotReady, StoreError):
@@ -149,7 +149,7 @@ class Chart:
 
 
 def lived(history: Overview) -> Sequence[Point]:
-    """The points from the first one at which anything was decided; none where only one is left: that is no line."""
+    """The points from the first decision on; none if only one is left, which makes no line."""
     first = next((step for step, point in enumerate(history.points) if point.totals.decided), len(history.points))
     return history.points[first:] if len(history.points) - first > 1 else ()
 

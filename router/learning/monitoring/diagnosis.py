@@ -8,8 +8,8 @@ value of the best other arm) by the policy's posterior:
     labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, s^2 the rewards' variance, d^2 the variance of D: settles a question
     wait    labels / (probability of the arm * share of decisions that are labelled), in questions
 
-    steady     worth is below WORTH and the arm is judged often enough to know, or it has KNOWN times the labels that
-               settle a question: what is open then is in the questions, and more labels of the arm hardly change it
+    steady     worth is below WORTH and the arm is judged often enough, or it has KNOWN times the labels that settle one
+               question: then more of them hardly change what is open
     learning   the wait is below PATIENCE questions, or a week of this traffic
     held back  it is longer, but would not be without the restraint to the incumbent
     stuck      it is longer even then
@@ -20,15 +20,14 @@ The state of all arms is the first that applies: starved; drifting (any arm); st
 back, learning (any arm); steady.
 
 Rewards are counted at the weight of cost of the reward setting, whatever prices or budgets the questions were served
-at. States are for people and steer nothing. The idea comes from the value of information (Howard 1966) and
-knowledge-gradient policies (Frazier, Powell and Dayanik 2008).
+at. They steer nothing. After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008).
 
 Frontier of the policy that serves: the expected quality and cost of the newest questions at each weight of cost, by
 the policy's own estimates under the probabilities that it would serve at the weight, floors and restraint included. The
 cost is multiplied by the ratio of observed to expected cost of the newest outcomes, which corrects biased estimates.
 
-An aim is solved on it: a share of the quality of the best fixed arm, or a mean of steps or dollars, becomes the
-weight at which the frontier reaches it (price as the dual variable of a mean constraint), else an end of the frontier.
+An aim (a share of the best fixed arm's quality, or a mean of steps or dollars) becomes the weight at which the frontier
+reaches it: price as the dual variable of a mean constraint. Beyond the frontier's ends it becomes an end.
 """
 
 import json
@@ -37,7 +36,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import mul
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from sqlalchemy import select
@@ -52,7 +51,7 @@ from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
-from ragbandit.shared.formats import number, percent
+from ragbandit.shared.formats import number, percent, roughly
 from ragbandit.shared.types import MAX_WEIGHT, ArmName, Decision, Outcome
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
@@ -66,6 +65,8 @@ RESOLUTION: Final = 0.02
 #: questions that learning may take
 PATIENCE: Final = 10_000.0
 _WEEK_S: Final = 7 * 86_400.0
+#: forecasts of at least this are given as an order of magnitude
+_EXACT: Final = 10_000
 #: multiple of the labels that settle one question, at which an arm lacks none
 KNOWN: Final = 10.0
 #: share of the decisions below which labels are few
@@ -168,10 +169,12 @@ class Diagnosis:
     def _need(self, arm: ArmName) -> str:
         one = self.arms[arm]
         judged = f"has {self.judged[arm]:,} judged answers and " if arm in self.judged else ""
-        wait = (
-            "none are expected at this rate" if one.questions is None else f"{one.questions:,} questions at this rate"
-        )
-        return f"{judged}needs about {one.labels:,} more ({wait})"
+        wait = "none are expected" if one.questions is None else f"{_about(one.questions, ' of')} questions"
+        return f"{judged}needs {'about ' * (one.labels < _EXACT)}{_about(one.labels)} more ({wait} at this rate)"
+
+
+def _about(count: int, of: str = "") -> str:
+    return f"{count:,}" if count < _EXACT else f"{roughly(count)}{of}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +183,8 @@ class Traffic:
 
     decisions: Sequence[Decision]
     labelled: float
+    #: weight of cost of the outputs that are diagnosed; None for the weight of the last row
+    weight: float | None = None
 
     @property
     def patience(self) -> float:
@@ -189,20 +194,15 @@ class Traffic:
 
 
 def diagnosed(
-    policy: Policy,
-    outputs: Sequence[PolicyOutput],
-    *,
-    traffic: Traffic,
-    floors: Callable[[int], float],
-    weight: float | None = None,
+    policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: Traffic, floors: Callable[[int], float]
 ) -> Diagnosis | None:
     """The diagnosis of a policy that has these outputs for the newest decisions; None if it has no posterior.
 
-    floors: number of arms on offer -> the floor of each, before any restraint. weight: the outputs' weight of cost.
+    floors: number of arms on offer -> the floor of each, before any restraint.
     """
     noise = getattr(policy, "noise", None)
-    if noise is not None and weight is not None:
-        noise = policy.noise_at(weight)  # type: ignore[attr-defined]
+    if noise is not None and traffic.weight is not None:
+        noise = policy.noise_at(traffic.weight)  # type: ignore[attr-defined]
     if noise is None or not outputs or any(one.deviations is None or one.scores is None for one in outputs):
         return None
     evidence: dict[ArmName, list[_Evidence]] = {}
@@ -244,14 +244,15 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     newest = newest_questions(ledger, limit=LATEST, encoder_hash=encoder_hash)
     if not newest:
         return None
-    weight, features = settings.reward.weight, np.array([one.features for one in newest])
+    features, weight = np.array([one.features for one in newest]), settings.reward.weight
     queries = [replace(one.query, cost_weight=weight) for one in newest]
     outputs = outputs_of(policy, queries, features=features, arms=[one.arms for one in newest])
     sound = [one for one in outputs if isinstance(one, PolicyOutput)]
     if len(sound) < len(outputs):  # its decisions report a policy that breaks its contract
         return None
-    traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
-    read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of, weight=weight)
+    labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
+    traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
+    read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)
     return None if read is None else canonical(asdict(read)).replace(_OF_BEFORE[1], _OF_BEFORE[0])
 
 
@@ -273,10 +274,8 @@ def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
     return Diagnosis(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Evidence:
-    gain: float
-    hope: float
+class _Evidence(NamedTuple):
+    worth: float
     variance: float
     #: probability of the arm as it was served, and without any restraint
     served: float
@@ -293,21 +292,19 @@ def _evidence(output: PolicyOutput, decision: Decision, *, place: int, free: flo
     else:
         rival = max((other for other in range(len(arms)) if other != place), key=scores.__getitem__)
     gap, apart = scores[place] - scores[rival], output.deviations[place] - output.deviations[rival]
-    hope = float(np.maximum(gap + apart, 0.0).mean())
-    gain, variance = max(gap, 0.0), float((apart * apart).mean())
-    return _Evidence(gain=gain, hope=hope, variance=variance, served=decision.pmf[place], free=free)
+    worth = float(np.maximum(gap + apart, 0.0).mean()) - max(gap, 0.0)
+    return _Evidence(worth, variance=float((apart * apart).mean()), served=decision.pmf[place], free=free)
 
 
 def _of_arm(
     evidence: Sequence[_Evidence], *, noise: float, traffic: Traffic, judged: int, is_drifting: bool
 ) -> ArmDiagnosis:
     count = len(evidence)
-    worth = max(math.fsum(one.hope - one.gain for one in evidence) / count, 0.0)
+    worth = max(math.fsum(one.worth for one in evidence) / count, 0.0)
     variance = math.fsum(one.variance for one in evidence) / count
-    square = noise * noise
-    settles, few = square / RESOLUTION**2 / 4.0, FEWEST_EFFECTIVE - judged
+    settles, few = (noise / RESOLUTION) ** 2 / 4.0, FEWEST_EFFECTIVE - judged
     is_known = judged >= max(KNOWN * settles, FEWEST_EFFECTIVE)
-    labels = 0.0 if is_known or variance <= 0.0 else max(settles - square / variance / 4.0, 0.0)
+    labels = 0.0 if is_known or variance <= 0.0 else max(settles - noise**2 / variance / 4.0, 0.0)
     if few > 0:  # a posterior that is sure without them is sure of its prior
         labels = float(few) if worth < WORTH else max(labels, float(few))
     wait, free = (

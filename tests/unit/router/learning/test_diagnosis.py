@@ -77,6 +77,17 @@ def test_an_arm_with_ten_times_the_labels_that_settle_a_question_lacks_none():
         assert (arm.state, arm.labels, arm.questions) == (state, labels, 5201 if labels else 0)
 
 
+def test_labels_are_counted_at_the_configured_price():
+    """A policy that learned at a raised price is asked for its noise at the price of the reward setting."""
+    policy = Known()
+    policy.noise, policy.noise_at = 11.4, lambda weight: 0.41 if weight == 20.0 else 11.4
+    given = {"policy": policy, "outputs": [output(-0.1, spread=0.2)] * 20, "floors": lambda _arms: 0.0}
+    raised = Traffic(decisions=decisions(pmf=(0.98, 0.02)), labelled=1.0)
+    assert diagnosed(**given, traffic=replace(raised, weight=20.0)).arms[PAIR[1]].labels == 105
+    text = diagnosed(**given, traffic=raised).sentence
+    assert "needs tens of thousands more (millions of questions at this rate)" in text
+
+
 def test_few_labels_are_stuck_and_a_restraint_holds_back():
     """Without labels enough in 10,000 questions an arm is stuck; held back where the policy itself would draw it."""
     restraint = Restraint(arm=PAIR[0], risks=(0.0, 1.0), allowance=0.0, slack=0.0, reason="")

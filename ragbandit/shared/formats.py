@@ -25,7 +25,7 @@ def number_or_name(text: str) -> float | str:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """A question after the known name that is most like what was given; empty if nothing is alike or the given value is not text."""
+    """A question after the most similar known name; empty if nothing is similar or `given` is not text."""
     from difflib import get_close_matches  # for errors alone
 
     alike = get_close_matches(given, known, n=1) if isinstance(given, str) else []

@@ -18,14 +18,12 @@ value of the best other arm) by the policy's posterior:
 
 The state of all arms is the first that applies: starved; drifting (any arm); stuck (all arms, or all but one); held
 back, learning (any arm); steady.
-
 Rewards are counted at the weight of cost of the reward setting, whatever prices or budgets the questions were served
 at. They steer nothing. After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008).
 
 Frontier of the policy that serves: the expected quality and cost of the newest questions at each weight of cost, by
 the policy's own estimates under the probabilities that it would serve at the weight, floors and restraint included. The
 cost is multiplied by the ratio of observed to expected cost of the newest outcomes, which corrects biased estimates.
-
 An aim (a share of the best fixed arm's quality, or a mean of steps or dollars) becomes the weight at which the frontier
 reaches it: price as the dual variable of a mean constraint. Beyond the frontier's ends it becomes an end.
 """
@@ -287,10 +285,8 @@ def _evidence(output: PolicyOutput, decision: Decision, *, place: int, free: flo
     assert output.scores is not None
     scores, arms = output.scores, decision.arms
     incumbent = None if output.restraint is None else output.restraint.arm
-    if incumbent in arms and arms[place] != incumbent:
-        rival = arms.index(incumbent)
-    else:
-        rival = max((other for other in range(len(arms)) if other != place), key=scores.__getitem__)
+    best = max((other for other in range(len(arms)) if other != place), key=scores.__getitem__)
+    rival = arms.index(incumbent) if incumbent in arms and arms[place] != incumbent else best
     gap, apart = scores[place] - scores[rival], output.deviations[place] - output.deviations[rival]
     worth = float(np.maximum(gap + apart, 0.0).mean()) - max(gap, 0.0)
     return _Evidence(worth, variance=float((apart * apart).mean()), served=decision.pmf[place], free=free)
